@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
-from ..failover.jitter import JITTER
+from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
 from ..store.nodes import goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
@@ -24,7 +24,7 @@ from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
 from .each_node import NODE_PATIENCE_S
 from .heartbeat import Heartbeat
-from .lost_queues import LostQueues
+from .registration import LostQueues
 from .renewal import Renewal
 from .restore_passes import RestorePasses
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..store.protocol import Store
+    from .heartbeat import RunningTasks
     from .job_reports import JobReports
     from .leases import Leases
     from .outbox import Outbox
     from .registration import Registration
-    from .running_tasks import RunningTasks
 
 logger = logging.getLogger("reliq")
 

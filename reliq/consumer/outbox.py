@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from weakref import WeakSet
 
     from ..store.protocol import Store
-    from .attached import AttachedTransport
+    from .heartbeat import RunningTasks
     from .leases import Leases
-    from .running_tasks import RunningTasks
+    from .registration import AttachedTransport
 
 logger = logging.getLogger("reliq")
 

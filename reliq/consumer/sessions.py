@@ -23,25 +23,25 @@ from weakref import WeakSet
 
 from .. import consumer
 from ..errors import BrokerUnavailable, ReliqError, again
-from ..failover.jitter import Pace, Paces
+from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
 from ..store.nodes import goes_on
 from .each_node import NODE_PATIENCE_S
+from .heartbeat import RunningTasks
 from .job_reports import JobReports
 from .leases import Leases
 from .outbox import Outbox
 from .registration import Registration
-from .running_tasks import RunningTasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from ..options import Options
     from ..store.protocol import Store
-    from .attached import AttachedTransport
     from .background import BackgroundLoop
     from .duties import BackgroundDuties
+    from .registration import AttachedTransport
 
 logger = logging.getLogger("reliq")
 

@@ -24,8 +24,7 @@ from ..routing.partitions import names_of
 from ..store.nodes import goes_on
 from ..store.values import ignore_result
 from ..transfer.between_brokers import move_queue
-from .brokers import BROKERS, without_password
-from .jitter import JITTER
+from .brokers import BROKERS, JITTER, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

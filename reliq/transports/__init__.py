@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .credit import Credit
     from .eventloop import EventLoop
     from .forwarding import forward
-    from .job_entries import enter, entry_of, withdraw
+    from .jobs import enter, entry_of, withdraw
     from .publish_buffer import PublishBuffer
     from .pull import PullLoop
     from .receiver import Receiver
@@ -50,7 +50,7 @@ __getattr__ = names_of(
         ".credit": "Credit",
         ".eventloop": "EventLoop",
         ".forwarding": "forward",
-        ".job_entries": "enter entry_of withdraw",
+        ".jobs": "enter entry_of withdraw",
         ".publish_buffer": "PublishBuffer",
         ".pull": "PullLoop",
         ".receiver": "Receiver",
@@ -64,8 +64,8 @@ SCHEMES = {
     "reliq": "reliq.transports.redis:Transport",
     "reliqs": "reliq.transports.redis:TLSTransport",
     "reliq-unix": "reliq.transports.redis:UnixTransport",
-    "reliq-sentinel": "reliq.transports.sentinel:Transport",
-    "reliq-cluster": "reliq.transports.cluster:Transport",
+    "reliq-sentinel": "reliq.transports.redis:SentinelTransport",
+    "reliq-cluster": "reliq.transports.redis:ClusterTransport",
     "reliq-spool": "reliq.transports.spool:Transport",
     "reliq-embedded": "reliq.transports.redis:EmbeddedTransport",
 }

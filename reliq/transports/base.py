@@ -25,11 +25,9 @@ from .declarations import Declarations
 from .encoder import Encoder
 from .failback import Failback
 from .link import Link
-from .posting import Posting
-from .publishing import Publishing
-from .recoverable import Recoverable
-from .schedule import Schedule
-from .unroutable import UnroutableMessages
+from .posting import Posting, UnroutableMessages
+from .publishing import Publishing, Recoverable
+from .subscription import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .eventloop import EventLoop
     from .failback import Failback
     from .link import Link
+    from .posting import UnroutableMessages
     from .publish_buffer import PublishBuffer
     from .publishing import Publishing
     from .pull import PullLoop
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from .reserver import Reserver
     from .settlement import Settlement
     from .subscription import Subscription
-    from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
 

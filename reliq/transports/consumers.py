@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .pull import PullLoop
     from .qos import QoS
-    from .schedule import Schedule
-    from .subscription import Subscription
+    from .subscription import Schedule, Subscription
 
 logger = logging.getLogger("reliq")
 

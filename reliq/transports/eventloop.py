@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .pull import PullLoop
     from .reserver import Reserver
-    from .schedule import Schedule
+    from .subscription import Schedule
 
 _DELIVERED_A_TICK = 100
 _ALARM_PRECISION_S = 0.0005

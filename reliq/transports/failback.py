@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..options import Options
     from ..store.protocol import Store
     from .link import Link
-    from .schedule import Schedule
+    from .subscription import Schedule
 
 logger = logging.getLogger("reliq")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .qos import QoS
     from .reserver import Reserver
-    from .schedule import Schedule
+    from .subscription import Schedule
 
 # A quiet queue is asked without a notification once in so many poll intervals; a lost notification
 # token is otherwise made up for by the next pass of restore_visible.

@@ -9,7 +9,6 @@ from kombu.transport import virtual
 
 if TYPE_CHECKING:
     from .message import Message
-    from .subscription import Subscription
 
 
 class QoS(virtual.QoS):
@@ -18,7 +17,7 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         # Not the base's: it would restore messages from a finalizer, one by one.
         self.channel = channel
-        self.consumers: dict[str, Subscription] = {}
+        self.consumers: dict[str, Any] = {}
         """By tag, the subscriptions of the channel."""
         self.closed = False
         """Whether the channel is: what is settled from then on goes over another connection."""

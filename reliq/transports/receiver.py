@@ -6,13 +6,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ReliqError
-from ..failover.jitter import JITTER
+from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import LEASE
 from ..message.envelope import EnvelopeError
 from ..routing.partitions import names_of
 from ..store.limits import MOST_REMEMBERED
-from .delay import ETA, NATIVE_ETA
+from .encoder import ETA, NATIVE_ETA
 from .message import Message, raw_message
 
 if TYPE_CHECKING:

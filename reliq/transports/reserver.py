@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from .credit import Credit
     from .link import Link
-    from .schedule import Schedule
-    from .subscription import Subscription
+    from .subscription import Schedule, Subscription
 
 # A reserve's reply that lay unread for so much of a lease is not delivered.
 _STALE = 0.7

@@ -19,7 +19,7 @@ from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
-from .job_ends import JobEnds
+from .jobs import JobEnds
 from .message import in_words
 
 if TYPE_CHECKING:

@@ -9,37 +9,20 @@ from ..failover.brokers import STRATEGIES
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .client import Client
-    from .consumers import Consumers
-    from .credit import Credit
-    from .eventloop import EventLoop
-    from .forwarding import forward
-    from .jobs import enter, entry_of, withdraw
-    from .publish_buffer import PublishBuffer
-    from .pull import PullLoop
-    from .receiver import Receiver
-    from .reserver import Reserver
-    from .settlement import Settlement
-    from .subscription import Subscription
-
-__all__ = [
-    "SCHEMES",
-    "Client",
-    "Consumers",
-    "Credit",
-    "EventLoop",
-    "PublishBuffer",
-    "PullLoop",
-    "Receiver",
-    "Reserver",
-    "Settlement",
-    "Subscription",
-    "enter",
-    "entry_of",
-    "forward",
-    "register",
-    "withdraw",
-]
+    from .client import Client as Client
+    from .consumers import Consumers as Consumers
+    from .credit import Credit as Credit
+    from .eventloop import EventLoop as EventLoop
+    from .forwarding import forward as forward
+    from .jobs import enter as enter
+    from .jobs import entry_of as entry_of
+    from .jobs import withdraw as withdraw
+    from .publish_buffer import PublishBuffer as PublishBuffer
+    from .pull import PullLoop as PullLoop
+    from .receiver import Receiver as Receiver
+    from .reserver import Reserver as Reserver
+    from .settlement import Settlement as Settlement
+    from .subscription import Subscription as Subscription
 
 # What only some connections need: those that consume, that publish in batches, beside a spool.
 __getattr__ = names_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import deque
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -40,28 +41,23 @@ _CANCEL_PATIENCE_S = 1.0
 _MOST_MISSING_S = 10.0
 
 
+@dataclass(eq=False)
 class Consumers:
     """Tells the session, the broker and the schedule of each. Of the application's thread."""
 
-    def __init__(
-        self,
-        link: Link,
-        declarations: Declarations,
-        schedule: Schedule,
-        pull: PullLoop,
-        loop: EventLoop,
-        failback: Failback,
-    ) -> None:
-        self._link = link
-        self._declarations = declarations
-        self._schedule = schedule
-        self._pull = pull
-        self._loop = loop
-        self._failback = failback
-        pull.follow_layouts = self.follow_layouts
-        self._followed = 0
-        self._postponed = Postponed()
-        self._late = LateQueues(link, declarations, self._postponed, self._begin)
+    _link: Link
+    _declarations: Declarations
+    _schedule: Schedule
+    _pull: PullLoop
+    _loop: EventLoop
+    _failback: Failback
+    _followed: int = field(default=0, init=False)
+    _postponed: Postponed = field(default_factory=Postponed, init=False)
+
+    def __post_init__(self) -> None:
+        """Have the pull loop follow the layouts."""
+        self._pull.follow_layouts = self.follow_layouts
+        self._late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
 
     def forget(self) -> None:
         """Consume from nothing, in a child."""

@@ -84,7 +84,7 @@ class Credit:
 
     def surplus(self, qos: QoS) -> int:
         """Return how many messages there are for which the limit leaves no room."""
-        here = sum(len(item.buffer) for item in qos.consumers.values() if not item.no_ack)
+        here = sum(len(item.buffer) for item in _taking(qos))
         return max(len(qos.delivered) + here - qos.prefetch_count, 0) if qos.prefetch_count else 0
 
     def is_well_stocked(self, qos: QoS) -> bool:
@@ -97,8 +97,7 @@ class Credit:
         Added up from what each consumer knows: another thread may read a reply meanwhile,
         and a count that two threads keep goes wrong for good.
         """
-        consumers = qos.consumers.values()
-        return sum(len(item.buffer) + item.asked_for for item in consumers if not item.no_ack)
+        return sum(len(item.buffer) + item.asked_for for item in _taking(qos))
 
     # -- while a message is delivered alone, or waits to be
 
@@ -150,3 +149,11 @@ class Credit:
         if WATCH.worker and not self.of_worker():
             return True
         return queue == self.awaited_from
+
+
+def _taking(qos: QoS) -> Iterator[Subscription]:
+    """Yield the subscriptions of a channel that take with acks, from each partition."""
+    for item in qos.consumers.values():
+        if not item.no_ack:
+            yield item
+            yield from item.partitions.values()

@@ -292,24 +292,20 @@ class EventLoop:
 
     # -- acks
 
-    def batch_ack(self, queue: str, tags: Sequence[str]) -> bool:
-        """Keep acks for the end of this tick; False where no tick is sure to follow."""
-        if (
-            self.hub is None
-            # Where tasks run in the loop (solo) its tick lasts as long as they do.
-            or not WATCH.forks
-            or self._loop_thread != threading.get_ident()
-            or all(item.no_ack for item in self._schedule.subscriptions)
-        ):
-            return False
-        self._link.session.outbox.owe_acks(queue, tags)
-        self._acks.setdefault(queue, []).extend(tags)
-        return True
-
     def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
-        if self.hub is None or not self.batch_ack(queue, tags):
-            self._link.session.outbox.ack(self._link.store, queue, tags)
+        """Finish messages: at the end of this tick of the loop, or now where none surely ends."""
+        outbox = self._link.session.outbox
+        if (
+            self.hub is not None
+            # Where tasks run in the loop (solo) its tick lasts as long as they do.
+            and WATCH.forks
+            and self._loop_thread == threading.get_ident()
+            and not all(item.no_ack for item in self._schedule.subscriptions)
+        ):
+            outbox.owe_acks(queue, tags)
+            self._acks.setdefault(queue, []).extend(tags)
+        else:
+            outbox.ack(self._link.store, queue, tags)
         if queue in self._reserver.held_back:
             self._reserver.ask_again(queue)
         if self._pull.starved:

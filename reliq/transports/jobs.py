@@ -10,6 +10,7 @@ batch is told before the message is acknowledged, and the message waits for that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from .qos import QoS
 
 
+@dataclass(eq=False)
 class JobEnds:
     """Tells batches how the jobs of one channel's messages have ended."""
 
-    def __init__(self, over: Any, link: Link, qos: QoS, loop: EventLoop) -> None:
-        self._over = over  # the transport, by which a Celery worker is known
-        self._link = link
-        self._qos = qos
-        self._loop = loop
+    _over: Any  # the transport, by which a Celery worker is known
+    _link: Link
+    _qos: QoS
+    _loop: EventLoop
 
     def ack(self, message: Message) -> None:
         """Have the batch told how the job has ended, and the message acknowledged after that.

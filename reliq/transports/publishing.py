@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import transports
@@ -29,25 +30,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
+@dataclass(eq=False)
 class Publishing:
     """The publishes of channels, over one transport."""
 
     knows_routes = True
     """Whether the bindings of the broker can be asked for."""
 
-    def __init__(
-        self,
-        link: Link,
-        declarations: Declarations,
-        failback: Failback,
-        posting: Posting,
-        unroutable: UnroutableMessages,
-    ) -> None:
-        self._link = link
-        self._declarations = declarations
-        self._failback = failback
-        self.posting = posting
-        self._unroutable = unroutable
+    _link: Link
+    _declarations: Declarations
+    _failback: Failback
+    posting: Posting
+    _unroutable: UnroutableMessages
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Store *item*, once for each queue, and wait until it is as safe as it asks for.

@@ -5,6 +5,7 @@ With an event loop nothing in here waits; without one, :meth:`PullLoop.drain` do
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -32,30 +33,22 @@ _WAIT_POLLS = 3
 _ASK_EVERY_S = 0.005
 
 
+@dataclass(eq=False)
 class PullLoop:
     """The consumers of one transport, served in turn. Of the thread that is asked to deliver."""
 
-    def __init__(
-        self,
-        link: Link,
-        schedule: Schedule,
-        credit: Credit,
-        reserver: Reserver,
-        poll_interval: float,
-        failback: Failback,
-    ) -> None:
-        self._link = link
-        self._schedule = schedule
-        self._credit = credit
-        self._reserver = reserver
-        self._poll_interval = poll_interval
-        self._failback = failback
-        self.follow_layouts: Callable[[], None]
-        """Consumes from partitions that have come, and no more from those that have gone."""
-        self.starved = False
-        """Whether a wait is under way that began without credit."""
-        self._consuming_over = 0
-        """The epoch of the store in which its consumers began."""
+    _link: Link
+    _schedule: Schedule
+    _credit: Credit
+    _reserver: Reserver
+    _poll_interval: float
+    _failback: Failback
+    follow_layouts: Callable[[], None] = field(init=False)
+    """Consumes from partitions that have come, and no more from those that have gone."""
+    starved: bool = field(default=False, init=False)
+    """Whether a wait is under way that began without credit."""
+    # The epoch of the store in which its consumers began.
+    _consuming_over: int = field(default=0, init=False)
 
     # -- delivering
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -28,26 +29,17 @@ if TYPE_CHECKING:
 _LAYOUT_KEPT_S = 5.0
 
 
+@dataclass(eq=False)
 class Receiver:
     """Makes deliveries the messages of one channel."""
 
-    def __init__(
-        self,
-        channel: Any,
-        link: Link,
-        qos: QoS,
-        settlement: Settlement,
-        reserver: Reserver,
-        loop: EventLoop,
-    ) -> None:
-        self._channel = channel  # the messages are to have it
-        self._over = channel.transport
-        self._link = link
-        self._qos = qos
-        self._settlement = settlement
-        self._reserver = reserver
-        self._loop = loop
-        self._places: dict[str, tuple[Sequence[str], float]] = {}
+    _channel: Any  # the messages are to have it
+    _link: Link
+    _qos: QoS
+    _settlement: Settlement
+    _reserver: Reserver
+    _loop: EventLoop
+    _places: dict[str, tuple[Sequence[str], float]] = field(default_factory=dict, init=False)
 
     def get(self, queue: str, no_ack: bool) -> Message | None:
         """Take one message of *queue*, waiting for the answer; None when it is empty.
@@ -125,7 +117,7 @@ class Receiver:
             message.delivery_info[LEASE] += [session.id, self._link.store.broker]
         if NATIVE_ETA in message.headers:
             eta = message.headers.pop(NATIVE_ETA)
-            if WATCH.takes_from(self._over):
+            if WATCH.takes_from(self._channel.transport):
                 message.eta = eta  # among the headers it would be held for that again
             else:
                 message.headers[ETA] = eta
@@ -143,10 +135,10 @@ class Receiver:
         counts as failed, unless the message is acknowledged in spite of it. A lost
         connection is nobody's fault, nor is an interrupt.
         """
-        worker = WATCH.takes_from(self._over)
+        worker = WATCH.takes_from(self._channel.transport)
         message.callback_raised = not worker
         if not isinstance(error, Exception) or isinstance(
-            error, (*self._over.connection_errors, ReliqError)
+            error, (*self._channel.transport.connection_errors, ReliqError)
         ):
             return False
         if not worker:
@@ -154,7 +146,7 @@ class Receiver:
                 leases = self._link.session.leases
                 leases.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.dead_lettered(self._over, message, error)
+        settled = WATCH.dead_lettered(self._channel.transport, message, error)
         if settled is None:
             return False
         self._settlement.dead_letter_malformed(message, error, settled or no_ack, no_ack)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -37,27 +38,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
+@dataclass(eq=False)
 class Settlement:
     """Tells the broker, the log and the signals."""
 
-    def __init__(
-        self,
-        over: Any,
-        link: Link,
-        qos: QoS,
-        declarations: Declarations,
-        loop: EventLoop,
-        reserver: Reserver,
-        pull: PullLoop,
-    ) -> None:
-        self._over = over  # the transport, by which a Celery worker is known
-        self._link = link
-        self._qos = qos
-        self._declarations = declarations
-        self._loop = loop
-        self._reserver = reserver
-        self._pull = pull
-        self.jobs = JobEnds(over, link, qos, loop)
+    _over: Any  # the transport, by which a Celery worker is known
+    _link: Link
+    _qos: QoS
+    _declarations: Declarations
+    _loop: EventLoop
+    _reserver: Reserver
+    _pull: PullLoop
+
+    def __post_init__(self) -> None:
+        """Make the part that tells batches."""
+        self.jobs = JobEnds(self._over, self._link, self._qos, self._loop)
 
     @property
     def _store(self) -> Store:

@@ -98,6 +98,21 @@ def test_messages_are_spread_and_come_back(client, connection):
     assert client.settled("q")
 
 
+def test_one_prefetch_limit_holds_over_all_partitions(connection):
+    """No more is leased than the limit allows, whichever partitions it comes from."""
+    queue, producer, held = divided(4), connection.Producer(), []
+    for number in range(80):
+        producer.publish(number, routing_key="q", declare=[queue])
+    with Consumer(connection, [queue], callbacks=[lambda _, it: held.append(it)]) as consumer:
+        consumer.qos(prefetch_count=8)
+        leased = connection.transport.link.session.leases.held
+        for _ in range(60):
+            connection.drain_events(timeout=10)
+            assert len(leased) <= 8
+            if len(held) > 2:
+                held.pop(0).ack()
+
+
 def test_messages_of_one_key_keep_their_order(connection):
     """They are in one partition, whoever publishes them, and however many keys there are."""
     queue = divided(8)

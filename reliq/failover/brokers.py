@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 import random
 import re
-import time
 from dataclasses import dataclass, field
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import BrokerUnavailable, ReliqError
@@ -53,7 +53,7 @@ class Pace:
     @property
     def calm(self) -> bool:
         """Whether all is well, or nobody has tried for long."""
-        return not self._troubles or time.monotonic() - self._since > _FORGOTTEN_AFTER_S
+        return not self._troubles or monotonic() - self._since > _FORGOTTEN_AFTER_S
 
     @property
     def longest_s(self) -> float:
@@ -65,7 +65,7 @@ class Pace:
     def trouble(self) -> None:
         """Note that a connection was lost, or could not be made."""
         self._troubles = min(self._troubles + 1, 16)
-        self._since = time.monotonic()
+        self._since = monotonic()
 
     def well(self) -> None:
         """Note that a connection was made."""
@@ -79,7 +79,7 @@ class Pace:
         """
         longest_s = self.longest_s
         if longest_s and not (once and self._troubles > 1):
-            time.sleep(JITTER.uniform(0.0, longest_s))
+            sleep(JITTER.uniform(0.0, longest_s))
 
 
 class Paces:
@@ -181,7 +181,7 @@ class Brokers:
             record.failures += 1
             record.answered_at = float("-inf")
             # Jittered, so that not all processes come back in the same moment.
-            record.back_off_until = time.monotonic() + pause * JITTER.uniform(0.8, 1.2)
+            record.back_off_until = monotonic() + pause * JITTER.uniform(0.8, 1.2)
 
     def lost_a_node(self, url: str) -> None:
         """Note that *url* is several nodes, and that one was needed and is away."""
@@ -193,17 +193,17 @@ class Brokers:
         with self._lock:
             record = self._record(url)
             record.failures, record.back_off_until = 0, 0.0
-            record.answered_at = time.monotonic()
+            record.answered_at = monotonic()
 
     def in_back_off(self, url: str) -> bool:
         """Whether *url* failed a short while ago."""
         with self._lock:
-            return time.monotonic() < self._record(url).back_off_until
+            return monotonic() < self._record(url).back_off_until
 
     def answered_within(self, url: str, seconds: float) -> bool:
         """Whether *url* answered in the last *seconds*, and has not failed since."""
         with self._lock:
-            return time.monotonic() - self._record(url).answered_at <= seconds
+            return monotonic() - self._record(url).answered_at <= seconds
 
     def soonest(self, urls: Sequence[str]) -> str:
         """Return the URL whose back-off ends first."""

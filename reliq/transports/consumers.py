@@ -276,17 +276,17 @@ class Consumers:
         registration = self._link.session.registration
         return registration.unsubscribe(subscription.queue, subscription.no_ack)
 
-    def _owe(self, subscription: Subscription) -> None:
+    def _owe(self, subscription: Subscription, *, lingers: bool = False) -> None:
+        """Have what it has given back, and its queue left, over the next connection."""
         session = self._link.session
         session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-        session.registration.detach_later(subscription.queue)
+        registration = session.registration
+        (registration.linger if lingers else registration.detach_later)(subscription.queue)
 
     def _remove(self, subscription: Subscription) -> None:
         count = self._take_out(subscription)
         if self._lingers(subscription):
-            session = self._link.session
-            session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            session.registration.linger(subscription.queue)
+            self._owe(subscription, lingers=True)
             return
         try:
             self._end(subscription, count)
@@ -333,15 +333,7 @@ class Consumers:
 
     def drop(self, lost: bool) -> None:
         """End all without a word to the broker: the connection is closed, or *lost*."""
-        session = self._link.session
-        subscriptions, declarations = self._schedule.subscriptions, self._declarations
         self._late.clear()
-        for item in list(subscriptions):
-            item.ended()
-            session.registration.unsubscribe(item.queue, item.no_ack)
-            if lost and declarations.may_go_by_itself(item.queue):
-                session.registration.linger(item.queue)
-            else:
-                session.registration.detach_later(item.queue)
-            session.outbox.return_later(item.take_back(), no_ack=item.no_ack)
-        self._schedule.clear()
+        for item in list(self._schedule.subscriptions):
+            self._take_out(item)
+            self._owe(item, lingers=lost and self._declarations.may_go_by_itself(item.queue))

@@ -83,10 +83,8 @@ class Reserver:
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
         """Reserve one message that no consumer asked for; waits."""
-        link = self._link
+        link, credit = self._link, self._credit
         link.session.duties.poll(link.store, queue)
-        link = self._link  # another one, where that has found us to be a child
-        credit = self._credit
         occupancy = credit.occupancy
         if not no_ack and ISOLATION.active:
             if not credit.may_get(queue):
@@ -143,12 +141,10 @@ class Reserver:
         It may be the only consumer that was woken when the message was published, so
         that no other knows when it is due.
         """
-        link = self._link
         if item.due:
             item.due_at = None  # until the answer says what is due next
-            answer = partial(self._promoted, item)
             try:
-                link.store.post_promote(item.queue, answer)
+                self._link.store.post_promote(item.queue, partial(self._promoted, item))
             except ReliqError:
                 item.want()
                 raise
@@ -184,10 +180,9 @@ class Reserver:
 
     def _not_reserved(self, item: Subscription) -> None:
         """Ask again, and look for what a reserve without an answer may have leased."""
-        link = self._link
         item.unanswered()
         if not item.no_ack:
-            link.session.outbox.reserve_lost(item.queue, link.store.consumer)
+            self._link.session.outbox.reserve_lost(item.queue, self._link.store.consumer)
 
     def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
         link = self._link

@@ -15,7 +15,7 @@ BUDGETS = {
     "admin": 3_200,
     "batches": 615,
     "cli": 4_700,
-    "consumer": 3_745,
+    "consumer": 3_740,
     "embedded": 700,
     "engines": 250,
     "engines/redis": 6_300,
@@ -30,7 +30,7 @@ BUDGETS = {
     "spool": 350,
     "store": 2_200,
     "transfer": 700,
-    "transports": 6_185,
+    "transports": 6_160,
     "web": 4_600,
 }
 MODULES = 277

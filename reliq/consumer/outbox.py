@@ -142,13 +142,13 @@ class Outbox:
 
     def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Write acks that are owed to the socket; raises what :meth:`ack` does."""
-        if store.has_nodes:  # a node that is late is noticed by its own posts alone
-            store.check()
         # A server that was taken for dead and replaced may still answer on an older
         # connection: what it confirms is sent again.
         trusted = not self.replaced_at or self.trusts(store)
         for chunk in chunks(tags) if tags[BATCH:] else (tags,):
             try:
+                if store.has_nodes:  # a post looks only at what its own node is late with
+                    store.check()
                 if WATCH.consumers:
                     self._running.before_ack(store, queue)
                 store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))

@@ -44,7 +44,7 @@ class Posting:
         self.deferred: deque[Callable[[], None]] = deque()
         """What a reply asked for and cannot be done while it is read."""
         self._unroutable = unroutable
-        self._losses = Losses(link)
+        self._lost_posts = LostPosts(link)
 
     def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether nobody waits for the reply to *item*: asked for, or a worker's own event.
@@ -114,7 +114,7 @@ class Posting:
 
     def _on_table(self, item: Outgoing, table: ExchangeTable | ReliqError) -> None:
         if isinstance(table, ReliqError):
-            self._losses.unrouted(item.exchange, table)
+            self._lost_posts.unrouted(item.exchange, table)
         else:
             self.deferred.append(partial(self._go_on, item, table))
 
@@ -136,9 +136,9 @@ class Posting:
         except BrokerUnavailable as exc:
             if not goes_on(link.store):
                 raise
-            self._losses.unrouted(item.exchange, exc)
+            self._lost_posts.unrouted(item.exchange, exc)
             return None
-        self._losses.routed(item.exchange)
+        self._lost_posts.routed(item.exchange)
         return found
 
     def _posted(
@@ -147,9 +147,9 @@ class Posting:
         # Nothing is published here: while a reply is read the connection is locked.
         queues = [sent.queue for sent in made]
         if isinstance(outcomes, ReliqError):
-            self._losses.lost(queues, outcomes)
+            self._lost_posts.lost(queues, outcomes)
             return
-        self._losses.arrived(queues)
+        self._lost_posts.arrived(queues)
         store, deferred = self._link.store, self.deferred
         goes_on_by = None
         for sent, outcome in zip(made, outcomes, strict=True):
@@ -185,7 +185,7 @@ class Posting:
         return None
 
 
-class Losses:
+class LostPosts:
     """Where messages of one transport may have been lost, and none has arrived since.
 
     Of whichever thread reads the replies: two at the same time may tell of one loss twice.

@@ -310,7 +310,7 @@ class PublishBuffer:
             place for place, item in enumerate(flushed) if item.full or not item.reached
         )
         for item in flushed if message_published.receivers else ():
-            self.channel.transport.publishing.told(item)
+            self.channel.transport.publishing.emit_stored(item)
         self._report(flushed)
 
     def _enter_jobs(self) -> list[tuple[Outgoing, JobEntry]]:

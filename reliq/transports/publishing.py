@@ -130,14 +130,14 @@ class Publishing:
                 self._unroutable.report(item.exchange, item.routing_key)
         PUBLISHER.wait_for_replies(tag)
         if message_published.receivers:
-            self.told(item)
+            self.emit_stored(item)
 
     def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
         """Store *items* over *link*; each notes what became of it."""
         link = link or self._link
         send(link.store, link.routes, items, self._declarations.redeclare)
 
-    def told(self, item: Outgoing) -> None:
+    def emit_stored(self, item: Outgoing) -> None:
         """Send the signal for the copies of *item* that are stored."""
         if item.stored:
             broker, stored = self._link.store.broker, list(item.stored.values())

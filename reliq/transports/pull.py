@@ -134,10 +134,9 @@ class PullLoop:
 
         There nobody consumes, so waiting there would be in vain.
         """
-        link = self._link
         if self._schedule.deserted:
             raise BrokerUnavailable(
-                f"{link.store.broker} was lost, and the consumers there with it: another broker "
+                f"{self._link.store.broker} was lost, and the consumers there with it: another broker "
                 "answers; consume again"
             )
 

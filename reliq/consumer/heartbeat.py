@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .registration import Registration
     from .restore_passes import RestorePasses
 
-
 # So long who begins to consume waits until the register's node says that it is noted there.
 _REGISTERED_WITHIN_S = 1.0
 # Whoever returns, dead-letters or orders a message goes by its own: all should have the same.
@@ -191,7 +190,11 @@ class Heartbeat:
 
 
 class RunningTasks:
-    """Tells the register, before the ack of a task that goes on and after its end."""
+    """Tells the register, before the ack of a task that goes on and after its end.
+
+    Celery acknowledges a task as it begins, unless it is told otherwise. From then on the broker
+    holds nothing of it, and its queue alone would show a busy worker as idle.
+    """
 
     _lock = OwnLock()
 

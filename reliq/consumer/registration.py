@@ -266,7 +266,10 @@ _LASTS_S = 2.0
 
 
 class LostQueues:
-    """Those of one session. Of whoever does its duties."""
+    """Reports, once each, that the node of a consumed queue is away, and that it is back.
+
+    Of whoever does the duties of one session.
+    """
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration

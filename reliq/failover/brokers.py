@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-
 # Seconds: the longest wait after a loss; it doubles with each try that failed.
 _FIRST_S = 0.1
 _LONGEST_S = 1.0

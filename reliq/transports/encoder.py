@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .declarations import Declarations
     from .failback import Failback
 
-
 # Sorted sets hold whole numbers up to 2**53 exactly: now, a delay and a TTL of ten
 # thousand years each are far below. Celery's own horizon is the year 9999.
 _LONGEST_MS = 10_000 * 366 * 86_400_000

@@ -251,7 +251,10 @@ _said: set[tuple[str, str, str]] = set()
 
 
 class UnroutableMessages:
-    """Says it, of one transport. Of the application's threads: one step each."""
+    """Reports messages that nothing is bound for, which AMQP drops; of one transport.
+
+    Of the application's threads: one step each.
+    """
 
     def __init__(self, link: Link, options: Options) -> None:
         self._link = link

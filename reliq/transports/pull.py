@@ -136,8 +136,8 @@ class PullLoop:
         """
         if self._schedule.deserted:
             raise BrokerUnavailable(
-                f"{self._link.store.broker} was lost, and the consumers there with it: another broker "
-                "answers; consume again"
+                f"{self._link.store.broker} was lost, and the consumers there with it: "
+                "another broker answers; consume again"
             )
 
     def begin_to_consume(self) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..store.values import Delivery, Promoted, Reservation
     from .qos import QoS
 
-
 # A reply that is read later than this is known to be old when it is read.
 _PROMPT_S = 0.05
 # One that cannot take what is due promotes it for others no more often than this.

@@ -15,7 +15,7 @@ BUDGETS = {
     "admin": 3_200,
     "batches": 615,
     "cli": 4_700,
-    "consumer": 3_740,
+    "consumer": 3_745,
     "embedded": 700,
     "engines": 250,
     "engines/redis": 6_300,

@@ -22,9 +22,8 @@ from ..message.delivery_tag import new_tag
 from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
 from ..transfer.batch_callbacks import cancel_nested
 from ..transfer.batch_callbacks import change as change_batch
-from ..transports.job_entries import enter
-from .arguments import checked_id, checked_name, milliseconds, names_of
-from .callbacks import packed
+from ..transports.jobs import enter
+from .arguments import checked_id, checked_name, milliseconds, names_of, packed
 from .status import BatchStatus
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import ReliqError
-from ..failover.jitter import JITTER
+from ..failover.brokers import JITTER
 from ..forks import OwnLock, under_way
 from .each_node import NODE_PATIENCE_S
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..store.protocol import Store
-    from .attached import AttachedTransport
     from .duties import BackgroundDuties
     from .leases import Leases
     from .outbox import Outbox
+    from .registration import AttachedTransport
 
 logger = logging.getLogger("reliq")
 

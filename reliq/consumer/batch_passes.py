@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
-from ..failover.jitter import JITTER
+from ..failover.brokers import JITTER
 from ..store.jobs import OPEN, PARENT, BatchRecord, Change
 from ..store.nodes import goes_on
 from ..store.unreadable import number

@@ -16,15 +16,15 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
-from ..failover.jitter import JITTER
+from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
 from ..store.nodes import goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
-from .each_node import NODE_PATIENCE_S
+from .each_node import NODE_PATIENCE_S, EachNode
 from .heartbeat import Heartbeat
-from .lost_queues import LostQueues
+from .registration import LostQueues
 from .renewal import Renewal
 from .restore_passes import RestorePasses
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..store.protocol import Store
+    from .heartbeat import RunningTasks
     from .job_reports import JobReports
     from .leases import Leases
     from .outbox import Outbox
     from .registration import Registration
-    from .running_tasks import RunningTasks
 
 logger = logging.getLogger("reliq")
 
@@ -173,13 +173,10 @@ class BackgroundDuties:
             self._send_at = monotonic() + _AGAIN_S  # the node that it is owed to does not answer
 
     def _say_that_we_live(self, store: Store) -> None:
-        try:
-            with store.patience(NODE_PATIENCE_S):
-                if not self.heartbeat.end_stay(store):
-                    self.heartbeat.tick(store)
-        except BrokerUnavailable:
-            if not goes_on(store):
-                raise  # else the node of the register is lost: who looks there sees nobody
+        # Where the node of the register is lost, who looks there sees nobody.
+        with EachNode(store, NODE_PATIENCE_S).turn():
+            if not self.heartbeat.end_stay(store):
+                self.heartbeat.tick(store)
 
     def poll(self, store: Store, queue: str) -> None:
         """Look after *queue* for a process that only polls it; waits, once an interval.

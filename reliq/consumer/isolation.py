@@ -13,7 +13,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..forks import Part, here, register
+from ..forks import PROCESS, Part, here, register
 
 if TYPE_CHECKING:
     from ..store.values import Delivery
@@ -52,7 +52,8 @@ class Isolation:
     @property
     def active(self) -> bool:
         """Whether a message is held alone or waited for."""
-        here()
+        if not PROCESS[0]:
+            here()
         if not self._on:
             return False
         now = monotonic()

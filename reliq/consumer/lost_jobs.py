@@ -15,7 +15,7 @@ from ..errors import BrokerUnavailable
 from ..message.queue_names import partition_names
 from ..store.jobs import NESTED, NEVER_STORED, OPEN, Change
 from ..transfer.batch_callbacks import tell_parent
-from .job_events import in_words, tell_some
+from .job_reports import in_words, tell_some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

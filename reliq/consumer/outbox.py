@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from weakref import WeakSet
 
     from ..store.protocol import Store
-    from .attached import AttachedTransport
+    from .heartbeat import RunningTasks
     from .leases import Leases
-    from .running_tasks import RunningTasks
+    from .registration import AttachedTransport
 
 logger = logging.getLogger("reliq")
 
@@ -104,7 +104,8 @@ class Outbox:
                 if known is not None:
                     owed.setdefault(known[0], []).append(tag)
         for queue, tags in owed.items():
-            self._post_acks(store, queue, tags)
+            with suppress(BrokerTimeout):  # they are unsent again
+                self.send_acks(store, queue, tags)
         with self._being_returned():
             self._send_returns(store, nodes)
         self._hand_back(store, nodes)
@@ -141,12 +142,22 @@ class Outbox:
 
     def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Write acks that are owed to the socket; raises what :meth:`ack` does."""
-        try:
-            store.check()
-        except BrokerUnavailable:
-            self._unsent.update(tags)
-            raise
-        self._post_acks(store, queue, tags)
+        # A server that was taken for dead and replaced may still answer on an older
+        # connection: what it confirms is sent again.
+        trusted = not self.replaced_at or self.trusts(store)
+        for chunk in chunks(tags) if tags[BATCH:] else (tags,):
+            try:
+                if store.has_nodes:  # a post looks only at what its own node is late with
+                    store.check()
+                if WATCH.consumers:
+                    self._running.before_ack(store, queue)
+                store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
+            except BrokerTimeout:  # noqa: PERF203 - one of few chunks
+                self._unsent.update(tags)
+                raise
+            except BrokerUnavailable as exc:
+                self._unsent.update(chunk)
+                logger.warning("%s; %d acks go out over the next connection", exc, len(chunk))
 
     def ack_later(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages over the next connection: this one is gone."""
@@ -170,19 +181,6 @@ class Outbox:
     def resend_all(self) -> None:
         """Send again all the acks that have had no answer: nobody will read it."""
         self._unsent.update(self.unconfirmed)
-
-    def _post_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
-        # A server that was taken for dead and replaced may still answer on an older
-        # connection: what it confirms is sent again.
-        trusted = not self.replaced_at or self.trusts(store)
-        for chunk in chunks(tags) if tags[BATCH:] else (tags,):
-            try:
-                if WATCH.consumers:
-                    self._running.before_ack(store, queue)
-                store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
-            except BrokerUnavailable as exc:  # noqa: PERF203 - one of few chunks
-                self._unsent.update(chunk)
-                logger.warning("%s; %d acks go out over the next connection", exc, len(chunk))
 
     def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
         if type(result) is not int or not trusted:

@@ -10,9 +10,10 @@ import logging
 from collections import deque
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..forks import OwnLock
+from ..message.queue_names import partition_names
 from ..routing.redeclare import Topology
 from ..routing.routes import Routes
 from .each_node import EachNode
@@ -23,9 +24,57 @@ if TYPE_CHECKING:
 
     from ..store.protocol import Store
     from ..store.values import Delivery, Layout
-    from .attached import AttachedTransport
 
 logger = logging.getLogger("reliq")
+
+
+class Declares(Protocol):
+    """The declarations of a transport."""
+
+    def declare_again(self, queue: str, store: Store) -> bool:
+        """Declare and bind over *store* a queue that it has declared; False: not its own."""
+
+    def may_stay(self, queue: str) -> bool:
+        """Whether a queue stays until it is deleted, or it knows nothing of it."""
+
+
+class Reserves(Protocol):
+    """The reserves of a transport."""
+
+    @property
+    def asking(self) -> bool:
+        """Whether a consumer's reserve is under way that may bring leases."""
+
+    def reserving(self, consumer: str) -> bool:
+        """Whether a reserve is under way as this consumer: what it took is not known yet."""
+
+
+class AttachedTransport(Protocol):
+    """A transport that uses a session."""
+
+    @property
+    def declarations(self) -> Declares:
+        """Its declarations."""
+
+    @property
+    def consumes(self) -> bool:
+        """Whether it has ever begun to consume: before, it has no reserves."""
+
+    @property
+    def reserver(self) -> Reserves:
+        """Its reserves."""
+
+    def forget_parent(self) -> None:
+        """Drop what belongs to the process that this one was forked from."""
+
+    def read_replies(self) -> None:
+        """Read what has come while the application was busy.
+
+        A reserve's reply that lies unread holds leases that nobody renews.
+        """
+
+    def end_publishing(self) -> None:
+        """Let the broker forget the numbers of what was published, where that is safe."""
 
 
 class Registration:
@@ -208,3 +257,70 @@ class Registration:
                     "queue %r was gone when its consumer came back, and is declared again", queue
                 )
                 store.attach(queue, self._name, len(kinds))
+
+
+_LOOK_EVERY_S = 0.5
+_MOST_NAMED = 20
+# A slot that moves, or a connection that is being opened, is soon there again: no outage.
+_LASTS_S = 2.0
+
+
+class LostQueues:
+    """Reports, once each, that the node of a consumed queue is away, and that it is back.
+
+    Of whoever does the duties of one session.
+    """
+
+    def __init__(self, registration: Registration) -> None:
+        self._registration = registration
+        self._look_at = 0.0
+        self._lost: set[str] = set()
+        # Queues of which it is otherwise than was told last, and since when.
+        self._changed: dict[str, float] = {}
+
+    def tick(self, store: Store) -> None:
+        """Look whether a queue was lost, or has come back; does not wait."""
+        now = monotonic()
+        if not store.has_nodes or now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY_S
+        queues = self._consumed()
+        self._lost &= queues
+        changed = {queue for queue in queues if store.is_away(queue) != (queue in self._lost)}
+        self._changed = {queue: self._changed.get(queue, now) for queue in changed}
+        due = [queue for queue in sorted(changed) if now - self._changed[queue] >= _LASTS_S]
+        if due:
+            self._tell(store, due)
+
+    def _consumed(self) -> set[str]:
+        """Return the names of what is consumed from, partitions too that could not be begun on."""
+        registration = self._registration
+        queues = set(registration.subscriptions.copy())
+        for queue in queues & registration.layouts.copy().keys():
+            queues.update(partition_names(queue, registration.layouts.get(queue, 1)))
+        return queues
+
+    def _tell(self, store: Store, queues: list[str]) -> None:
+        back = [queue for queue in queues if queue in self._lost]
+        lost: dict[str, list[str]] = {}
+        for queue in queues:
+            if queue not in self._lost:
+                lost.setdefault(store.node_of(queue), []).append(queue)
+        for node, names in lost.items():
+            logger.warning(
+                "nothing can be taken from %s: node %s does not serve them (it is away, or their "
+                "slots are between two nodes); what else this process consumes goes on, and they "
+                "are consumed from as soon as a node serves them; reliq doctor looks at the "
+                "cluster",
+                _named(names),
+                node,
+            )
+        if back:
+            logger.info("consuming from %s again: a node serves them", _named(back))
+        self._lost.symmetric_difference_update(queues)
+
+
+def _named(queues: list[str]) -> str:
+    named = ", ".join(map(repr, queues[:_MOST_NAMED]))
+    more = len(queues) - _MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named

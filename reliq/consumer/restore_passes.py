@@ -14,11 +14,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
-from ..failover.jitter import JITTER
+from ..failover.brokers import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
 from . import log_events
-from .job_events import tell_some
+from .job_reports import tell_some
 
 if TYPE_CHECKING:
     from collections import deque

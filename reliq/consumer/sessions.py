@@ -23,25 +23,25 @@ from weakref import WeakSet
 
 from .. import consumer
 from ..errors import BrokerUnavailable, ReliqError, again
-from ..failover.jitter import Pace, Paces
+from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
 from ..store.nodes import goes_on
-from .each_node import NODE_PATIENCE_S
+from .each_node import NODE_PATIENCE_S, EachNode
+from .heartbeat import RunningTasks
 from .job_reports import JobReports
 from .leases import Leases
 from .outbox import Outbox
 from .registration import Registration
-from .running_tasks import RunningTasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from ..options import Options
     from ..store.protocol import Store
-    from .attached import AttachedTransport
     from .background import BackgroundLoop
     from .duties import BackgroundDuties
+    from .registration import AttachedTransport
 
 logger = logging.getLogger("reliq")
 
@@ -187,11 +187,8 @@ class Session:
             self._lost, self.outbox.replaced_at = False, store.connected_at
         self.registration.reconnected()
         patience_s = NODE_PATIENCE_S if store.has_nodes else inf
-        try:
+        with EachNode(store).turn():  # what a node that is away is owed, the background loop sends
             self.send_owed(store, patience_s)
-        except BrokerUnavailable:
-            if not goes_on(store):
-                raise  # else one node is away: the background loop sends it what it is owed
         if self.works:
             self.duties.renewal.renew(store, all_of_them=True)
         store.wait_for_replies(patience_s)

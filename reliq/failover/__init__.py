@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .failback import FAILBACK
-
-__all__ = ["FAILBACK"]
+    from .failback import FAILBACK as FAILBACK
 
 # With one broker there is no way back.
 __getattr__ = names_of(__name__, {".failback": "FAILBACK"})

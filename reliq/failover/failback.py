@@ -24,8 +24,7 @@ from ..routing.partitions import names_of
 from ..store.nodes import goes_on
 from ..store.values import ignore_result
 from ..transfer.between_brokers import move_queue
-from .brokers import BROKERS, without_password
-from .jitter import JITTER
+from .brokers import BROKERS, JITTER, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +79,7 @@ class FailbackTransport(Protocol):
         """How long the leases are that it takes."""
 
     @property
-    def turns(self) -> bool:
+    def is_driven(self) -> bool:
         """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
 
     def temporary_connection(
@@ -161,7 +160,7 @@ class Failback:
         Else :meth:`go_on` does: in a process with an event loop, which may be a worker
         that forks, Python would warn of a thread that is there as soon as it has forked.
         """
-        if self._stopped and not all(transport.turns for transport in self._all()):
+        if self._stopped and not all(transport.is_driven for transport in self._all()):
             self.go_on()
 
     def go_on(self) -> None:

@@ -10,7 +10,7 @@ import sys
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from ..message.alike import Differing
+from ..message.envelope import Differing
 from .collecting import Content, Prepared
 from .middleware.chain import PublishContext, chain_of
 from .middleware.publish import apply_publish

@@ -13,7 +13,7 @@ from kombu import Producer, Queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ..message.alike import Differing
+    from ..message.envelope import Differing
 
 # The places of what Kombu hands to its last step (5.5 to 5.7).
 _PREPARED = 6

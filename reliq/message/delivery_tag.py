@@ -16,7 +16,7 @@ import os
 import time
 from itertools import count
 
-from ..forks import Part, here, register
+from ..forks import PROCESS, Part, here, register
 
 _JOB = "j"
 
@@ -29,7 +29,8 @@ def new_tag(rank: int, *, job: bool = False) -> str:
 
     *job*: of a message that is a job of a batch.
     """
-    here()  # else a child forked without hooks would go on with its parent's random bits
+    if not PROCESS[0]:
+        here()  # else a child forked without hooks would go on with its parent's random bits
     number = next(_counter) & 0xFFFFFF
     mark = _JOB if job else ""
     return f"{rank:02x}{int(time.time() * 1000):012x}{_process}{number:06x}{mark}"

@@ -15,7 +15,7 @@ from ..message.envelope import Envelope, EnvelopeError, decode, encode
 from ..store.inspection import DeadLetter
 from ..store.limits import HIGHEST_RANK
 from ..store.values import Move
-from ..transports.delay import DELAY, ETA, NATIVE_ETA, take_delay
+from ..transports.encoder import DELAY, ETA, NATIVE_ETA, take_delay
 from .kombu_messages import read, write
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     plain string and never count as a retry.
     """
 
-    numbers: dict[str, Number]
+    numbers: dict[str, Number] = {}  # noqa: RUF012 - of one whose making was interrupted
     places: dict[str, str]
     """Of a queue that is divided: the partition that it goes to, the same one on every try."""
     turned_away: set[str]
@@ -86,7 +86,7 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
 
     def __del__(self) -> None:
         """Settle what nobody can retry any more."""
-        if getattr(self, "numbers", None):  # not where an interrupt came as it was made
+        if self.numbers:
             self.publisher.drop(self.numbers)
 
 

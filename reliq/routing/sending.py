@@ -14,7 +14,7 @@ from ..message.queue_names import number_of, queue_of
 from ..store.limits import chunks
 from ..store.values import CREATED, STALE, STORED
 from . import partitions
-from .confirming import BY_STORING, together
+from .outgoing import BY_STORING, together
 from .routes import ROUTE_TRIES
 from .spread import SPREAD, turned_away
 

@@ -9,37 +9,20 @@ from ..failover.brokers import STRATEGIES
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .client import Client
-    from .consumers import Consumers
-    from .deliverer import Deliverer
-    from .eventloop import EventLoop
-    from .forwarding import forward
-    from .isolated import IsolatedDelivery
-    from .job_entries import enter, entry_of, withdraw
-    from .publish_buffer import PublishBuffer
-    from .receiver import Receiver
-    from .reserver import Reserver
-    from .settlement import Settlement
-    from .subscription import Subscription
-
-__all__ = [
-    "SCHEMES",
-    "Client",
-    "Consumers",
-    "Deliverer",
-    "EventLoop",
-    "IsolatedDelivery",
-    "PublishBuffer",
-    "Receiver",
-    "Reserver",
-    "Settlement",
-    "Subscription",
-    "enter",
-    "entry_of",
-    "forward",
-    "register",
-    "withdraw",
-]
+    from .client import Client as Client
+    from .consumers import Consumers as Consumers
+    from .credit import Credit as Credit
+    from .eventloop import EventLoop as EventLoop
+    from .forwarding import forward as forward
+    from .jobs import enter as enter
+    from .jobs import entry_of as entry_of
+    from .jobs import withdraw as withdraw
+    from .publish_buffer import PublishBuffer as PublishBuffer
+    from .pull import PullLoop as PullLoop
+    from .receiver import Receiver as Receiver
+    from .reserver import Reserver as Reserver
+    from .settlement import Settlement as Settlement
+    from .subscription import Subscription as Subscription
 
 # What only some connections need: those that consume, that publish in batches, beside a spool.
 __getattr__ = names_of(
@@ -47,12 +30,12 @@ __getattr__ = names_of(
     {
         ".client": "Client",
         ".consumers": "Consumers",
-        ".deliverer": "Deliverer",
+        ".credit": "Credit",
         ".eventloop": "EventLoop",
         ".forwarding": "forward",
-        ".isolated": "IsolatedDelivery",
-        ".job_entries": "enter entry_of withdraw",
+        ".jobs": "enter entry_of withdraw",
         ".publish_buffer": "PublishBuffer",
+        ".pull": "PullLoop",
         ".receiver": "Receiver",
         ".reserver": "Reserver",
         ".settlement": "Settlement",
@@ -64,8 +47,8 @@ SCHEMES = {
     "reliq": "reliq.transports.redis:Transport",
     "reliqs": "reliq.transports.redis:TLSTransport",
     "reliq-unix": "reliq.transports.redis:UnixTransport",
-    "reliq-sentinel": "reliq.transports.sentinel:Transport",
-    "reliq-cluster": "reliq.transports.cluster:Transport",
+    "reliq-sentinel": "reliq.transports.redis:SentinelTransport",
+    "reliq-cluster": "reliq.transports.redis:ClusterTransport",
     "reliq-spool": "reliq.transports.spool:Transport",
     "reliq-embedded": "reliq.transports.redis:EmbeddedTransport",
 }

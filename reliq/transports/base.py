@@ -16,7 +16,7 @@ from .. import integrations, transports
 from .._version import __version__
 from ..consumer.sessions import SESSIONS
 from ..errors import BrokerUnavailable, ReliqError
-from ..forks import here
+from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
@@ -25,20 +25,18 @@ from .declarations import Declarations
 from .encoder import Encoder
 from .failback import Failback
 from .link import Link
-from .posting import Posting
-from .publishing import Publishing
-from .recoverable import Recoverable
-from .turns import Turns
-from .unroutable import UnroutableMessages
+from .posting import Posting, UnroutableMessages
+from .publishing import Publishing, Recoverable
+from .subscription import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..consumer.sessions import StoreFactory
     from .consumers import Consumers
-    from .deliverer import Deliverer
+    from .credit import Credit
     from .eventloop import EventLoop
-    from .isolated import IsolatedDelivery
+    from .pull import PullLoop
     from .reserver import Reserver
 
 logger = logging.getLogger("reliq")
@@ -104,9 +102,9 @@ class Transport(virtual.Transport):
     def _make_parts(self) -> None:
         link, options = self.link, self.options
         self.declarations = Declarations(link, options.partitions)
-        self.turns = Turns(options.queue_order_strategy)
+        self.schedule = Schedule(options.queue_order_strategy)
         self.failback = Failback(
-            link, options, self.client, self.turns, self.move_to, lambda: self.unacked
+            link, options, self.client, self.schedule, self.move_to, lambda: self.unacked
         )
         self.encoder = Encoder(options, self.declarations, self.failback)
         self.unroutable = UnroutableMessages(link, options)
@@ -117,9 +115,9 @@ class Transport(virtual.Transport):
         self._began_at = monotonic()
 
     # Made, and imported, all at once when one is asked for: a publisher needs none.
-    isolated: IsolatedDelivery
+    credit: Credit
     reserver: Reserver
-    deliverer: Deliverer
+    pull: PullLoop
     loop: EventLoop
     consumers: Consumers
 
@@ -127,23 +125,25 @@ class Transport(virtual.Transport):
 
         def __getattr__(self, name: str) -> Any:
             """Make them; called where one is not there yet."""
-            if name not in {"isolated", "reserver", "deliverer", "loop", "consumers"}:
+            if name not in {"credit", "reserver", "pull", "loop", "consumers"}:
                 raise AttributeError(name)
             self._begin_to_consume()
             return vars(self)[name]
 
     def _begin_to_consume(self) -> None:
-        link, turns, options, failback = self.link, self.turns, self.options, self.failback
-        self.isolated = transports.IsolatedDelivery(
-            link, partial(WATCH.takes_from, self), self._began_at
+        link, schedule, failback = self.link, self.schedule, self.failback
+        poll_interval, strategy = self.options.poll_interval, self.options.queue_order_strategy
+        self.credit = transports.Credit(
+            *(link, partial(WATCH.takes_from, self), self._began_at),
+            split=strategy == "round_robin",
         )
-        self.reserver = transports.Reserver(link, turns, options, self.isolated)
-        self.deliverer = transports.Deliverer(link, turns, self.reserver, options, failback)
-        consuming = link, turns, self.reserver, self.deliverer, failback, options.poll_interval
-        self.loop = transports.EventLoop(*consuming, self.publishing.posting.do_deferred)
-        self.consumers = transports.Consumers(
-            link, self.declarations, turns, self.deliverer, self.loop, failback
-        )
+        reserving = link, schedule, self.credit
+        self.reserver = transports.Reserver(*reserving, poll_interval)
+        self.pull = transports.PullLoop(*reserving, self.reserver, poll_interval, failback)
+        driving = link, schedule, self.reserver, self.pull, failback, poll_interval
+        self.loop = transports.EventLoop(*driving, self.publishing.posting.do_deferred)
+        consuming = self.declarations, schedule, self.pull, self.loop, failback
+        self.consumers = transports.Consumers(link, *consuming)
 
     @property
     def consumes(self) -> bool:
@@ -194,7 +194,7 @@ class Transport(virtual.Transport):
             self.failback.connect()
         except BrokerUnavailable:
             # Kombu goes on to the next URL.
-            self.turns.deserted = bool(self.turns.subscriptions)
+            self.schedule.deserted = bool(self.schedule.subscriptions)
             raise
         self._catch_up()
         return self
@@ -265,7 +265,7 @@ class Transport(virtual.Transport):
                 self.link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        self._let_go(lost=self.turns.loss_told)
+        self._let_go(lost=self.schedule.loss_told)
 
     def end_publishing(self) -> None:
         """Let the broker forget the numbers of what was published: none will be tried again."""
@@ -285,7 +285,7 @@ class Transport(virtual.Transport):
     def _let_go(self, lost: bool) -> None:
         self._released = True
         if lost:
-            consumed = {item.queue for item in self.turns.subscriptions}
+            consumed = {item.queue for item in self.schedule.subscriptions}
             topology = self.link.session.registration.topology
             topology.keep(self.link.routes, self.declarations.queues, consumed)
         if self.consumes:
@@ -305,7 +305,7 @@ class Transport(virtual.Transport):
         if self.consumes:
             self.consumers.forget()
             self.loop.forget()
-        self.turns.clear()
+        self.schedule.clear()
         self.publishing.posting.deferred.clear()
         self.link.reopen()
         self.link.store.keeps_long = bool(self.failback.spool)
@@ -313,13 +313,14 @@ class Transport(virtual.Transport):
     # -- what drives it
 
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
-        """Deliver one message; see :meth:`Deliverer.drain`."""
-        here()  # a child delivers nothing that its parent has reserved
+        """Deliver one message; see :meth:`PullLoop.drain`."""
+        if not PROCESS[0]:
+            here()  # a child delivers nothing that its parent has reserved
         other = self if connection is self else serving(self, connection)
         if other is self:
-            self.deliverer.drain(timeout)
+            self.pull.drain(timeout)
         else:
-            self.deliverer.require_no_deserter()
+            self.pull.require_no_deserter()
             other.drain_events(connection, timeout=timeout)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:

@@ -19,7 +19,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from .. import transports
 from ..errors import BrokerUnavailable
-from ..forks import here
+from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
@@ -35,19 +35,18 @@ if TYPE_CHECKING:
     from .client import Client
     from .consumers import Consumers
     from .declarations import Declarations
-    from .deliverer import Deliverer
     from .encoder import Encoder
     from .eventloop import EventLoop
     from .failback import Failback
-    from .isolated import IsolatedDelivery
     from .link import Link
+    from .posting import UnroutableMessages
     from .publish_buffer import PublishBuffer
     from .publishing import Publishing
+    from .pull import PullLoop
     from .receiver import Receiver
     from .reserver import Reserver
     from .settlement import Settlement
     from .subscription import Subscription
-    from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
 
@@ -58,9 +57,8 @@ class ChannelTransport(Protocol):
     link: Link
     options: Options
     declarations: Declarations
-    isolated: IsolatedDelivery
     reserver: Reserver
-    deliverer: Deliverer
+    pull: PullLoop
     loop: EventLoop
     failback: Failback
     encoder: Encoder
@@ -99,7 +97,7 @@ class Channel(virtual.Channel):
     def settlement(self) -> Settlement:
         """What becomes of its messages."""
         over = self.transport
-        settling = over.declarations, over.loop, over.reserver, over.deliverer
+        settling = over.declarations, over.loop, over.reserver, over.pull
         return transports.Settlement(over, over.link, self.qos_, *settling)
 
     @cached_property
@@ -317,7 +315,6 @@ class Channel(virtual.Channel):
             consumer_tag,
             bool(no_ack),
             transport.link.session,
-            transport.isolated,
         )
         transport.consumers.add(subscription)
         self.subscriptions[consumer_tag] = subscription
@@ -344,7 +341,7 @@ class Channel(virtual.Channel):
         """Set the prefetch limit; what was reserved beyond it and not delivered goes back."""
         del prefetch_size, apply_global
         self.qos_.prefetch_count = prefetch_count
-        self.transport.deliverer.credit_changed(self.qos_, self.qos_.surplus)
+        self.transport.pull.limit_changed(self.qos_)
 
     def flow(self, active: bool = True) -> None:
         """Pause and resume are not part of this transport."""
@@ -357,11 +354,12 @@ class Channel(virtual.Channel):
 
         Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
         """
-        here()
+        if not PROCESS[0]:
+            here()
         if multiple:
             self.settlement.ack(self.qos_.up_to(delivery_tag))
             return
-        message = self.qos_.take(delivery_tag)
+        message = self.qos_.delivered.pop(delivery_tag, None) or self.qos_.take(delivery_tag)
         if message is None:
             return
         if message.decode_error is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kombu.exceptions import OperationalError
 
 from ..integrations.outcomes import BATCH, join_batch
-from ..message.alike import AlikeEnvelopes
+from ..message.envelope import AlikeEnvelopes
 from .channel import Channel
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..errors import Flushable
     from ..integrations.collecting import Prepared
-    from ..message.alike import Differing
+    from ..message.envelope import Differing
     from ..routing.outgoing import Outgoing
     from .publish_buffer import PublishBuffer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import deque
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
 
     from ..store.values import Layout
     from .declarations import Declarations
-    from .deliverer import Deliverer
     from .eventloop import EventLoop
     from .failback import Failback
     from .link import Link
+    from .pull import PullLoop
     from .qos import QoS
-    from .subscription import Subscription
-    from .turns import Turns
+    from .subscription import Schedule, Subscription
 
 logger = logging.getLogger("reliq")
 
@@ -41,28 +41,23 @@ _CANCEL_PATIENCE_S = 1.0
 _MOST_MISSING_S = 10.0
 
 
+@dataclass(eq=False)
 class Consumers:
-    """Tells the session, the broker and the turns of each. Of the application's thread."""
+    """Tells the session, the broker and the schedule of each. Of the application's thread."""
 
-    def __init__(
-        self,
-        link: Link,
-        declarations: Declarations,
-        turns: Turns,
-        deliverer: Deliverer,
-        loop: EventLoop,
-        failback: Failback,
-    ) -> None:
-        self._link = link
-        self._declarations = declarations
-        self._turns = turns
-        self._deliverer = deliverer
-        self._loop = loop
-        self._failback = failback
-        deliverer.follow_layouts = self.follow_layouts
-        self._followed = 0
-        self._postponed = Postponed()
-        self._late = LateQueues(link, declarations, self._postponed, self._begin)
+    _link: Link
+    _declarations: Declarations
+    _schedule: Schedule
+    _pull: PullLoop
+    _loop: EventLoop
+    _failback: Failback
+    _followed: int = field(default=0, init=False)
+    _postponed: Postponed = field(default_factory=Postponed, init=False)
+
+    def __post_init__(self) -> None:
+        """Have the pull loop follow the layouts."""
+        self._pull.follow_layouts = self.follow_layouts
+        self._late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
 
     def forget(self) -> None:
         """Consume from nothing, in a child."""
@@ -123,8 +118,8 @@ class Consumers:
             if not isinstance(exc, NotFound):
                 session.registration.detach_later(queue)  # it may have noted it all the same
             raise
-        self._deliverer.begin_to_consume()
-        self._turns.add(subscription)
+        self._pull.begin_to_consume()
+        self._schedule.add(subscription)
         store.end_wait()
         self._loop.keep_leases()
         self._failback.watch_primary()
@@ -163,7 +158,7 @@ class Consumers:
             self._postponed.clear()
         now = monotonic()
         self._late.begin()
-        for item in list(self._turns.subscriptions):
+        for item in list(self._schedule.subscriptions):
             if item.queue == item.of_queue:
                 self._follow(item)
         self._postponed.tried(now)
@@ -239,7 +234,7 @@ class Consumers:
             if not session.registration.subscriptions:
                 session.duties.heartbeat.leave(self._link.store)
         with nodes.turn(), self._patience(no_ack):
-            if all(item.no_ack for item in self._turns.subscriptions):
+            if all(item.no_ack for item in self._schedule.subscriptions):
                 self._stop_taking(subscription.qos)
 
     def _remove_each(self, items: Iterable[Subscription], no_ack: bool) -> EachNode:
@@ -272,26 +267,26 @@ class Consumers:
 
         As Celery does with rpc:// before it consumes again: the queue waits for that.
         """
-        return self._turns.loss_told and self._declarations.may_go_by_itself(subscription.queue)
+        return self._schedule.loss_told and self._declarations.may_go_by_itself(subscription.queue)
 
     def _take_out(self, subscription: Subscription) -> int:
         """Consume nothing with it any more; return how many subscriptions its queue has left."""
-        self._turns.remove(subscription)
+        self._schedule.remove(subscription)
         subscription.ended()
         registration = self._link.session.registration
         return registration.unsubscribe(subscription.queue, subscription.no_ack)
 
-    def _owe(self, subscription: Subscription) -> None:
+    def _owe(self, subscription: Subscription, *, lingers: bool = False) -> None:
+        """Have what it has given back, and its queue left, over the next connection."""
         session = self._link.session
         session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-        session.registration.detach_later(subscription.queue)
+        registration = session.registration
+        (registration.linger if lingers else registration.detach_later)(subscription.queue)
 
     def _remove(self, subscription: Subscription) -> None:
         count = self._take_out(subscription)
         if self._lingers(subscription):
-            session = self._link.session
-            session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
-            session.registration.linger(subscription.queue)
+            self._owe(subscription, lingers=True)
             return
         try:
             self._end(subscription, count)
@@ -311,7 +306,7 @@ class Consumers:
             session.outbox.return_later(subscription.take_back(), no_ack=True)
             session.outbox.hand_back(store)
         else:
-            self._deliverer.return_undelivered(subscription.take_back())
+            self._pull.return_undelivered(queue, subscription.take_back())
         if not store.attach(queue, session.id, count):
             self._declarations.forget(queue)
             routes.forget_queue(queue)
@@ -338,15 +333,7 @@ class Consumers:
 
     def drop(self, lost: bool) -> None:
         """End all without a word to the broker: the connection is closed, or *lost*."""
-        session = self._link.session
-        subscriptions, declarations = self._turns.subscriptions, self._declarations
         self._late.clear()
-        for item in list(subscriptions):
-            item.ended()
-            session.registration.unsubscribe(item.queue, item.no_ack)
-            if lost and declarations.may_go_by_itself(item.queue):
-                session.registration.linger(item.queue)
-            else:
-                session.registration.detach_later(item.queue)
-            session.outbox.return_later(item.take_back(), no_ack=item.no_ack)
-        self._turns.clear()
+        for item in list(self._schedule.subscriptions):
+            self._take_out(item)
+            self._owe(item, lingers=lost and self._declarations.may_go_by_itself(item.queue))

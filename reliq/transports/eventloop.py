@@ -14,11 +14,11 @@ from ..integrations.celery import WATCH
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .deliverer import Deliverer
     from .failback import Failback
     from .link import Link
+    from .pull import PullLoop
     from .reserver import Reserver
-    from .turns import Turns
+    from .subscription import Schedule
 
 _DELIVERED_A_TICK = 100
 _ALARM_PRECISION_S = 0.0005
@@ -65,17 +65,17 @@ class EventLoop:
     def __init__(
         self,
         link: Link,
-        turns: Turns,
+        schedule: Schedule,
         reserver: Reserver,
-        deliverer: Deliverer,
+        pull: PullLoop,
         failback: Failback,
         poll_interval: float,
         do_deferred: Callable[[], None],
     ) -> None:
         self._link = link
-        self._turns = turns
+        self._schedule = schedule
         self._reserver = reserver
-        self._deliverer = deliverer
+        self._pull = pull
         self._failback = failback
         self._poll_interval = poll_interval
         self._do_deferred = do_deferred
@@ -90,7 +90,7 @@ class EventLoop:
             kick.close()
         self.hub: Any = None
         """Kombu's loop, where one drives the transport."""
-        self._failback.turns = False
+        self._failback.is_driven = False
         self._loop_thread = 0
         self._timer: Any = None
         self._timer_period = 0.0
@@ -108,7 +108,7 @@ class EventLoop:
         """Let *loop* drive the transport, instead of the one that did before."""
         self.leave()
         store = self._link.store
-        self.hub, self._failback.turns = loop, True
+        self.hub, self._failback.is_driven = loop, True
         self._watch()
         # The loop watches these very descriptors: after a failure Celery connects anew.
         store.disable_reconnect()
@@ -122,7 +122,7 @@ class EventLoop:
         wanted: dict[int, tuple[object, Callable[[], None]]] = {}
         for source, callback in (
             (store, self._on_reply),
-            (store.notifier, self._deliverer.heed_notification),
+            (store.notifier, self._pull.heed_notification),
         ):
             for fd, what in source.descriptors().items():
                 wanted[fd] = what, callback
@@ -180,7 +180,7 @@ class EventLoop:
         if WATCH.forks:
             if background.threaded:
                 background.stop()  # a process that forks should have no threads
-        elif self._turns.subscriptions and not background.threaded:
+        elif self._schedule.subscriptions and not background.threaded:
             background.start()
         self._reserver.raise_failure()
         self.flush_acks()
@@ -192,7 +192,7 @@ class EventLoop:
             self._kick.kick()
         if self.hub is not None:
             self._reserver.post_requests()
-            self._deliverer.wait_for_notification()
+            self._pull.wait_for_notification()
             if self._link.store.has_nodes:
                 self._watch()
             self._set_timer()
@@ -205,7 +205,7 @@ class EventLoop:
         The notifier's wait ends then too, but Redis looks at the timeouts of those who
         wait only ten times a second.
         """
-        left = self._deliverer.next_due_s()
+        left = self._pull.next_due_s()
         if not 0 < left <= self._poll_interval:
             return  # now, or at a time that a later tick will see to
         at = monotonic() + left
@@ -228,7 +228,7 @@ class EventLoop:
         inline = WATCH.inline
         if inline and WATCH.stopping:
             return False
-        deliver_one = self._deliverer.deliver_one
+        deliver_one = self._pull.deliver_one
         for _ in range(_DELIVERED_A_TICK):
             dead_lettered = self._dead_lettered
             if not deliver_one():
@@ -240,7 +240,7 @@ class EventLoop:
         return inline
 
     def _come_back_for_more(self) -> None:
-        loop, subscriptions = self.hub, self._turns.subscriptions
+        loop, subscriptions = self.hub, self._schedule.subscriptions
         if loop is not None and any(item.can_deliver() for item in subscriptions):
             loop.call_soon(_come_back)
 
@@ -260,7 +260,7 @@ class EventLoop:
 
     def _on_timer(self) -> None:
         self._require_connection()
-        self._deliverer.follow_layouts()
+        self._pull.follow_layouts()
         session, store = self._link.session, self._link.store
         store.check()
         store.notifier.check()
@@ -292,28 +292,24 @@ class EventLoop:
 
     # -- acks
 
-    def batch_ack(self, queue: str, tags: Sequence[str]) -> bool:
-        """Keep acks for the end of this tick; False where no tick is sure to follow."""
-        if (
-            self.hub is None
-            # Where tasks run in the loop (solo) its tick lasts as long as they do.
-            or not WATCH.forks
-            or self._loop_thread != threading.get_ident()
-            or all(item.no_ack for item in self._turns.subscriptions)
-        ):
-            return False
-        self._link.session.outbox.owe_acks(queue, tags)
-        self._acks.setdefault(queue, []).extend(tags)
-        return True
-
     def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages: at the end of this tick of the loop, or now where no tick follows."""
-        if self.hub is None or not self.batch_ack(queue, tags):
-            self._link.session.outbox.ack(self._link.store, queue, tags)
+        """Finish messages: at the end of this tick of the loop, or now where none surely ends."""
+        outbox = self._link.session.outbox
+        if (
+            self.hub is not None
+            # Where tasks run in the loop (solo) its tick lasts as long as they do.
+            and WATCH.forks
+            and self._loop_thread == threading.get_ident()
+            and not all(item.no_ack for item in self._schedule.subscriptions)
+        ):
+            outbox.owe_acks(queue, tags)
+            self._acks.setdefault(queue, []).extend(tags)
+        else:
+            outbox.ack(self._link.store, queue, tags)
         if queue in self._reserver.held_back:
             self._reserver.ask_again(queue)
-        if self._deliverer.starved:
-            self._deliverer.credit_regained()
+        if self._pull.starved:
+            self._pull.credit_regained()
 
     def flush_acks(self) -> None:
         """Send the acks of this tick; the session owes those that could not be sent."""

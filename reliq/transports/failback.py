@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..options import Options
     from ..store.protocol import Store
     from .link import Link
-    from .turns import Turns
+    from .subscription import Schedule
 
 logger = logging.getLogger("reliq")
 
@@ -84,14 +84,14 @@ class Failback:
         link: Link,
         options: Options,
         client: Any,
-        turns: Turns,
+        schedule: Schedule,
         move_to: Callable[[Link], None],
         has_unacked: Callable[[], bool],
     ) -> None:
         self._link = link
         self._options = options
         self._client = client
-        self._turns = turns
+        self._schedule = schedule
         self._move_to = move_to
         self._has_unacked = has_unacked
         self.urls, self.url = urls_of(client)
@@ -101,7 +101,7 @@ class Failback:
         """The broker to go on at; one of :attr:`homes`."""
         self.due = False
         """Whether that broker answers again."""
-        self.turns = False
+        self.is_driven = False
         """Whether an event loop drives the transport."""
         self.spool = next(filter(is_spool, self.urls), "")
         """The last of the list where that is no broker."""
@@ -121,7 +121,7 @@ class Failback:
     @property
     def consumed(self) -> Sequence[str]:
         """The queues it consumes from, with acks."""
-        subscriptions = list(self._turns.subscriptions)
+        subscriptions = list(self._schedule.subscriptions)
         return sorted({item.of_queue for item in subscriptions if not item.no_ack})
 
     @property
@@ -211,7 +211,7 @@ class Failback:
         if (
             not self.urls
             or isinstance(error, NotConfirmed)  # it is stored
-            or self._turns.subscriptions
+            or self._schedule.subscriptions
             or not goes_on(self._link.store)
         ):
             return
@@ -241,7 +241,7 @@ class Failback:
     def fail_back(self) -> None:
         """Go on at the primary, in place, where nothing ties this transport to where it is."""
         failover.FAILBACK.go_on()
-        if not self.due or self._turns.subscriptions or self._has_unacked():
+        if not self.due or self._schedule.subscriptions or self._has_unacked():
             return
         self.due = False
         primary = Connection(self.home, **self.arguments)
@@ -286,7 +286,7 @@ class Failback:
             return
         if any(
             item.buffer or item.in_flight or item.wanted
-            for item in self._turns.subscriptions
+            for item in self._schedule.subscriptions
             if not item.no_ack
         ):
             return

@@ -16,8 +16,7 @@ from ..errors import BrokerRefused, BrokerUnavailable
 from ..message.delivery_tag import new_tag
 from ..message.envelope import unpack
 from ..message.queue_names import queue_of
-from ..routing.confirming import by_default
-from ..routing.outgoing import Outgoing
+from ..routing.outgoing import Outgoing, by_default
 from ..routing.partitions import declare
 from ..routing.publish_ids import Number, publish_tag
 from ..routing.sending import send
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..options import Options
-    from ..routing.confirming import Wanted
+    from ..routing.outgoing import Wanted
     from ..routing.publish_ids import PublishTag
     from ..spool.journal import Journal, Taken
     from ..store.protocol import Store

@@ -1,7 +1,8 @@
 """Posting: messages that are published without waiting for the reply, so that no loop stops.
 
-Their errors show later, in the log. The rules are those of :mod:`..routing.sending`; a reply that
-asks for more has it done as deferred work, after it was read.
+Their errors show later, in the log: those that may be lost, once for each outage. The rules are
+those of :mod:`..routing.sending`; a reply that asks for more has it done as deferred work, after it
+was read.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, Unroutable
 from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
+from ..store.limits import MOST_REMEMBERED
 from ..store.nodes import goes_on
 from ..store.values import DUPLICATE, FULL, STALE
-from .losses import Losses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from ..options import Options
     from ..routing.outgoing import Outgoing
     from ..store.values import ExchangeTable, Publication
     from .link import Link
-    from .unroutable import UnroutableMessages
 
 logger = logging.getLogger("reliq")
 
@@ -43,7 +44,7 @@ class Posting:
         self.deferred: deque[Callable[[], None]] = deque()
         """What a reply asked for and cannot be done while it is read."""
         self._unroutable = unroutable
-        self._losses = Losses(link)
+        self._lost_posts = LostPosts(link)
 
     def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether nobody waits for the reply to *item*: asked for, or a worker's own event.
@@ -113,7 +114,7 @@ class Posting:
 
     def _on_table(self, item: Outgoing, table: ExchangeTable | ReliqError) -> None:
         if isinstance(table, ReliqError):
-            self._losses.unrouted(item.exchange, table)
+            self._lost_posts.unrouted(item.exchange, table)
         else:
             self.deferred.append(partial(self._go_on, item, table))
 
@@ -135,9 +136,9 @@ class Posting:
         except BrokerUnavailable as exc:
             if not goes_on(link.store):
                 raise
-            self._losses.unrouted(item.exchange, exc)
+            self._lost_posts.unrouted(item.exchange, exc)
             return None
-        self._losses.routed(item.exchange)
+        self._lost_posts.routed(item.exchange)
         return found
 
     def _posted(
@@ -146,9 +147,9 @@ class Posting:
         # Nothing is published here: while a reply is read the connection is locked.
         queues = [sent.queue for sent in made]
         if isinstance(outcomes, ReliqError):
-            self._losses.lost(queues, outcomes)
+            self._lost_posts.lost(queues, outcomes)
             return
-        self._losses.arrived(queues)
+        self._lost_posts.arrived(queues)
         store, deferred = self._link.store, self.deferred
         goes_on_by = None
         for sent, outcome in zip(made, outcomes, strict=True):
@@ -182,3 +183,101 @@ class Posting:
             report = partial(self._unroutable.report, "", item.routing_key)
             self.deferred.append(report)
         return None
+
+
+class LostPosts:
+    """Where messages of one transport may have been lost, and none has arrived since.
+
+    Of whichever thread reads the replies: two at the same time may tell of one loss twice.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._told: set[str] = set()
+
+    def lost(self, queues: Iterable[str], error: ReliqError) -> None:
+        """Note that a message may be lost that was on its way to *queues*: to those that are away.
+
+        Where none is, it may be any; but no other than before, if that was just told of one.
+        """
+        names = set(queues)
+        store = self._link.store
+        away = {queue for queue in names if store.is_away(queue)}
+        if away or self._told.isdisjoint(map(repr, names)):
+            self._tell({repr(queue) for queue in away or names}, error)
+
+    def unrouted(self, exchange: str, error: ReliqError) -> None:
+        """Note that a message is lost since nobody could say where *exchange* leads to."""
+        self._tell({_queues_of(exchange)}, error)
+
+    def _tell(self, places: set[str], error: ReliqError) -> None:
+        if places <= self._told:
+            return
+        if len(self._told) > MOST_REMEMBERED:
+            self._told.clear()
+        self._told |= places
+        logger.warning(
+            "messages that were not to be confirmed may be lost on their way to %s: %s. This is "
+            "not said again until one has arrived",
+            ", ".join(sorted(places)),
+            error,
+        )
+
+    def arrived(self, queues: Iterable[str]) -> None:
+        """Note that a message was stored in *queues*, or refused by them."""
+        if self._told:
+            self._end({repr(queue) for queue in queues})
+
+    def routed(self, exchange: str) -> None:
+        """Note that it is known where *exchange* leads to."""
+        if self._told:
+            self._end({_queues_of(exchange)})
+
+    def _end(self, places: set[str]) -> None:
+        back = self._told & places
+        if back:
+            self._told -= back
+            logger.info(
+                "messages that are not to be confirmed arrive again: %s", ", ".join(sorted(back))
+            )
+
+
+def _queues_of(exchange: str) -> str:
+    return f"the queues of exchange {exchange!r}"
+
+
+# Broker, exchange and routing key: over whichever connection of this process.
+_said: set[tuple[str, str, str]] = set()
+
+
+class UnroutableMessages:
+    """Reports messages that nothing is bound for, which AMQP drops; of one transport.
+
+    Of the application's threads: one step each.
+    """
+
+    def __init__(self, link: Link, options: Options) -> None:
+        self._link = link
+        self._options = options
+
+    def report(self, exchange: str, routing_key: str) -> None:
+        """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
+        if exchange:
+            what = f"no queue is bound to exchange {exchange!r} for routing key {routing_key!r}"
+        else:
+            what = f"there is no queue {routing_key!r}, and a reply or the like makes none"
+        if self._options.unroutable == "error":
+            raise Unroutable(f"{what}; the message was not stored")
+        store, routes = self._link.store, self._link.routes
+        late_reply = exchange.startswith("reply.") and exchange.endswith(".pidbox")
+        if late_reply or (exchange and routes.cached(exchange).type == "fanout"):
+            return  # nothing unusual: nobody waits for that reply any more, or listens
+        if (place := (store.broker, exchange, routing_key)) not in _said:
+            if len(_said) > MOST_REMEMBERED:
+                _said.clear()
+            _said.add(place)
+            logger.warning(
+                "%s: such messages are "
+                'dropped, as AMQP does (said once; unroutable="error" raises)',
+                what,
+            )

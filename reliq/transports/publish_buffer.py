@@ -33,7 +33,7 @@ from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..signals import message_published
 from ..store.values import FULL
-from .job_entries import enter, entry_of, withdraw
+from .jobs import enter, entry_of, withdraw
 
 if TYPE_CHECKING:
     from ..routing.outgoing import Outgoing
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from .declarations import Declarations
     from .encoder import Encoder
     from .failback import Failback
-    from .job_entries import JobEntry
+    from .jobs import JobEntry
     from .link import Link
+    from .posting import UnroutableMessages
     from .publishing import Publishing
-    from .unroutable import UnroutableMessages
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_NAMED = 5
@@ -310,7 +310,7 @@ class PublishBuffer:
             place for place, item in enumerate(flushed) if item.full or not item.reached
         )
         for item in flushed if message_published.receivers else ():
-            self.channel.transport.publishing.told(item)
+            self.channel.transport.publishing.emit_stored(item)
         self._report(flushed)
 
     def _enter_jobs(self) -> list[tuple[Outgoing, JobEntry]]:

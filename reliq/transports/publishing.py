@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import transports
@@ -22,33 +23,25 @@ if TYPE_CHECKING:
     from ..routing.outgoing import Outgoing
     from .declarations import Declarations
     from .failback import Failback
-    from .job_entries import JobEntry
+    from .jobs import JobEntry
     from .link import Link
-    from .posting import Posting
-    from .unroutable import UnroutableMessages
+    from .posting import Posting, UnroutableMessages
 
 logger = logging.getLogger("reliq")
 
 
+@dataclass(eq=False)
 class Publishing:
     """The publishes of channels, over one transport."""
 
     knows_routes = True
     """Whether the bindings of the broker can be asked for."""
 
-    def __init__(
-        self,
-        link: Link,
-        declarations: Declarations,
-        failback: Failback,
-        posting: Posting,
-        unroutable: UnroutableMessages,
-    ) -> None:
-        self._link = link
-        self._declarations = declarations
-        self._failback = failback
-        self.posting = posting
-        self._unroutable = unroutable
+    _link: Link
+    _declarations: Declarations
+    _failback: Failback
+    posting: Posting
+    _unroutable: UnroutableMessages
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Store *item*, once for each queue, and wait until it is as safe as it asks for.
@@ -137,14 +130,14 @@ class Publishing:
                 self._unroutable.report(item.exchange, item.routing_key)
         PUBLISHER.wait_for_replies(tag)
         if message_published.receivers:
-            self.told(item)
+            self.emit_stored(item)
 
     def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
         """Store *items* over *link*; each notes what became of it."""
         link = link or self._link
         send(link.store, link.routes, items, self._declarations.redeclare)
 
-    def told(self, item: Outgoing) -> None:
+    def emit_stored(self, item: Outgoing) -> None:
         """Send the signal for the copies of *item* that are stored."""
         if item.stored:
             broker, stored = self._link.store.broker, list(item.stored.values())
@@ -163,3 +156,31 @@ def refuse_full(item: Outgoing) -> None:
         f"message was not stored in it{also}. Add consumers, raise the limit, or publish "
         "later"
     )
+
+
+class Recoverable:
+    """An attribute of a transport's class, and of each transport.
+
+    OperationalError is not one: Kombu makes it of the last try to connect that a policy
+    allows, and would begin with the whole policy again. But Kombu makes it also of the last
+    one within connect_timeout, whatever the policy allows. So that is to be no limit where
+    there is a policy. Kombu writes the policy into the transport options, and asks the
+    transport for this attribute, as a publish with retries begins.
+
+    Where there is none, Kombu tries for ever, says nothing, and lets nobody end it. A Celery worker
+    that begins would wait so for a node that is lost, where others answer. It is told then that
+    the transport cannot tell which errors these are: Kombu tries once more, and raises.
+    """
+
+    def __init__(self, errors: tuple[type[Exception], ...]) -> None:
+        self._errors = errors
+
+    def __get__(self, transport: Any, owner: Any) -> tuple[type[Exception], ...]:
+        """Return the errors, and lift the limit where there is a policy."""
+        client = None if transport is None else transport.client
+        if client is not None:
+            if "max_retries" in client.transport_options:
+                client.transport_options.setdefault("connect_retries_timeout", None)
+            elif transport.link.store.has_nodes and WATCH.begins:
+                raise AttributeError("no errors after which a worker that begins tries for ever")
+        return self._errors

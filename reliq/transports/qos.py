@@ -1,29 +1,18 @@
-"""QoS: what a channel has delivered and not seen acked, and its prefetch credit."""
+"""QoS: what a channel has delivered and not seen acked, and its prefetch limit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from kombu.transport import virtual
 
 if TYPE_CHECKING:
-    from collections import deque
-
-    from ..store.values import Delivery
     from .message import Message
 
 
-class Reserved(Protocol):
-    """The messages reserved for one consumer, and those asked for: a subscription."""
-
-    no_ack: bool
-    buffer: deque[Delivery]
-    asked_for: int
-
-
 class QoS(virtual.QoS):
-    """Prefetch credit of one channel. The leases themselves are the session's."""
+    """The unacked messages of one channel. The leases themselves are the session's."""
 
     def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         # Not the base's: it would restore messages from a finalizer, one by one.
@@ -38,36 +27,9 @@ class QoS(virtual.QoS):
         self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
 
     @property
-    def undelivered(self) -> int:
-        """How many messages are reserved for the channel and not delivered yet."""
-        return sum(len(item.buffer) for item in self.consumers.values() if not item.no_ack)
-
-    @property
-    def surplus(self) -> int:
-        """How many messages there are for which the limit leaves no room."""
-        if not self.prefetch_count:
-            return 0
-        return max(len(self.delivered) + self.undelivered - self.prefetch_count, 0)
-
-    @property
-    def reserved(self) -> int:
-        """How many messages are asked for, or here and not delivered yet.
-
-        Added up from what each consumer knows: another thread may read a reply meanwhile,
-        and a count that two threads keep goes wrong for good.
-        """
-        return sum(
-            len(item.buffer) + item.asked_for for item in self.consumers.values() if not item.no_ack
-        )
-
-    @property
-    def _one_by_one(self) -> bool:
-        return "can_consume" in vars(self)  # Celery's worker_disable_prefetch
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is a limit to what may be unacked."""
-        return bool(self.prefetch_count) or self._one_by_one
+    def one_by_one(self) -> bool:
+        """Whether no message is reserved ahead: Celery's worker_disable_prefetch."""
+        return "can_consume" in vars(self)
 
     def can_consume(self) -> bool:
         """Whether one more message may be delivered. Celery may replace this method."""
@@ -78,20 +40,6 @@ class QoS(virtual.QoS):
         if not self.prefetch_count:
             return None
         return max(self.prefetch_count - len(self.delivered), 0)
-
-    def credit(self, most: int) -> int:
-        """Return how many messages may be reserved now, at most *most*."""
-        if not self.can_consume():
-            return 0
-        if self._one_by_one:
-            return 0 if self.reserved else 1
-        if not self.prefetch_count:
-            return most
-        return min(self.prefetch_count - len(self.delivered) - self.reserved, most)
-
-    def well_stocked(self, most: int) -> bool:
-        """Whether at least half of what may be reserved, at most *most*, is here or asked for."""
-        return self.reserved * 2 >= min(self.prefetch_count or most, most)
 
     def append(self, message: Message, delivery_tag: str) -> None:
         """Note a message that was handed to the application."""

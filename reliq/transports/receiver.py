@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ReliqError
+from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import LEASE
 from ..message.envelope import EnvelopeError
-from .delay import ETA, NATIVE_ETA
+from ..routing.partitions import names_of
+from ..store.limits import MOST_REMEMBERED
+from .encoder import ETA, NATIVE_ETA
 from .message import Message, raw_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..store.values import Delivery
     from .eventloop import EventLoop
@@ -22,35 +26,44 @@ if TYPE_CHECKING:
     from .reserver import Reserver
     from .settlement import Settlement
 
+_LAYOUT_KEPT_S = 5.0
 
+
+@dataclass(eq=False)
 class Receiver:
     """Makes deliveries the messages of one channel."""
 
-    def __init__(
-        self,
-        channel: Any,
-        link: Link,
-        qos: QoS,
-        settlement: Settlement,
-        reserver: Reserver,
-        loop: EventLoop,
-    ) -> None:
-        self._channel = channel  # the messages are to have it
-        self._over = channel.transport
-        self._link = link
-        self._qos = qos
-        self._settlement = settlement
-        self._reserver = reserver
-        self._loop = loop
+    _channel: Any  # the messages are to have it
+    _link: Link
+    _qos: QoS
+    _settlement: Settlement
+    _reserver: Reserver
+    _loop: EventLoop
+    _places: dict[str, tuple[Sequence[str], float]] = field(default_factory=dict, init=False)
 
     def get(self, queue: str, no_ack: bool) -> Message | None:
-        """Take one message of *queue*, waiting for the answer; None when it is empty."""
-        reserver, began_at = self._reserver, monotonic()
-        places = reserver.places(queue)
-        message = self._get_from(places, no_ack)
-        if message is None:
-            message = self._get_from(reserver.new_places(queue, places, began_at), no_ack)
+        """Take one message of *queue*, waiting for the answer; None when it is empty.
+
+        Of a divided queue any partition is looked into first. How it is divided is asked every few
+        seconds; once more where those that were known are empty, as others may have come since.
+        """
+        began_at = monotonic()
+        names, asked_at = self._places.get(queue, ((), 0.0))
+        if began_at >= asked_at + _LAYOUT_KEPT_S:
+            names, asked_at = self._ask_places(queue)
+        first = JITTER.randrange(len(names))
+        message = self._get_from((*names[first:], *names[:first]), no_ack)
+        if message is None and len(names) > 1 and asked_at < began_at:
+            new = [name for name in self._ask_places(queue)[0] if name not in names]
+            message = self._get_from(new, no_ack)
         return message
+
+    def _ask_places(self, queue: str) -> tuple[Sequence[str], float]:
+        if len(self._places) >= MOST_REMEMBERED:
+            self._places.clear()
+        asked_at = monotonic()
+        found = self._places[queue] = names_of(self._link.store, queue), asked_at
+        return found
 
     def _get_from(self, places: Iterable[str], no_ack: bool) -> Message | None:
         found = (self._get(name, no_ack) for name in places)
@@ -104,7 +117,7 @@ class Receiver:
             message.delivery_info[LEASE] += [session.id, self._link.store.broker]
         if NATIVE_ETA in message.headers:
             eta = message.headers.pop(NATIVE_ETA)
-            if WATCH.takes_from(self._over):
+            if WATCH.takes_from(self._channel.transport):
                 message.eta = eta  # among the headers it would be held for that again
             else:
                 message.headers[ETA] = eta
@@ -122,10 +135,10 @@ class Receiver:
         counts as failed, unless the message is acknowledged in spite of it. A lost
         connection is nobody's fault, nor is an interrupt.
         """
-        worker = WATCH.takes_from(self._over)
+        worker = WATCH.takes_from(self._channel.transport)
         message.callback_raised = not worker
         if not isinstance(error, Exception) or isinstance(
-            error, (*self._over.connection_errors, ReliqError)
+            error, (*self._channel.transport.connection_errors, ReliqError)
         ):
             return False
         if not worker:
@@ -133,7 +146,7 @@ class Receiver:
                 leases = self._link.session.leases
                 leases.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.dead_lettered(self._over, message, error)
+        settled = WATCH.dead_lettered(self._channel.transport, message, error)
         if settled is None:
             return False
         self._settlement.dead_letter_malformed(message, error, settled or no_ack, no_ack)

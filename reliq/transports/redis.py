@@ -1,4 +1,4 @@
-"""One Redis: ``reliq://``, ``reliqs://``, ``reliq-unix://``, ``reliq-embedded://``: choosing it."""
+"""The transports of each scheme: nothing but choosing the engine, and its address."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..engines import redis as engine
 from ..engines.redis.client_store import ClientStore
 from ..engines.redis.urls import Said, address_of, our_scheme, read, scheme_of
 from ..errors import ConfigurationError
+from ..options import parse
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
 
@@ -52,6 +53,17 @@ class Transport(BaseTransport):
             client.ssl,
         )
         return address_of(said, default_port=self.default_port)
+
+    def _all_urls(self, client: Any) -> list[str]:
+        """Return the URLs that name parts of one broker.
+
+        Kombu takes a list of URLs for failover alternatives and hands one at a time.
+        """
+        urls = [url for url in client.alt or () if str(url).startswith(f"{self.scheme}://")]
+        if not urls:
+            host, port = client.hostname or "localhost", client.port or self.default_port
+            urls = [as_url(self.scheme, host, port, path=str(client.virtual_host or "").strip("/"))]
+        return urls
 
     def session_key(self) -> Hashable:
         """Return what makes two connections the same consumer of the same broker."""
@@ -110,6 +122,35 @@ class EmbeddedTransport(Transport):
     def store_factory(self) -> StoreFactory:
         """Return what opens a store over two new connections."""
         return partial(engine.EmbeddedStore, self.address, self.options)  # type: ignore[arg-type]
+
+
+class SentinelTransport(Transport):
+    """``reliq-sentinel://``: each connection goes to whichever server is the master then.
+
+    It stays the same consumer through a failover.
+    """
+
+    scheme = "reliq-sentinel"
+    default_port = 26379
+
+    def _address(self, client: Any) -> Broker:
+        options, urls = parse(client.transport_options), self._all_urls(client)
+        return engine.sentinel_address(urls, options, *login(client), client.ssl)
+
+
+class ClusterTransport(Transport):
+    """``reliq-cluster://``: each queue is at the node that has its slot."""
+
+    scheme = "reliq-cluster"
+    address: Any
+
+    def _address(self, client: Any) -> Any:
+        options, urls = parse(client.transport_options), self._all_urls(client)
+        return engine.cluster_address(urls, options, *login(client), client.ssl)
+
+    def store_factory(self) -> StoreFactory:
+        """Return what opens a store over connections of its own."""
+        return partial(engine.ClusterStore, self.address, self.options)
 
 
 def _uri(address: Address, **login: Any) -> str:

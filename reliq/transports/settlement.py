@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
-from .job_ends import JobEnds
+from .jobs import JobEnds
 from .message import in_words
 
 if TYPE_CHECKING:
@@ -27,37 +28,31 @@ if TYPE_CHECKING:
 
     from ..store.protocol import Store
     from .declarations import Declarations
-    from .deliverer import Deliverer
     from .eventloop import EventLoop
     from .link import Link
     from .message import Message
+    from .pull import PullLoop
     from .qos import QoS
     from .reserver import Reserver
 
 logger = logging.getLogger("reliq")
 
 
+@dataclass(eq=False)
 class Settlement:
     """Tells the broker, the log and the signals."""
 
-    def __init__(
-        self,
-        over: Any,
-        link: Link,
-        qos: QoS,
-        declarations: Declarations,
-        loop: EventLoop,
-        reserver: Reserver,
-        deliverer: Deliverer,
-    ) -> None:
-        self._over = over  # the transport, by which a Celery worker is known
-        self._link = link
-        self._qos = qos
-        self._declarations = declarations
-        self._loop = loop
-        self._reserver = reserver
-        self._deliverer = deliverer
-        self.jobs = JobEnds(over, link, qos, loop)
+    _over: Any  # the transport, by which a Celery worker is known
+    _link: Link
+    _qos: QoS
+    _declarations: Declarations
+    _loop: EventLoop
+    _reserver: Reserver
+    _pull: PullLoop
+
+    def __post_init__(self) -> None:
+        """Make the part that tells batches."""
+        self.jobs = JobEnds(self._over, self._link, self._qos, self._loop)
 
     @property
     def _store(self) -> Store:
@@ -96,7 +91,7 @@ class Settlement:
                 self.jobs.returned(one)
         else:
             self.dead_letter(messages)
-        self._deliverer.credit_regained()
+        self._pull.credit_regained()
 
     def give_back(self, how: How) -> None:
         """Put every unacked message of the channel back."""
@@ -105,7 +100,7 @@ class Settlement:
         self._qos.delivered.clear()
         for kind, some in self._by_how(how, messages):
             self.release(kind, some)
-        self._deliverer.credit_regained()
+        self._pull.credit_regained()
 
     def let_go(self) -> None:
         """Keep the leases of unacked messages only while somebody else has the messages.
@@ -223,7 +218,7 @@ class Settlement:
         """Have the next message come: one of *queue* became a dead letter."""
         self._reserver.ask_again(queue)
         self._loop.note_dead_letter()
-        self._deliverer.credit_regained()
+        self._pull.credit_regained()
 
     def _route_soon(self, queue: str) -> None:
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""

@@ -204,7 +204,7 @@ class Transport(BaseTransport):
 
     def _begin_to_consume(self) -> None:
         super()._begin_to_consume()
-        consuming = self.turns, self.deliverer, self.loop, self.failback
+        consuming = self.schedule, self.pull, self.loop, self.failback
         self.consumers = SpoolConsumers(self.link, self.declarations, *consuming)
 
     def move_to(self, other: Link) -> None:

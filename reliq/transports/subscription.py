@@ -1,80 +1,68 @@
-"""Subscription: one consumer of one queue, and what was reserved for it."""
+"""Subscriptions, each one consumer of one queue; and the schedule, by which they have turns."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
+from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..consumer.isolation import ISOLATION
+from kombu.utils.scheduling import cycle_by_name
+
 from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..consumer.sessions import Session
+    from ..store.protocol import Store
     from ..store.values import Delivery, Promoted, Reservation
-    from .isolated import IsolatedDelivery
     from .qos import QoS
 
-# What one reserve brings at most where the prefetch is unlimited.
-UNLIMITED = 100
-# What a consumer that acks nothing has here at most: a kill loses it.
-NO_ACK_AHEAD = 10
 # A reply that is read later than this is known to be old when it is read.
 _PROMPT_S = 0.05
 # One that cannot take what is due promotes it for others no more often than this.
 _PROMOTE_EVERY_S = 0.05
 
 
+@dataclass(eq=False)
 class Subscription:
     """The state of one ``basic_consume``."""
 
-    def __init__(
-        self,
-        qos: QoS,
-        deliver: Callable[[Delivery], None],
-        queue: str,
-        tag: str,
-        no_ack: bool,
-        session: Session,
-        isolated: IsolatedDelivery,
-    ) -> None:
-        self.qos = qos
-        self.deliver = deliver
-        """Hands a delivery to the application; what that raises is the caller's."""
-        self._session = session
-        self.queue = queue
-        """Which it takes from: one of the partitions, where the queue is divided."""
-        self.of_queue = queue_of(queue)
-        self.partitions: dict[str, Subscription] = {}
-        """By name, what takes from the other partitions of its queue for the same consumer."""
-        self.tag = tag
-        self.no_ack = no_ack
-        self.buffer: deque[Delivery] = deque()
-        self._isolated = isolated
-        self._dropped = weakref.finalize(
-            self, session.registration.subscription_dropped, queue, no_ack, self.buffer
-        )
-        self._dropped.atexit = False
-        self.began_at = monotonic()
-        self.asked_at = 0.0
-        self.due_at: float | None = None
-        self.asked_for = 0
-        """How many messages the reserve that is under way may bring."""
-        self.heard = False
-        """Whether the broker has ever answered what was asked for it."""
-        self.refused = False
-        """Whether the broker refuses it now."""
+    qos: QoS
+    deliver: Callable[[Delivery], None]
+    """Hands a delivery to the application; what that raises is the caller's."""
+    queue: str
+    """Where it takes from: one of the partitions, where the queue is divided."""
+    tag: str
+    no_ack: bool
+    session: Session
+    partitions: dict[str, Subscription] = field(default_factory=dict, init=False)
+    """By name, the subscriptions of the other partitions of its queue for the same consumer."""
+    buffer: deque[Delivery] = field(default_factory=deque, init=False)
+    began_at: float = field(default_factory=monotonic, init=False)
+    asked_at: float = field(default=0.0, init=False)
+    due_at: float | None = field(default=None, init=False)
+    asked_for: int = field(default=0, init=False)
+    """How many messages the reserve that is under way may bring."""
+    heard: bool = field(default=False, init=False)
+    """Whether the broker has ever answered what was asked for it."""
+    refused: bool = field(default=False, init=False)
+    """Whether the broker refuses it now."""
+
+    def __post_init__(self) -> None:
+        """Have the session told where it is collected and was never cancelled."""
+        self.of_queue = queue_of(self.queue)
         self._wanted = True
         self._batch = 0
+        dropped = self.session.registration.subscription_dropped
+        self._dropped = weakref.finalize(self, dropped, self.queue, self.no_ack, self.buffer)
+        self._dropped.atexit = False
 
     def for_partition(self, name: str) -> Subscription:
-        """Return what takes from the partition *name* of its queue for the same consumer."""
-        return Subscription(
-            *(self.qos, self.deliver, name, self.tag, self.no_ack, self._session, self._isolated)
-        )
+        """Return the subscription of the partition *name* of its queue for the same consumer."""
+        return replace(self, queue=name)
 
     @property
     def is_divided(self) -> bool:
@@ -100,14 +88,6 @@ class Subscription:
         """Ask the broker at the next opportunity."""
         self._wanted = True
 
-    def credit(self) -> int:
-        """Return how many messages may be reserved for it now."""
-        if self.no_ack:
-            return NO_ACK_AHEAD - len(self.buffer)
-        if ISOLATION.active and self._isolated.shuts_out(self.began_at):
-            return 0
-        return self.qos.credit(UNLIMITED)
-
     def can_deliver(self) -> bool:
         """Whether a buffered message may be delivered now."""
         return bool(self.buffer) and (self.no_ack or self.qos.can_consume())
@@ -123,15 +103,16 @@ class Subscription:
         self._wanted = False
         self.asked_at = monotonic()
 
-    def answered(self) -> None:
-        """Note that the reserve is over."""
+    def unanswered(self) -> None:
+        """Note that the reserve is over, and said nothing: the broker is asked again."""
         self.asked_for = 0
+        self._wanted = True
 
     def put_off(self, seconds: float) -> None:
         """Note that the broker refuses it: it is asked again after so long."""
         self.refused = True
         self.due_at = monotonic() + seconds
-        self.answered()
+        self.asked_for = 0
 
     def reserved(self, reservation: Reservation) -> None:
         """Take what a reserve brought."""
@@ -141,7 +122,7 @@ class Subscription:
         self._note_due(reservation.next_due_ms, min(monotonic(), self.asked_at + _PROMPT_S))
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
-        self.answered()  # last: whoever adds up meanwhile counts them twice, not never
+        self.asked_for = 0  # last: whoever adds up meanwhile counts them twice, not never
 
     def promoted(self, promoted: Promoted) -> None:
         """Note what was left when due messages were made ready for others."""
@@ -165,3 +146,116 @@ class Subscription:
         while self.buffer and (most is None or len(taken) < most):
             taken.append(self.buffer.pop())
         return taken
+
+
+# While some queues keep a consumer busy, one whose notification is unheard is asked so often.
+_UNHEARD_S = 1.0
+
+
+class Schedule:
+    """Who consumes, and whose turn it is. Changed by the application's thread alone.
+
+    Others may read :attr:`subscriptions` by way of a copy.
+    """
+
+    def __init__(self, strategy: str) -> None:
+        self._strategy = strategy
+        self.subscriptions: list[Subscription] = []
+        self.heard_at = 0.0
+        """When a wait for notifications ended last."""
+        self.deserted = False
+        """Whether there were consumers as the broker could not be reached again."""
+        self.loss_told = False
+        """Whether the application was told that the consumers' connection is lost."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._cycle: Any = cycle_by_name(self._strategy)()
+        self.only = self.subscriptions[0] if len(self.subscriptions) == 1 else None
+        """The subscription, where there is but one."""
+        self._of_queue: dict[str, list[Subscription]] = {}
+        for item in self.subscriptions:
+            self._of_queue.setdefault(item.of_queue, []).append(item)
+        self._cycle.update(self._of_queue)
+
+    def add(self, item: Subscription) -> None:
+        """Serve *item*, too."""
+        self.subscriptions.append(item)
+        self._begin()
+
+    def remove(self, item: Subscription) -> None:
+        """Serve *item* no longer."""
+        self.subscriptions.remove(item)
+        self._begin()
+
+    def clear(self) -> None:
+        """Serve nobody."""
+        self.subscriptions.clear()
+        self._begin()
+
+    def in_order(self) -> Iterator[Subscription]:
+        """Return the subscriptions, the one whose turn it is first."""
+        if len(self.subscriptions) < 2:  # noqa: PLR2004 - nothing to order
+            return iter(self.subscriptions)
+        turn = self._cycle.consume(len(self._of_queue))
+        return (item for queue in turn for item in self._of_queue[queue])
+
+    def next(self, item: Subscription) -> None:
+        """Note that *item* has its turn now, one of several."""
+        self._cycle.rotate(item.of_queue)
+        others = self._of_queue[item.of_queue]
+        # One partition after the other, each until what is here of it is delivered: so there are
+        # fewer steps, of more messages each, than if they took turns with each message.
+        if len(others) > 1 and (len(item.buffer) <= 1 or not item.is_divided):
+            others.remove(item)
+            others.append(item)
+
+    # -- who is to be asked for
+
+    def wanting(self, store: Store) -> list[Subscription]:
+        """Return, in order, those for which the broker may have something."""
+        unheard = self._unheard(store)
+        found = [
+            item
+            for item in self.in_order()
+            if not item.buffer and not item.in_flight and (item.wanted or item.queue in unheard)
+        ]
+        return found if len(self._of_queue) == len(self.subscriptions) else self._next_of(found)
+
+    def _next_of(self, found: Sequence[Subscription]) -> list[Subscription]:
+        """Leave out all but the next partition where something of another is here or on its way."""
+        stocked = {
+            (item.qos, item.tag)
+            for item in self.subscriptions
+            if item.is_divided and (item.buffer or item.in_flight)
+        }
+        left: list[Subscription] = []
+        asked: set[tuple[QoS, str]] = set()
+        for item in found:
+            consumer = (item.qos, item.tag)
+            if consumer not in stocked or consumer not in asked:
+                left.append(item)
+            asked.add(consumer)
+        return left
+
+    def _unheard(self, store: Store) -> set[str]:
+        """Return the queues whose notification nobody hears: others keep this consumer busy.
+
+        A wait begins when all were found empty; where one never is, the rest have to be
+        asked from time to time.
+        """
+        subscriptions = self.subscriptions
+        before = monotonic() - _UNHEARD_S
+        if (
+            len(subscriptions) < 2  # noqa: PLR2004 - there is no other
+            or self.heard_at >= before
+            or not any(item.buffer or item.in_flight or item.wanted for item in subscriptions)
+        ):
+            return set()
+        notifier = store.notifier
+        heard = notifier.queues if notifier.listening else ()
+        return {
+            item.queue
+            for item in subscriptions
+            if item.asked_at < before and item.queue not in heard
+        }

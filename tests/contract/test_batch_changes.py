@@ -4,7 +4,7 @@ import pytest
 
 from reliq.errors import BatchClosed, ConfigurationError, MessageRefused, NotFound
 from reliq.store.jobs import CANCELLED, DONE, NO_JOB, UNCHANGED, Change
-from reliq.transports import job_entries
+from reliq.transports import jobs
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, job_of, lost
 
 SEAL, CANCEL = Change("seal"), Change("cancel")
@@ -315,5 +315,5 @@ def test_jobs_that_are_entered_together(store, batches, closed):
         batches.change("closed", [closed])
     entries = [("a", enter("before")), ("a", enter("new")), ("closed", enter("late"))]
     with pytest.raises(NotFound if closed is None else BatchClosed):
-        job_entries.enter(store.store, entries)
+        jobs.enter(store.store, entries)
     assert ["before"] == [job.id for part in batches.jobs("a") for job in part]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.job_events import change_of, tell_some
+from reliq.consumer.job_reports import change_of, tell_some
 from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import is_of_job, new_tag
 from reliq.message.envelope import Envelope, decode, encode

@@ -136,7 +136,7 @@ def looked_at(batch):
 @pytest.mark.parametrize("how", ["together", "one by one"])
 def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
     """What was not sent is out of the batch at once, what was on its way after a look."""
-    files = ("job_entries.py", "transports/publish_buffer.py", "sending.py", "publishing.py")
+    files = ("jobs.py", "transports/publish_buffer.py", "sending.py", "publishing.py")
     publish = partial(batch.map, one, range(3)) if how == "together" else one.delay
     point = 1
     with batch:
@@ -146,7 +146,7 @@ def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
             if not interrupter.where:
                 break
             left = batch.status().total - ready(redis_url)
-            if "job_entries.py" in interrupter.where and "withdraw" not in interrupter.where:
+            if "jobs.py" in interrupter.where and "withdraw" not in interrupter.where:
                 assert 0 == left, interrupter.where
             assert looked_at(batch) == ready(redis_url), interrupter.where
             point += 5

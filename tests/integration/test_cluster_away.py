@@ -616,7 +616,7 @@ def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
             silent.freeze()
         assert 2 <= len(left_s)
         assert max(left_s[1:]) < 0.5
-        assert [] == channel.transport.turns.subscriptions
+        assert [] == channel.transport.schedule.subscriptions
         assert [] == [name for name in (*here, "plain") if consumers_of(name)]
         silent.thaw()
         wait_until(lambda: sent(session, store))

@@ -143,7 +143,7 @@ def test_a_node_that_is_back_before_its_queue_is_consumed_from(cluster, victim):
             return store.consumers_of(queue.name)
 
         wait_until(consumed)
-        assert [queue.name] == [item.queue for item in connection.transport.turns.subscriptions]
+        assert [queue.name] == [item.queue for item in connection.transport.schedule.subscriptions]
         assert 1 == len(store.exchange_table("news").bindings)
     del app
 

@@ -95,7 +95,7 @@ def test_what_is_under_way_is_not_looked_for_as_unseen(client):
     transport, session = connection.transport, taker.channel.transport.link.session
     session.background.stop()  # it would read the reply, and then look by itself.
     publish(connection, "q", "x")
-    (subscription,) = transport.turns.subscriptions
+    (subscription,) = transport.schedule.subscriptions
     transport.reserver.post_request(subscription, 1)
     wait_until(lambda: 1 == client.status("q").unacked, what="a reply that nobody has read")
     session.outbox.reserve_lost("q", transport.link.store.consumer)

@@ -157,7 +157,7 @@ def test_queues_that_are_due_while_the_broker_is_away(fresh_redis):
             with suppress(*connection.connection_errors):
                 connection.drain_events(timeout=5)
             got |= {message.payload for message in taker.messages} - {"late"}
-        assert not any(item.in_flight for item in connection.transport.turns.subscriptions)
+        assert not any(item.in_flight for item in connection.transport.schedule.subscriptions)
 
 
 class Interrupted(BaseException):

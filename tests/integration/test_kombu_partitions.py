@@ -24,7 +24,7 @@ from reliq.routing import partitions
 from reliq.routing.publish_ids import PUBLISHER
 from reliq.signals import message_published
 from reliq.store.values import Layout
-from reliq.transports import late_queues, reserver
+from reliq.transports import late_queues, receiver
 from tests.integration.kombu_client import FAST
 from tests.support.waiting import wait_until
 
@@ -96,6 +96,21 @@ def test_messages_are_spread_and_come_back(client, connection):
             connection.drain_events(timeout=10)
     assert sorted(seen) == [(number, "q") for number in range(40)]
     assert client.settled("q")
+
+
+def test_one_prefetch_limit_holds_over_all_partitions(connection):
+    """No more is leased than the limit allows, whichever partitions it comes from."""
+    queue, producer, held = divided(4), connection.Producer(), []
+    for number in range(80):
+        producer.publish(number, routing_key="q", declare=[queue])
+    with Consumer(connection, [queue], callbacks=[lambda _, it: held.append(it)]) as consumer:
+        consumer.qos(prefetch_count=8)
+        leased = connection.transport.link.session.leases.held
+        for _ in range(60):
+            connection.drain_events(timeout=10)
+            assert len(leased) <= 8
+            if len(held) > 2:
+                held.pop(0).ack()
 
 
 def test_messages_of_one_key_keep_their_order(connection):
@@ -201,7 +216,7 @@ def test_get_finds_what_is_in_a_new_partition(client, connection, operator, monk
     assert [None] * 4 == [channel.basic_get("q") for _ in range(4)]
     assert ["q"] * 4 == asked
     Queue("plain")(channel).declare()
-    monkeypatch.setattr(reserver, "_LAYOUT_KEPT_S", 1000.0)
+    monkeypatch.setattr(receiver, "_LAYOUT_KEPT_S", 1000.0)
     asked.clear()
     assert [None] * 4 == [channel.basic_get("plain") for _ in range(4)]
     assert ["plain"] == asked
@@ -277,7 +292,7 @@ def test_partitions_come_and_go_under_a_consumer(client, operator):
         # Its end is lowered after the partition is gone, in a step of its own.
         wait_until(lambda: Layout(1, 1) == operator.layout("q"), timeout_s=60)
         assert ["q"] == operator.queues()
-        turns = consumer.connection.transport.turns
+        turns = consumer.connection.transport.schedule
         wait_until(lambda: ["q"] == [item.queue for item in turns.subscriptions])
 
 
@@ -286,13 +301,13 @@ def test_a_consumer_that_has_died_is_not_waited_for(client, operator):
     queue = divided(2)
     queue(client.connect().default_channel).declare()
     with Taking(client.connect(), queue) as consumer:
-        wait_until(lambda: len(consumer.connection.transport.turns.subscriptions) == 2)
+        wait_until(lambda: len(consumer.connection.transport.schedule.subscriptions) == 2)
         operator.attach("q", "ghost:1:0/1", 1)
         began = time.monotonic()
         operators.change(operator, "q", 4)
         waited_s = time.monotonic() - began
         assert all("ghost" not in str(operator.consumers_of(name)) for name in NAMES[:4])
-        assert 4 == len(consumer.connection.transport.turns.subscriptions)
+        assert 4 == len(consumer.connection.transport.schedule.subscriptions)
     assert waited_s < 20
 
 
@@ -316,9 +331,9 @@ def test_a_consumer_is_cancelled_from_every_partition(connection):
         connection.Producer().publish(number, routing_key="q", declare=[queue])
     consumer = Consumer(connection, [queue], callbacks=[lambda *_: None], prefetch_count=8)
     consumer.consume()
-    assert 4 == len(connection.transport.turns.subscriptions)
+    assert 4 == len(connection.transport.schedule.subscriptions)
     consumer.cancel()
-    assert [] == connection.transport.turns.subscriptions
+    assert [] == connection.transport.schedule.subscriptions
     assert 8 == sum(counts(connection))
     assert {()} == {tuple(store_of(connection).consumers_of(name)) for name in NAMES[:4]}
 
@@ -334,7 +349,7 @@ def test_a_lost_server_leaves_no_consumer_behind(redis_factory):
         server.kill()
         with pytest.raises(BrokerUnavailable):
             consumer.cancel()
-        assert [] == channel.transport.turns.subscriptions
+        assert [] == channel.transport.schedule.subscriptions
         assert {} == session.registration.subscriptions
         assert set(NAMES[:4]) == set(session.registration.queues)
 
@@ -472,7 +487,7 @@ def test_a_partition_is_no_queue_for_an_application(connection, use):
     with pytest.raises(ConfigurationError, match="is the name of a partition of 'q'"):
         use(connection.default_channel, NAMES[1])
     assert [2] * 4 == counts(connection)
-    assert [] == connection.transport.turns.subscriptions
+    assert [] == connection.transport.schedule.subscriptions
 
 
 def batched(connection, count, before_the_flush=lambda: None):

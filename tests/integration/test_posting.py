@@ -37,7 +37,7 @@ def test_a_route_that_has_changed_is_not_waited_for(fresh_redis):
 
         def found():
             connection.transport.link.store.wait_for_replies()
-            connection.transport.loop.do_deferred()
+            connection.transport.publishing.posting.do_deferred()
             return store.status("one").ready == 3 and store.status("two").ready == 2
 
         wait_until(found, what="the messages in both queues")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliq.message.alike import AlikeEnvelopes, Differing
-from reliq.message.envelope import Envelope, encode
+from reliq.message.envelope import AlikeEnvelopes, Differing, Envelope, encode
 
 NAMES = st.sampled_from(["id", "root_id", "argsrepr", "tenant", "n", "nested"])
 VALUES = st.one_of(

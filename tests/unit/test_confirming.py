@@ -2,7 +2,7 @@ import pytest
 
 from reliq.errors import MessageRefused
 from reliq.options import parse
-from reliq.routing.confirming import Wanted, by_default, together, wanted
+from reliq.routing.outgoing import Wanted, by_default, together, wanted
 
 DEFAULT = Wanted("accepted", 1, 5000)
 

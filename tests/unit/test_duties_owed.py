@@ -6,11 +6,11 @@ from weakref import WeakSet
 import pytest
 
 from reliq.consumer import duties
+from reliq.consumer.heartbeat import RunningTasks
 from reliq.consumer.job_reports import JobReports
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.consumer.registration import Registration
-from reliq.consumer.running_tasks import RunningTasks
 from reliq.errors import BrokerTimeout
 from reliq.options import parse
 from reliq.store.values import ignore_result

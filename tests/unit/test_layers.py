@@ -74,8 +74,6 @@ ENGINES_BY_URL = "reliq.engines.urls"
 ENGINE_CHOOSERS = (
     "reliq.engines",
     "reliq.transports.redis",
-    "reliq.transports.cluster",
-    "reliq.transports.sentinel",
     "reliq.migration.kombu_url",
     "reliq.admin.permissions",  # the rules are Redis's own
 )

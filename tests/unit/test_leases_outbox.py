@@ -9,9 +9,9 @@ from weakref import WeakSet
 
 import pytest
 
+from reliq.consumer.heartbeat import RunningTasks
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
-from reliq.consumer.running_tasks import RunningTasks
 from reliq.errors import BrokerTimeout, BrokerUnavailable
 from reliq.options import parse
 from reliq.store.values import Delivery, Lease, Released

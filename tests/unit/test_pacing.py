@@ -1,12 +1,12 @@
 """How long who lost the broker waits before it connects again."""
 
-from reliq.failover.jitter import Pace, Paces
+from reliq.failover.brokers import Pace, Paces
 
 
 def test_a_publisher_waits_once_after_a_loss(monkeypatch):
     """Its callers spread themselves; who consumes waits longer with each try that fails."""
     waited = []
-    monkeypatch.setattr("reliq.failover.jitter.time.sleep", waited.append)
+    monkeypatch.setattr("reliq.failover.brokers.sleep", waited.append)
     for once, expected in ((True, 1), (False, 3)):
         waited.clear()
         pace = Pace()
@@ -21,7 +21,7 @@ def test_a_publisher_waits_once_after_a_loss(monkeypatch):
 def test_a_pace_outlives_who_has_it_while_there_is_trouble(monkeypatch):
     """Kombu makes a transport anew for each URL that it tries; a minute later it is forgotten."""
     now = [1000.0]
-    monkeypatch.setattr("reliq.failover.jitter.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("reliq.failover.brokers.monotonic", lambda: now[0])
     paces = Paces()
     pace = paces.of("lost")
     pace.trouble()

@@ -121,11 +121,14 @@ class Posts:
     def post(self, data: bytes, post: Post) -> bool:
         """Write *data*, to which *post* is the command; wait until the socket has taken it.
 
-        False, and nothing is written, where there is no connection. Raises BrokerUnavailable where
-        it could not be written; where that fails later, the error is its reply.
+        False, and nothing is written, where there is no connection. Raises BrokerTimeout where an
+        earlier reply is overdue (:meth:`check`), BrokerUnavailable where it could not be written;
+        where that fails later, the error is its reply.
         """
         error: ReliqError | None = None
         now = monotonic()
+        if self._asked and now - self._since >= self._timeout_s:
+            self.check()
         try:
             with self._lock:
                 stream = self.stream
@@ -198,7 +201,6 @@ class Posts:
         Not where something has come, which is left to the thread that reads: the process may have
         been suspended. Nor where a thread drives, which looks at the time itself.
         """
-        # The patience of what was asked is looked at only then: this is asked for each ack.
         if (
             self._asked
             and monotonic() - self._since >= self._timeout_s

@@ -1,28 +1,28 @@
-"""Deliverer: what is delivered next, and how long to wait.
+"""PullLoop: what is delivered next, when the broker is asked for more, and how long to wait.
 
-With an event loop nothing in here waits; without one, :meth:`Deliverer.drain` does.
+With an event loop nothing in here waits; without one, :meth:`PullLoop.drain` does.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable
-from ..store.values import Delivery, Lease, ignore_result
-from .subscription import UNLIMITED
-from .turns import Credit
+from ..store.values import Lease, ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..options import Options
+    from ..store.values import Delivery
+    from .credit import Credit
     from .failback import Failback
     from .link import Link
     from .qos import QoS
     from .reserver import Reserver
-    from .turns import Turns
+    from .subscription import Schedule
 
 # A quiet queue is asked without a notification once in so many poll intervals; a lost notification
 # token is otherwise made up for by the next pass of restore_visible.
@@ -33,28 +33,22 @@ _WAIT_POLLS = 3
 _ASK_EVERY_S = 0.005
 
 
-class Deliverer:
+@dataclass(eq=False)
+class PullLoop:
     """The consumers of one transport, served in turn. Of the thread that is asked to deliver."""
 
-    def __init__(
-        self,
-        link: Link,
-        turns: Turns,
-        reserver: Reserver,
-        options: Options,
-        failback: Failback,
-    ) -> None:
-        self._link = link
-        self._turns = turns
-        self._reserver = reserver
-        self._options = options
-        self._failback = failback
-        self.follow_layouts: Callable[[], None]
-        """Consumes from partitions that have come, and no more from those that have gone."""
-        self.starved = False
-        """Whether a wait is under way that began without credit."""
-        self._consuming_over = 0
-        """The epoch of the store in which its consumers began."""
+    _link: Link
+    _schedule: Schedule
+    _credit: Credit
+    _reserver: Reserver
+    _poll_interval: float
+    _failback: Failback
+    follow_layouts: Callable[[], None] = field(init=False)
+    """Consumes from partitions that have come, and no more from those that have gone."""
+    starved: bool = field(default=False, init=False)
+    """Whether a wait is under way that began without credit."""
+    # The epoch of the store in which its consumers began.
+    _consuming_over: int = field(default=0, init=False)
 
     # -- delivering
 
@@ -66,16 +60,18 @@ class Deliverer:
         many queues.
         """
         return monotonic() - self._reserver.asked_at < _ASK_EVERY_S and all(
-            qos.well_stocked(UNLIMITED)
-            for qos in {item.qos for item in self._turns.subscriptions if not item.no_ack}
+            map(
+                self._credit.is_well_stocked,
+                {item.qos for item in self._schedule.subscriptions if not item.no_ack},
+            )
         )
 
     def deliver_one(self) -> bool:
         """Deliver one buffered message, in turn; False when there is none to deliver."""
-        for item in self._turns.in_order():
+        for item in self._schedule.in_order():
             if item.can_deliver():
-                if len(self._turns.subscriptions) > 1:
-                    self._turns.next(item)
+                if len(self._schedule.subscriptions) > 1:
+                    self._schedule.next(item)
                 item.deliver(item.buffer.popleft())
                 return True
         return False
@@ -87,7 +83,7 @@ class Deliverer:
         another thread, an ack or a publish saw that first and has connected again.
         """
         try:
-            only, failed = self._turns.only, self._reserver.failure is not None
+            only, failed = self._schedule.only, self._reserver.failure is not None
             # The hot path: one subscription, and something of it is here.
             if (
                 only is not None
@@ -96,7 +92,7 @@ class Deliverer:
                 and (only.no_ack or only.qos.can_consume())
             ):
                 if only.running_low:
-                    self._reserver.post_request(only, only.credit())
+                    self._reserver.post_request(only, self._credit.of(only))
                 only.deliver(only.buffer.popleft())
                 return
             # Of several one that is here, where to ask the broker may wait.
@@ -104,7 +100,7 @@ class Deliverer:
             if not (here and self.deliver_one()):
                 self._wait_and_deliver(timeout)
         except BrokerUnavailable:
-            self._turns.loss_told = True
+            self._schedule.loss_told = True
             raise
 
     def _wait_and_deliver(self, timeout: float | None) -> None:
@@ -112,7 +108,7 @@ class Deliverer:
         while True:
             self.follow_layouts()
             link = self._link
-            if any(item.in_flight for item in self._turns.subscriptions):
+            if any(item.in_flight for item in self._schedule.subscriptions):
                 self._reserver.wait_for_replies()
             self._reserver.raise_failure()
             link.store.check()
@@ -120,12 +116,12 @@ class Deliverer:
             if link.store.notifier.listening or link.store.has_nodes:
                 self.heed_notification()
             self._reserver.request()
-            if len(self._turns.subscriptions) > 1:
+            if len(self._schedule.subscriptions) > 1:
                 self.wait_for_notification()  # of those that were found empty
             if self.deliver_one():
                 return
             self._failback.disconnect_when_drained()
-            left = self._options.poll_interval
+            left = self._poll_interval
             if deadline is not None:
                 left = min(left, deadline - monotonic())
                 if left <= 0:
@@ -138,18 +134,17 @@ class Deliverer:
 
         There nobody consumes, so waiting there would be in vain.
         """
-        link = self._link
-        if self._turns.deserted:
+        if self._schedule.deserted:
             raise BrokerUnavailable(
-                f"{link.store.broker} was lost, and the consumers there with it: another broker "
-                "answers; consume again"
+                f"{self._link.store.broker} was lost, and the consumers there with it: "
+                "another broker answers; consume again"
             )
 
     def begin_to_consume(self) -> None:
         """Note over which connection the consumers begin."""
-        if not self._turns.subscriptions:
+        if not self._schedule.subscriptions:
             self._consuming_over = self._link.store.epoch
-            self._turns.loss_told = False
+            self._schedule.loss_told = False
 
     def _require_no_gap(self) -> None:
         """Raise BrokerUnavailable, once, where the consumers' connection is another by now.
@@ -157,7 +152,7 @@ class Deliverer:
         The broker may have lost what the application declared, and only it declares again.
         """
         link = self._link
-        if self._turns.subscriptions and link.store.epoch != self._consuming_over:
+        if self._schedule.subscriptions and link.store.epoch != self._consuming_over:
             self._consuming_over = link.store.epoch
             raise BrokerUnavailable(
                 f"the connection to {link.store.broker} was lost and made again: connect and "
@@ -182,7 +177,7 @@ class Deliverer:
         """
         dues = [
             item.due_at
-            for item in self._turns.subscriptions
+            for item in self._schedule.subscriptions
             if item.due_at is not None and not item.buffer and not item.in_flight
         ]
         return max(min(dues) - monotonic(), 0.0) if dues else inf
@@ -194,15 +189,15 @@ class Deliverer:
         wait that leaves it out would not be told of its messages.
         """
         queues: set[str] = set()
-        credit = Credit()
-        left = self._options.poll_interval * _WAIT_POLLS
+        known: dict[QoS, int] = {}
+        left = self._poll_interval * _WAIT_POLLS
         store = self._link.store
-        for item in self._turns.subscriptions:
+        for item in self._schedule.subscriptions:
             if item.in_flight:
                 if store.has_nodes:  # another node may answer sooner
                     continue
                 return True
-            if item.buffer or credit.of(item) <= 0:
+            if item.buffer or self._credit.of(item, known) <= 0:
                 continue
             if item.wanted:
                 return True
@@ -225,14 +220,14 @@ class Deliverer:
         if not notifier.receive():
             return
         now = monotonic()
-        self._turns.heard_at = now
-        quiet_s = self._options.poll_interval * _QUIET_POLLS
+        self._schedule.heard_at = now
+        quiet_s = self._poll_interval * _QUIET_POLLS
         notified = set(iter(notifier.take_notification, None))
         unheard = set(notified)
-        for item in self._turns.subscriptions:
+        for item in self._schedule.subscriptions:
             if item.queue in notified:
                 item.want()
-                if item.credit() > 0:
+                if self._credit.of(item) > 0:
                     unheard.discard(item.queue)
             elif now - item.asked_at > quiet_s:
                 item.want()
@@ -247,21 +242,20 @@ class Deliverer:
 
     # -- giving back what was not delivered
 
-    def credit_changed(self, qos: QoS, surplus: int) -> None:
-        """Give back *surplus* messages, for which a lower prefetch limit leaves no room."""
-        for item in self._turns.subscriptions:
+    def limit_changed(self, qos: QoS) -> None:
+        """Give back the messages for which a lower prefetch limit leaves no room."""
+        surplus = self._credit.surplus(qos)
+        for item in self._schedule.subscriptions:
             if item.qos is qos and not item.no_ack and surplus > 0:
                 taken = item.take_back(surplus)
                 surplus -= len(taken)
                 item.want()
-                self.return_undelivered(taken)
+                self.return_undelivered(item.queue, taken)
         self.credit_regained()
 
-    def return_undelivered(self, deliveries: Sequence[Delivery]) -> None:
+    def return_undelivered(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Give back what was reserved and not delivered: it was never seen, so not counted."""
         link = self._link
-        by_queue: dict[str, list[Lease]] = {}
-        for delivery in deliveries:
-            by_queue.setdefault(delivery.queue, []).append(Lease(delivery.tag, delivery.token))
-        for queue, leases in by_queue.items():
+        leases = [Lease(delivery.tag, delivery.token) for delivery in deliveries]
+        if leases:
             link.session.outbox.release(link.store, queue, "undelivered", leases)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reliq.printable import jsonable, plain
+from reliq.units import per_second
 
 from .endings import INTERRUPTED
 
@@ -40,8 +41,7 @@ def rate(number: float | None) -> Text:
     """Return messages a second."""
     if number is None:
         return Text("-", style="dim")
-    text = f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"  # noqa: PLR2004
-    return Text(text, style="dim" if number == 0 else "")
+    return Text(per_second(number), style="dim" if number == 0 else "")
 
 
 def table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:

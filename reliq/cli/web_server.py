@@ -16,9 +16,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from reliq.hosts import is_loopback
 from reliq.web import app
-from reliq.web.access import LOOPBACK_ONLY
-from reliq.web.passwords import hashed
-from reliq.web.seldom import Seldom
+from reliq.web.access import LOOPBACK_ONLY, Seldom
+from reliq.web.users import hashed
 
 from .endings import Refused
 

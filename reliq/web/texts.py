@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from ..printable import plain
-from ..units import duration, size
+from ..units import duration, per_second, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,7 @@ def number(value: float | None) -> str:
 
 def rate(value: float | None) -> str:
     """Return so many a second."""
-    if value is None:
-        return NONE
-    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"  # noqa: PLR2004
+    return NONE if value is None else per_second(value)
 
 
 def seconds(value: float | None) -> str:
@@ -49,26 +47,20 @@ def quantity(value: int | None) -> str:
     return NONE if value is None else size(value)
 
 
-def when(ms: int | None) -> Markup:
-    """Return a time of the broker's as an element that says it exactly."""
+def when(ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> Markup:
+    """Return a time of the broker's as an element that says it exactly, and shows *pattern*."""
     if not ms or not 0 < ms <= _LAST_MS:
         return Markup(NONE)  # noqa: S704 - our own
     at = datetime.fromtimestamp(ms / 1000, timezone.utc)
     exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact, exact, at.strftime("%Y-%m-%d %H:%M:%S")
+        exact, exact, at.strftime(pattern)
     )
 
 
 def clock(ms: int | None) -> Markup:
     """Return the time of the day of a time, and the rest of it when it is pointed at."""
-    if not ms or not 0 < ms <= _LAST_MS:
-        return Markup(NONE)  # noqa: S704 - our own
-    at = datetime.fromtimestamp(ms / 1000, timezone.utc)
-    exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact, exact, at.strftime("%H:%M:%S")
-    )
+    return when(ms, "%H:%M:%S")
 
 
 def lines(text: str | None) -> Markup:

@@ -11,7 +11,7 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, those of subfolders named here not counted twice.
 BUDGETS = {
-    "": 1_870,
+    "": 1_880,
     "admin": 3_200,
     "batches": 650,
     "cli": 4_700,

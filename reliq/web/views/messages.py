@@ -10,7 +10,7 @@ from ..asked import PAGE
 
 if TYPE_CHECKING:
     from ...admin import MessageDetails
-    from .look import Look
+    from ..asked import Look
 
 _MOST_SHOWN = 65_536
 _BYTES_SHOWN = 256

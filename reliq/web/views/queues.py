@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...admin.names import LEFT, STATES
 from ...errors import BrokerRefused, BrokerUnavailable, NotFound
 from ...message.queue_arguments import is_durable
-from ..asked import PAGE
-from ..series import RANGES
-from .look import Pager, pager
+from ..asked import PAGE, Pager, pager
+from ..charts import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ...admin import Message, QueueReport, Report
-    from ..asked import Asked
-    from ..series import Series
-    from .look import Look
+    from ..asked import Asked, Look
+    from ..charts import Series
 
 T = TypeVar("T")
 

@@ -47,7 +47,7 @@ def batch() -> None:
 @_skip
 @on_brokers
 def list_command(
-    target: Target, name: str | None, stage: str | None, limit: int, skip: int, as_json: bool
+    target: Target, name: str | None, stage: str | None, limit: int, skip: int
 ) -> None:
     """Show batches, those opened last first.
 
@@ -62,7 +62,6 @@ def list_command(
     """
     target.answer(
         lambda inspector: inspector.batches(limit, skip, name=name, stage=stage),
-        as_json,
         lambda rows: (_table(rows), f"{len(rows)} batch(es)"),
     )
 
@@ -100,9 +99,7 @@ def _stage(item: dict[str, Any]) -> str:
 @_limit
 @_skip
 @on_brokers
-def show(
-    target: Target, batch: str, state: str | None, limit: int, skip: int, as_json: bool
-) -> None:
+def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -> None:
     """Show one batch: how many jobs are in each state, and which failed and why.
 
     --limit and --skip are of the failures, those of last first; with --state of the jobs in
@@ -127,7 +124,7 @@ def show(
             }
         ]
 
-    target.answer(find, as_json, lambda rows: [part for row in rows for part in _shown(row, state)])
+    target.answer(find, lambda rows: [part for row in rows for part in _shown(row, state)])
 
 
 def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
@@ -181,7 +178,7 @@ def _job_cells(item: dict[str, Any]) -> Sequence[Any]:
 @batch_argument
 @yes_option
 @on_brokers
-def cancel(target: Target, batch: str, yes: bool, as_json: bool) -> None:
+def cancel(target: Target, batch: str, yes: bool) -> None:
     """Cancel a batch: what waits is dropped when it would begin; asks first.
 
     What runs goes on, and ends by itself where it asks reliq.cancelled(). It cannot be taken
@@ -204,13 +201,13 @@ def cancel(target: Target, batch: str, yes: bool, as_json: bool) -> None:
             )
         return {"cancelled": inspector.cancel_batch(batch)}
 
-    _change(target, batch, work, _done("cancelled"), as_json)
+    target.change("batch", batch, work, _done("cancelled"))
 
 
 @batch.command()
 @batch_argument
 @on_brokers
-def seal(target: Target, batch: str, as_json: bool) -> None:
+def seal(target: Target, batch: str) -> None:
     """Seal a batch whose producer has died: it ends when the jobs that it has have ended.
 
     From then on no job is added but by its own, while they run. Harmless where it is sealed.
@@ -223,20 +220,11 @@ def seal(target: Target, batch: str, as_json: bool) -> None:
     def work(inspector: Inspector) -> dict[str, Any]:
         return {"sealed": inspector.seal_batch(batch)}
 
-    _change(target, batch, work, _done("sealed"), as_json)
+    target.change("batch", batch, work, _done("sealed"))
 
 
 def _done(what: str) -> Any:
     return lambda row: what if row[what] else f"nothing to do: it was {what}, or has ended"
-
-
-def _change(target: Target, batch: str, work: Any, said: Any, as_json: bool) -> None:
-    """Do *work* at each broker that has the batch, and print a line about each."""
-    target.answer(
-        lambda inspector: [{"batch": batch, **work(inspector)}],
-        as_json,
-        lambda rows: [f"{plain(batch)} at {row['broker']}: {said(row)}" for row in rows],
-    )
 
 
 batch.add_command(watch)

@@ -139,7 +139,7 @@ class Bench:
               help="Bytes of each body.")  # fmt: skip
 @click.option("--prefetch", type=click.IntRange(1, 10_000), default=64, show_default=True)
 @on_brokers
-def bench(target: Target, messages: int, size: int, prefetch: int, as_json: bool) -> None:
+def bench(target: Target, messages: int, size: int, prefetch: int) -> None:
     """Measure the broker from here: answers, publishes and consumes a second, one process.
 
     In a queue of its own, which is deleted afterwards. It costs the broker some seconds
@@ -163,7 +163,7 @@ def bench(target: Target, messages: int, size: int, prefetch: int, as_json: bool
         every = (*columns, "consume/s")
         return out.listing(every, every, rows, _cells), f"{messages} messages of {size} bytes each"
 
-    target.answer(measure, as_json, shown)
+    target.answer(measure, shown)
 
 
 def _cells(row: dict[str, Any]) -> Sequence[str]:

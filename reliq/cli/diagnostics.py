@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq.admin.names import LEFT, STATES
-from reliq.admin.partial import Partial
+from reliq.admin.partitions import Partial
 from reliq.units import duration
 
 from . import console as out
@@ -33,7 +33,7 @@ _JOBS = ("counters", "jobs", "moving", "failures", "difference", "failures wrong
 
 @click.command()
 @on_brokers
-def consumers(target: Target, as_json: bool) -> None:
+def consumers(target: Target) -> None:
     """Show who consumes: process, pool, queues, how much it holds, its last heartbeat.
 
     \b
@@ -58,7 +58,7 @@ def consumers(target: Target, as_json: bool) -> None:
         table = out.listing((*columns, "version", "id"), right, rows, _consumer_cells)
         return table, f"{len(rows)} consumer(s)"
 
-    target.answer(look, as_json, shown)
+    target.answer(look, shown)
 
 
 def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
@@ -82,7 +82,7 @@ def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
 @click.command()
 @click.option("--no-batches", is_flag=True, help="Only queues, no jobs of batches.")
 @on_brokers
-def audit(target: Target, no_batches: bool, as_json: bool) -> None:
+def audit(target: Target, no_batches: bool) -> None:
     """Check each queue's ledger, and each batch's counters: everything is accounted for.
 
     Every message ever published to a queue, and every job of a batch, which are counted one
@@ -97,7 +97,7 @@ def audit(target: Target, no_batches: bool, as_json: bool) -> None:
       reliq audit --no-batches
       reliq audit --json
     """
-    rows = target.answer(lambda inspector: _audited(inspector, no_batches), as_json, _ledgers)
+    rows = target.answer(lambda inspector: _audited(inspector, no_batches), _ledgers)
     sys.exit(1 if _unbalanced(rows) else 0)
 
 
@@ -166,7 +166,7 @@ def _ledger_cells(item: dict[str, Any]) -> Sequence[Any]:
 @click.command()
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @on_brokers
-def doctor(target: Target, strict: bool, as_json: bool) -> None:
+def doctor(target: Target, strict: bool) -> None:
     """Look for what is wrong with brokers, rights, consumers and queues; name the remedy.
 
     Exits with 1 for an error, with --strict for a warning too; with 2 if a broker
@@ -184,7 +184,7 @@ def doctor(target: Target, strict: bool, as_json: bool) -> None:
         while spools:  # once, beside the findings of the first broker
             yield spools.pop()
 
-    rows = target.answer(look, as_json, _findings)
+    rows = target.answer(look, _findings)
     bad = {"error", "warning"} if strict else {"error"}
     sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)
 

@@ -13,7 +13,7 @@ from reliq.spool.journal import JOURNALS
 from reliq.units import duration, size
 
 from . import console as out
-from .options import broker_options, json_option
+from .options import json_option, on_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,9 +59,8 @@ def _cells(item: dict[str, Any]) -> Sequence[Any]:
 
 @spool.command("forward")
 @click.argument("path")
-@broker_options
-@json_option
-def spool_forward(path: str, target: Target, as_json: bool) -> None:
+@on_brokers
+def spool_forward(path: str, target: Target) -> None:
     """Forward what waits in the spool at PATH to a broker, each message once.
 
     Repeatable: a command that was cut off, or another forwarder, does no harm.
@@ -76,7 +75,7 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
         total = transports.forward(journal, connection.transport)
     found = {"forwarded": total, "left": journal.holds}
     words = "{forwarded} forwarded, {left} wait in the spool"
-    out.answer(found, as_json, lambda found: [words.format(**found)])
+    out.answer(found, target.as_json, lambda found: [words.format(**found)])
 
 
 def examine(url: str) -> admin.Finding:

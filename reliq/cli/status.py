@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict
 from itertools import count as counting
@@ -13,6 +14,7 @@ from reliq import admin
 from reliq.units import duration, size
 
 from . import console as out
+from .endings import Refused
 from .options import Number, on_brokers
 
 if TYPE_CHECKING:
@@ -100,14 +102,15 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
 
 def untold_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the queues that no node tells of."""
-    return out.listing(("node", "queues not told", "why"), (), rows, _untold_cells)
-
-
-def _untold_cells(item: dict[str, Any]) -> Sequence[Any]:
-    return (
-        out.cell(item["node"] or "none", "bold red"),
-        ", ".join(item["queues"]) or "not known",
-        item["error"],
+    return out.listing(
+        ("node", "queues not told", "why"),
+        (),
+        rows,
+        lambda item: (
+            out.cell(item["node"] or "none", "bold red"),
+            ", ".join(item["queues"]) or "not known",
+            item["error"],
+        ),
     )
 
 
@@ -145,7 +148,7 @@ def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
     help="Seconds over which the rates are measured; 0: no rates, at once.",
 )
 @on_brokers
-def status(target: Target, interval: float, as_json: bool) -> None:
+def status(target: Target, interval: float) -> None:
     """Show every queue, and the brokers they are on.
 
     Ready, delayed, unacked and dead messages, consumers, the age of the oldest ready
@@ -161,5 +164,52 @@ def status(target: Target, interval: float, as_json: bool) -> None:
     for found in looks(target, interval, 2 if interval else 1):
         if not found.found:
             break
-    out.answer(status_data(found), as_json, status_tables)
+    out.answer(status_data(found), target.as_json, status_tables)
     found.complain(item for report in found.found for item in report.untold)
+
+
+def screen(data: dict[str, Any], interval: float) -> Any:
+    """Return one look as it fills the terminal."""
+    away = [item["error"] for item in data["brokers"] if not item["reachable"]]
+    head = out.Text(
+        f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C ends it"
+    )
+    return out.Group(head, *status_tables(data), *(out.Text(error, "bold red") for error in away))
+
+
+@click.command()
+@click.option(
+    "--interval",
+    type=Number(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many looks.")
+@on_brokers
+def top(target: Target, interval: float, count: int | None) -> None:
+    """Show the status again and again; Ctrl-C ends it.
+
+    A broker that does not answer is shown so, and asked again. With --json each look
+    is one line, for whoever reads a pipe.
+
+    \b
+    Examples:
+      reliq top
+      reliq top --interval 0.5
+      reliq top --json --count 3 --interval 10
+    """
+    screens = map(status_data, looks(target, interval, count))
+    try:
+        if target.as_json:
+            for data in screens:
+                click.echo(json.dumps(data, default=str))
+            return
+        console = out.Console(highlight=False)
+        if not console.is_terminal:
+            raise Refused("top needs a terminal: use --json here, or reliq status")
+        with out.Live(console=console, screen=True, auto_refresh=False) as live:
+            for data in screens:
+                live.update(screen(data, interval), refresh=True)
+    except KeyboardInterrupt:
+        return  # that is how one leaves it

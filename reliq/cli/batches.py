@@ -67,22 +67,19 @@ def list_command(
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
-    numbers = ("jobs", "done", "failed", "error", "cancelled", "age")
-    return out.listing(("batch", "name", "stage", *numbers), numbers, rows, _cells)
-
-
-def _cells(item: dict[str, Any]) -> Sequence[Any]:
-    counts = item["counts"]
-    return (
-        item["id"],
-        item["name"],
-        _stage(item),
-        out.count(item["total"]),
-        f"{item['percent']:g} %",
-        out.count(counts["failed"], "red"),
-        out.count(counts["error"], "red"),
-        out.count(counts["cancelled"], "yellow"),
-        duration(item["age_s"]),
+    return out.listing(
+        rows,
+        {
+            "batch": "id",
+            "name": "name",
+            "stage": _stage,
+            ">jobs": lambda row: out.count(row["total"]),
+            ">done": lambda row: f"{row['percent']:g} %",
+            ">failed": lambda row: out.count(row["counts"]["failed"], "red"),
+            ">error": lambda row: out.count(row["counts"]["error"], "red"),
+            ">cancelled": lambda row: out.count(row["counts"]["cancelled"], "yellow"),
+            ">age": lambda row: duration(row["age_s"]),
+        },
     )
 
 
@@ -128,7 +125,6 @@ def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -
 
 
 def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
-    fields = out.table("field", "value")
     said = {
         "batch": row["id"],
         "name": row["name"],
@@ -139,36 +135,29 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         **{name: f"{count:,}" for name, count in row["counts"].items() if count},
         "callbacks": f"due: {_names(row['due'])}; published: {_names(row['published'])}",
     }
-    for name, value in said.items():
-        fields.add_row(out.cell(name), out.cell(value))
     if state is not None:
-        columns = ("job", "state", "for", "try", "queue", "tag", "worker")
-        one = [{**job, "broker": row["broker"]} for job in row["jobs"]]
-        return fields, out.listing(columns, ("for", "try"), one, _job_cells)
+        jobs: dict[str, Any] = {
+            "job": "id",
+            "state": "state",
+            ">for": lambda job: duration(job["since_s"]),
+            ">try": lambda job: job["retries"] + 1,
+            "queue": lambda job: job["queue"] or "-",
+            "tag": lambda job: job["tag"] or "-",
+            "worker": lambda job: job["worker"] or "-",
+        }
+        return out.fields(said), out.listing(row["jobs"], jobs)
     if not row["failures"]:
-        return (fields,)
-    opened_ms = row["created_ms"]
-    failures = out.table("failed job", "after", "reason", right=("after",))
-    for item in row["failures"]:
-        after = duration(max(item["at_ms"] - opened_ms, 0) / 1000)
-        failures.add_row(out.cell(item["job"]), out.cell(after), out.cell(item["reason"]))
-    return fields, failures
+        return (out.fields(said),)
+    failures: dict[str, Any] = {
+        "failed job": "job",
+        ">after": lambda item: duration(max(item["at_ms"] - row["created_ms"], 0) / 1000),
+        "reason": "reason",
+    }
+    return out.fields(said), out.listing(row["failures"], failures)
 
 
 def _names(callbacks: Sequence[str]) -> str:
     return ", ".join(callbacks) or "none"
-
-
-def _job_cells(item: dict[str, Any]) -> Sequence[Any]:
-    return (
-        item["id"],
-        item["state"],
-        duration(item["since_s"]),
-        str(item["retries"] + 1),
-        item["queue"] or "-",
-        item["tag"] or "-",
-        item["worker"] or "-",
-    )
 
 
 # -- change

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from reliq.admin.names import REASONS
-from reliq.printable import jsonable, plain
+from reliq.printable import plain
 
 from . import console as out
 from .options import (
@@ -24,8 +24,6 @@ from .queues import message_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from rich.table import Table
 
     from reliq.admin import Inspector, Message, Partial
     from reliq.admin.dead_letter_choice import Filters, Part
@@ -152,16 +150,8 @@ def show(target: Target, queue: str, tag: str) -> None:
         }
 
     found = target.gather(look)
-    out.answer(found.require_some()[0], target.as_json, _fields)
+    out.answer(found.require_some()[0], target.as_json, lambda row: [out.fields(row)])
     found.complain()
-
-
-def _fields(dead_letter: dict[str, Any]) -> Sequence[Table]:
-    table = out.table("field", "value")
-    for name, value in dead_letter.items():
-        nested = isinstance(value, dict)
-        table.add_row(out.cell(name), out.Pretty(jsonable(value)) if nested else out.cell(value))
-    return (table,)
 
 
 def _change(

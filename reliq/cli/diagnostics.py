@@ -17,7 +17,7 @@ from .options import on_brokers
 from .spool import examine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from reliq.admin import AuditResult, BatchAudit, Inspector
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SEVERITIES = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
 _NUMBERS = ("published", *LEFT, *STATES, "difference")
-_JOBS = ("counters", "jobs", "moving", "failures", "difference", "failures wrong")
 
 
 # -- consumers
@@ -53,27 +52,26 @@ def consumers(target: Target) -> None:
             }
 
     def shown(rows: list[dict[str, Any]]) -> Sequence[Any]:
-        columns = ("host", "pid", "pool", "queues", "held", "since", "heartbeat", "connected")
-        right = ("pid", "held", "since", "heartbeat")
-        table = out.listing((*columns, "version", "id"), right, rows, _consumer_cells)
+        table = out.listing(
+            rows,
+            {
+                "host": "host",
+                ">pid": "pid",
+                "pool": lambda row: row["pool"] or "-",
+                "queues": lambda row: ", ".join(row["queues"]),
+                ">held": lambda row: out.count(row["held"]),
+                ">since": lambda row: duration(row["since_s"]),
+                ">heartbeat": lambda row: duration(row["seen_s"]) + " ago",
+                "connected": lambda row: (
+                    out.cell("yes", "green") if row["connected"] else out.cell("NO", "bold red")
+                ),
+                "version": "version",
+                "id": "id",
+            },
+        )
         return table, f"{len(rows)} consumer(s)"
 
     target.answer(look, shown)
-
-
-def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
-    return (
-        item["host"],
-        item["pid"],
-        item["pool"] or "-",
-        ", ".join(item["queues"]),
-        out.count(item["held"]),
-        duration(item["since_s"]),
-        duration(item["seen_s"]) + " ago",
-        out.cell("yes", "green") if item["connected"] else out.cell("NO", "bold red"),
-        item["version"],
-        item["id"],
-    )
 
 
 # -- audit
@@ -128,36 +126,34 @@ def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
     verdict = f"{checked}, all balanced"
     if wrong:
         verdict = f"NOT balanced: {', '.join(wrong)}"
-    tables = [out.listing(("queue", *_NUMBERS), _NUMBERS, queues, _ledger_cells)]
-    if batches:
-        tables.append(
-            out.listing(("batch", "name", *_JOBS), _JOBS, batches, _batch_cells),
-        )
-    return *tables, out.cell(verdict, "bold red" if wrong else "green")
-
-
-def _batch_cells(item: dict[str, Any]) -> Sequence[Any]:
-    style = "" if item["balanced"] else "bold red"
     return (
-        item["batch"],
-        item["name"],
-        out.count(sum(item["counts"].values())),
-        out.count(sum(item["jobs"].values())),
-        out.count(item["moving"]),
-        out.count(item["failures"]),
-        out.count(item["difference"], style),
-        out.count(item["failures_difference"], style),
+        out.listing(queues, {"queue": "queue", **{f">{name}": _amount(name) for name in _NUMBERS}}),
+        *([out.listing(batches, _batch_columns())] if batches else []),
+        out.cell(verdict, "bold red" if wrong else "green"),
     )
 
 
-def _ledger_cells(item: dict[str, Any]) -> Sequence[Any]:
-    amounts = {**item["ledger"], **item["counts"]}
-    difference = out.count(item["difference"], "" if item["balanced"] else "bold red")
-    return (
-        item["queue"],
-        *(out.count(amounts.get(name, 0)) for name in _NUMBERS[:-1]),
-        difference,
-    )
+def _amount(name: str) -> Callable[[dict[str, Any]], Any]:
+    if name == "difference":
+        return _difference(name)
+    return lambda row: out.count({**row["ledger"], **row["counts"]}.get(name, 0))
+
+
+def _difference(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: out.count(row[name], "" if row["balanced"] else "bold red")
+
+
+def _batch_columns() -> dict[str, Any]:
+    return {
+        "batch": "batch",
+        "name": "name",
+        ">counters": lambda row: out.count(sum(row["counts"].values())),
+        ">jobs": lambda row: out.count(sum(row["jobs"].values())),
+        ">moving": lambda row: out.count(row["moving"]),
+        ">failures": lambda row: out.count(row["failures"]),
+        ">difference": _difference("difference"),
+        ">failures wrong": _difference("failures_difference"),
+    }
 
 
 # -- doctor
@@ -191,10 +187,10 @@ def doctor(target: Target, strict: bool) -> None:
 
 def _findings(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
     worst_first = sorted(rows, key=lambda row: -list(_SEVERITIES).index(row["severity"]))
-    columns = ("", "check", "what was found", "what to do")
-    return (out.listing(columns, (), worst_first, _finding_cells),)
-
-
-def _finding_cells(item: dict[str, Any]) -> Sequence[Any]:
-    severity = out.cell(item["severity"], _SEVERITIES[item["severity"]])
-    return (severity, item["check"], item["message"], item["remedy"])
+    columns: dict[str, Any] = {
+        "": lambda row: out.cell(row["severity"], _SEVERITIES[row["severity"]]),
+        "check": "check",
+        "what was found": "message",
+        "what to do": "remedy",
+    }
+    return (out.listing(worst_first, columns),)

@@ -181,44 +181,42 @@ def set_(target: Target, queue: str, settings: tuple[str, ...], partitions: int 
 
 def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
     """Return messages of one state as a table."""
-    special = {
-        "ready": (),
-        "delayed": ("due in",),
-        "unacked": ("lease", "consumer"),
-        "dead": ("died", "reason", "consumer", "error"),
-    }[state]
-    return out.listing(
-        ("tag", "age", "task", "id", "args", "count", *special),
-        ("age", "count", "lease"),
-        rows,
-        lambda item: _message_cells(item, state),
-    )
+    special: dict[str, dict[str, Any]] = {
+        "ready": {},
+        "delayed": {"due in": lambda row: duration(max(row["due_ms"] - _now_ms(row), 0) / 1000)},
+        "unacked": {">lease": _lease, "consumer": "consumer"},
+        "dead": {
+            "died": lambda row: f"{duration(max(_now_ms(row) - row['died_ms'], 0) / 1000)} ago",
+            "reason": "reason",
+            "consumer": "consumer",
+            "error": "error",
+        },
+    }
+    columns: dict[str, Any] = {
+        "tag": "tag",
+        ">age": lambda row: duration(row["age_s"]),
+        "task": lambda row: row["task"] or "-",
+        "id": lambda row: row["id"] or "-",
+        "args": _arguments,
+        ">count": lambda row: out.count(row["count"]),
+    }
+    return out.listing(rows, {**columns, **special[state]})
 
 
-def _message_cells(item: dict[str, Any], state: str) -> Sequence[Any]:
-    now_ms = item["published_ms"] + item["age_s"] * 1000
-    extra: Sequence[Any] = ()
-    if state == "delayed":
-        extra = (duration(max(item["due_ms"] - now_ms, 0) / 1000),)
-    elif state == "unacked":
-        until = item["lease_until_ms"]
-        left = None if until is None else max(until - now_ms, 0) / 1000
-        extra = (duration(left), item["consumer"])
-    elif state == "dead":
-        died = duration(max(now_ms - item["died_ms"], 0) / 1000) + " ago"
-        extra = (died, item["reason"], item["consumer"], item["error"])
-    args = item["args"]
-    if args is not None and item["kwargs"] not in {None, "{}"}:
-        args += f" {item['kwargs']}"
-    return (
-        item["tag"],
-        duration(item["age_s"]),
-        item["task"] or "-",
-        item["id"] or "-",
-        args if args is not None else item["body"] or "-",
-        out.count(item["count"]),
-        *extra,
-    )
+def _now_ms(row: dict[str, Any]) -> float:
+    return float(row["published_ms"] + row["age_s"] * 1000)
+
+
+def _lease(row: dict[str, Any]) -> str:
+    until = row["lease_until_ms"]
+    return duration(None if until is None else max(until - _now_ms(row), 0) / 1000)
+
+
+def _arguments(row: dict[str, Any]) -> str:
+    args, kwargs = row["args"], row["kwargs"]
+    if args is None:
+        return row["body"] or "-"
+    return args if kwargs in {None, "{}"} else f"{args} {kwargs}"
 
 
 @click.command()

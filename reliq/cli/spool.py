@@ -44,17 +44,19 @@ def spool_status(path: str, as_json: bool) -> None:
 
 
 def _shown(found: dict[str, Any]) -> Sequence[Any]:
-    columns = ("exchange", "routing key", "publishes", "oldest")
-    rows = out.listing(columns, columns[2:], found["routes"], _cells)
+    rows = out.listing(
+        found["routes"],
+        {
+            "exchange": "exchange",
+            "routing key": "routing_key",
+            ">publishes": lambda row: out.count(row["publishes"]),
+            ">oldest": lambda row: duration(row["oldest_s"]),
+        },
+    )
     line = (
         "{publishes} publishes, {size}; so far {expired} expired, {doubtful} perhaps stored twice"
     )
     return rows, line.format(**found, size=size(found["bytes"]))
-
-
-def _cells(item: dict[str, Any]) -> Sequence[Any]:
-    *route, number, oldest_s = item.values()
-    return (*route, out.count(number), duration(oldest_s))
 
 
 @spool.command("forward")

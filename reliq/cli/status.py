@@ -88,12 +88,22 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
             out.count(item["clients"]),
             out.cell(duration(item["uptime_s"])),
         )
-    columns = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest", "in/s")
     queues = out.listing(
-        (*columns, "out/s", "paused"),
-        {*columns[1:], "out/s"},
         data["queues"],
-        _queue_cells,
+        {
+            "queue": _queue_name,
+            ">ready": lambda row: out.count(row["ready"]),
+            ">delayed": lambda row: out.count(row["delayed"]),
+            ">unacked": lambda row: out.count(row["unacked"]),
+            ">dead": lambda row: out.count(row["dead"], "red"),
+            ">consumers": _consumers,
+            ">oldest": lambda row: duration(row["oldest_age_s"]),
+            ">in/s": lambda row: out.rate(row["rate_in"]),
+            ">out/s": lambda row: out.rate(row["rate_out"]),
+            "paused": lambda row: (
+                out.cell("PAUSED", "bold yellow") if row["paused"] else out.cell("no", "dim")
+            ),
+        },
     )
     if not data["untold"]:
         return (brokers, queues)
@@ -103,14 +113,12 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
 def untold_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the queues that no node tells of."""
     return out.listing(
-        ("node", "queues not told", "why"),
-        (),
         rows,
-        lambda item: (
-            out.cell(item["node"] or "none", "bold red"),
-            ", ".join(item["queues"]) or "not known",
-            item["error"],
-        ),
+        {
+            "node": lambda row: out.cell(row["node"] or "none", "bold red"),
+            "queues not told": lambda row: ", ".join(row["queues"]) or "not known",
+            "why": "error",
+        },
     )
 
 
@@ -119,24 +127,16 @@ def _is_wrong(role: str) -> bool:
     return role == "replica" or role.endswith(" answer")
 
 
-def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
-    deserted = item["ready"] and not item["consumers"]
-    name: Any = item["queue"]
-    if item["partitions_untold"]:
-        note = f"{name} (without {item['partitions_untold']} of {item['partitions']} partitions)"
-        name = out.cell(note, "yellow")
-    return (
-        name,
-        out.count(item["ready"]),
-        out.count(item["delayed"]),
-        out.count(item["unacked"]),
-        out.count(item["dead"], "red"),
-        out.cell("0", "bold yellow") if deserted else out.count(item["consumers"]),
-        duration(item["oldest_age_s"]),
-        out.rate(item["rate_in"]),
-        out.rate(item["rate_out"]),
-        out.cell("PAUSED", "bold yellow") if item["paused"] else out.cell("no", "dim"),
-    )
+def _queue_name(row: dict[str, Any]) -> Any:
+    name, lost = row["queue"], row["partitions_untold"]
+    if not lost:
+        return name
+    return out.cell(f"{name} (without {lost} of {row['partitions']} partitions)", "yellow")
+
+
+def _consumers(row: dict[str, Any]) -> Any:
+    deserted = row["ready"] and not row["consumers"]
+    return out.cell("0", "bold yellow") if deserted else out.count(row["consumers"])
 
 
 @click.command()

@@ -27,9 +27,8 @@ from .batches import JobBatches, require_page
 from .dead_letters import DeadLetters
 from .looking import Looking
 from .names import STATES
-from .partitions import Partial, for_each_queue
+from .partitions import Partial, for_each_queue, settings
 from .reporting import Report, report, statuses
-from .settings import settings
 from .views import Message, of_stored
 from .walking import page_of_parts, require_queue
 

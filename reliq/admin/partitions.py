@@ -1,6 +1,7 @@
-"""A divided queue as operators see it: one, whose counts are those of its partitions together.
+"""Queues as operators see and change them: a divided one is one queue, and what is lost is told.
 
-Each partition is read at one instant, and balances by itself: an audit looks at each.
+The counts of a divided queue are those of its partitions together. Each partition is read at one
+instant, and balances by itself: an audit looks at each.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..errors import BrokerUnavailable, ConfigurationError, again
+from ..errors import BrokerUnavailable, ConfigurationError, NotFound, again
+from ..message.queue_arguments import FIELDS, queue_arguments
+from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
-from ..routing.partitions import divide, names_of
+from ..routing.partitions import configure, divide, names_of
 from ..store.nodes import goes_on
+from ..store.protocol import status_of
+from .names import CHANGEABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..store.inspection import Measure, QueueStatus, Untold
     from ..store.protocol import Store
@@ -213,7 +218,7 @@ def require_nodes(store: Store, queue: str, end: int = 1) -> None:
     store.list_queue(queue)  # it is
 
 
-def change(store: Store, queue: str, partitions: int) -> None:
+def _divide(store: Store, queue: str, partitions: int) -> None:
     """Divide *queue* into so many partitions; messages come to a new one when it has consumers.
 
     Waits for them for some seconds. Raises as :func:`reliq.routing.partitions.divide` does.
@@ -229,3 +234,60 @@ def change(store: Store, queue: str, partitions: int) -> None:
             sleep(_LOOK_EVERY_S)
 
     divide(store, queue, partitions, attached)
+
+
+_TEXTS = frozenset({"x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key"})
+
+
+def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Change settings of *queue* (None: back to what was declared); return those that hold.
+
+    Raises NotFound, or ConfigurationError before anything is changed.
+    """
+    declared = status_of(store, queue).declared
+    for name in changes or ():
+        if name not in CHANGEABLE:
+            raise ConfigurationError(
+                f"queue {queue!r}: {name!r} cannot be changed: expected one of "
+                f"{', '.join(CHANGEABLE)}"
+            )
+    _, meta = queue_arguments(queue, False, declared)
+    before = store.configure(queue, {})
+    if before is None:
+        raise NotFound(f"no queue {queue!r}")
+    wanted: dict[str, str | None] = {}
+    for name, value in (changes or {}).items():
+        field = FIELDS[name]
+        wanted[field] = meta.get(field) if value is None else _checked(queue, name, value)
+    merged = {**before, **wanted}
+    if merged.get("overflow") and not (merged.get("max_length") or merged.get("max_bytes")):
+        raise ConfigurationError(
+            f"queue {queue!r}: x-overflow means nothing without x-max-length or x-max-length-bytes"
+        )
+    count = wanted.pop("partitions", "")
+    after = configure(store, queue, wanted) if wanted else before
+    if count != "":
+        _divide(store, queue, int(count or 1))
+        after = store.configure(queue, {})
+    if after is None:
+        raise NotFound(f"no queue {queue!r}")
+    held = {
+        **after,
+        **{field: after[whole] for field, whole in WHOLE_FIELDS.items() if whole in after},
+    }
+    return {name: _value(name, held[field]) for name, field in FIELDS.items() if field in held}
+
+
+def _checked(queue: str, name: str, value: Any) -> str:
+    # An overflow is checked on its own here; with what, is for the caller.
+    companion = {"x-max-length": 1} if name == "x-overflow" else {}
+    _, meta = queue_arguments(queue, False, {name: value, **companion})
+    return meta[FIELDS[name]]
+
+
+def _value(name: str, stored: str) -> Any:
+    if name in _TEXTS:
+        return stored
+    if name == "x-dead-letter-expired":
+        return stored == "1"
+    return -1 if name == "x-delivery-limit" and stored == "0" else int(stored)

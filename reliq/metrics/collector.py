@@ -98,8 +98,7 @@ class _Broker:
         self._ascending = parse(options).priority_order == "ascending"
         self._all_queues = all_queues
         self._well = True
-        self._told_blind = False
-        self._told_no_batches = False
+        self._warned: set[str] = set()
         self._names = Names()
         # A series that ends while its queue lives looks like one that was never there.
         self._seen: dict[str, set[int]] = {}
@@ -158,9 +157,7 @@ class _Broker:
             records = looked(self._store)
             now_ms = self._store.now_ms() if records.found else 0
         except BrokerRefused as exc:
-            if not self._told_no_batches:
-                logger.warning("metrics: %s; there are no series of batches; said once", exc)
-            self._told_no_batches = True
+            self._warn_once("there are no series of batches", exc)
             return
         families.add_batches(self._store.broker, records, self._names, now_ms)
 
@@ -176,14 +173,17 @@ class _Broker:
                 raise
             return None
         except BrokerRefused as exc:
-            if not self._told_blind:
-                logger.warning(
-                    "metrics: %s; there is no reliq_acked_tasks_running, nor what else is known "
-                    "of workers: give this user the rule of `reliq acl exporter`; said once",
-                    exc,
-                )
-            self._told_blind = True
+            self._warn_once(
+                "there is no reliq_acked_tasks_running, nor what else is known of workers: give "
+                "this user the rule of `reliq acl exporter`",
+                exc,
+            )
             return None
+
+    def _warn_once(self, text: str, error: BrokerRefused) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("metrics: %s; %s; said once", error, text)
 
     def _by_priority(self, measure: Measure) -> dict[int, int]:
         found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)

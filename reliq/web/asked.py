@@ -123,6 +123,15 @@ class Look:
         """Where a search goes on."""
         return self.asked.text("cursor") or None
 
+    def most(self, place: str) -> list[tuple[str, int]]:
+        """Return the queues asked for with messages in *place*, and how many, the most first."""
+        counts = [
+            (queue.queue, int(getattr(queue, place)))
+            for queue in self.watch.report(self.inspector).queues
+            if self.queue in {"", queue.queue}
+        ]
+        return sorted((item for item in counts if item[1]), key=lambda item: -item[1])
+
     def hidden(self, messages: Iterable[Message]) -> list[Message]:
         """Return *messages* without what is to be hidden in them."""
         redaction = self.redaction

@@ -12,9 +12,9 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 # Lines of all text files, those of subfolders named here not counted twice.
 BUDGETS = {
     "": 1_880,
-    "admin": 3_200,
+    "admin": 3_050,
     "batches": 650,
-    "cli": 4_700,
+    "cli": 4_550,
     "consumer": 3_820,
     "embedded": 700,
     "engines": 250,
@@ -22,18 +22,18 @@ BUDGETS = {
     "engines/redis/cluster": 3_000,
     "engines/redis/lua": 3_750,
     "failover": 660,
-    "integrations": 2_700,
+    "integrations": 2_690,
     "message": 700,
-    "metrics": 600,
-    "migration": 700,
+    "metrics": 550,
+    "migration": 690,
     "routing": 1_700,
     "spool": 350,
     "store": 2_200,
-    "transfer": 700,
+    "transfer": 650,
     "transports": 6_440,
-    "web": 4_600,
+    "web": 4_350,
 }
-MODULES = 293
+MODULES = 264
 CLASS_LINES = 598
 STORE_NAMES = 103
 

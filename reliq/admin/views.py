@@ -1,4 +1,7 @@
-"""A stored message as an operator sees it: read from its headers, never deserialised."""
+"""A stored message as an operator sees it, in a list or with all that is known of it.
+
+Read from its headers, never deserialised.
+"""
 
 from __future__ import annotations
 

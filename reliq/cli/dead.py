@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -52,14 +52,10 @@ class Chosen:
     """The dead letters that a command is to change, and how."""
 
     filters: Filters
-    tags: Sequence[str]
+    tags: Sequence[str] | None
     limit: int | None
     rate: float | None
     dry_run: bool
-
-    def __post_init__(self) -> None:
-        """Take no tag for all of them."""
-        object.__setattr__(self, "tags", self.tags or None)
 
     @property
     def part(self) -> Part:
@@ -80,7 +76,13 @@ _chosen = collected(
     "chosen",
     Chosen,
     _filtered,
-    click.option("--tag", "tags", multiple=True, help="This one; several: again."),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        callback=lambda _context, _option, tags: tags or None,
+        help="This one; several: again.",
+    ),
     click.option("--limit", type=click.IntRange(1), help="No more than so many."),
     click.option("--rate", type=Number(0, min_open=True), help="No more than so many a second."),
     dry_run_option,
@@ -289,6 +291,3 @@ def import_command(target: Target, queue: str, file: str, chosen: Chosen, again:
 def _one_broker(target: Target) -> None:
     if len(target.urls) > 1:
         raise click.UsageError("a file belongs to one broker: give one --url")
-
-
-F = TypeVar("F", bound="Callable[..., Any]")

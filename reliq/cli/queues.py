@@ -1,4 +1,4 @@
-"""``reliq queue``: pause, resume, purge, delete and set."""
+"""``reliq queue``: pause, resume, purge, delete and set, and ``reliq peek``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``reliq status``: every queue, and the brokers they are on."""
+"""``reliq status``, and ``reliq top``, which is the status live: every queue and its broker."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Reading never unpickles: the body stays the bytes it is. The JSON is Kombu's own, so
 that what it can say (datetime, UUID, Decimal, bytes) is understood.
+
+Bindings on both sides, too: which queues a message leads to, and bound alike.
 """
 
 from __future__ import annotations

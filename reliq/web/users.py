@@ -1,4 +1,7 @@
-"""Who may see the pages, who may act on them: names, roles and where they are written."""
+"""Who may see the pages, who may act on them: names, roles, passwords and where they are written.
+
+A password is hashed by scrypt, in a text of one word that a file or the environment may hold.
+"""
 
 from __future__ import annotations
 

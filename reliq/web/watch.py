@@ -1,4 +1,6 @@
-"""What is remembered of a broker between two looks: reports for rates, and the doctor's findings.
+"""What is remembered of a broker between two looks: reports for rates, the doctor's findings.
+
+And the groups of dead letters, which are counted some thousand at a time.
 
 Nothing is asked here unless somebody looks: a look that finds what it needs young enough asks
 nothing.

@@ -1,4 +1,4 @@
-"""The record of a demo run: what the tasks themselves wrote down.
+"""The tasks of a demo run, apart from Celery, and its record: what they wrote down.
 
 One file of short lines, opened with O_APPEND, so that a line is written whole
 or not at all whoever else writes and whoever is killed. It is kept outside the

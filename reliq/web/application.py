@@ -116,16 +116,6 @@ class Application:
         """Answer a request."""
         await self._guarded(scope, receive, send)
 
-    @property
-    def has_credentials(self) -> bool:
-        """Whether it is known who asks; else it answers this machine only."""
-        return self.site.settings.has_credentials
-
-    @property
-    def root_path(self) -> str:
-        """The path of a proxy under which the pages are; "" for none."""
-        return self.site.settings.root_path
-
     def end_streams(self) -> None:
         """End the streams of events: a server that stops waits for them."""
         self.hub.close()

@@ -27,24 +27,13 @@ def shown(value: Any) -> Any:
     return plain(value) if isinstance(value, str) else value
 
 
-def number(value: float | None) -> str:
-    """Return a count with its thousands apart."""
-    return NONE if value is None else f"{value:,}"
+def _known(text: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return what makes text of a value, and a dash of None."""
+    return lambda value: NONE if value is None else text(value)
 
 
-def rate(value: float | None) -> str:
-    """Return so many a second."""
-    return NONE if value is None else per_second(value)
-
-
-def seconds(value: float | None) -> str:
-    """Return a duration in its two largest units."""
-    return NONE if value is None else duration(value)
-
-
-def quantity(value: int | None) -> str:
-    """Return a number of bytes."""
-    return NONE if value is None else size(value)
+rate = _known(per_second)
+"""So many a second."""
 
 
 def when(ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> Markup:
@@ -80,10 +69,10 @@ def cut(text: str | None, most: int = 80) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "n": number,
+    "n": _known("{:,}".format),
     "rate": rate,
-    "age": seconds,
-    "bytes": quantity,
+    "age": _known(duration),
+    "bytes": _known(size),
     "when": when,
     "clock": clock,
     "lines": lines,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from markupsafe import Markup
 
@@ -35,14 +35,8 @@ class Line(NamedTuple):
     values: Sequence[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The moments of a chart's values, in ms since the epoch, evenly apart."""
-
-    first_ms: int
-    last_ms: int
-    labels: tuple[tuple[float, str], ...]
-    """Where on the way, from 0 to 1, and what is written there."""
+Labels: TypeAlias = "Sequence[tuple[float, str]]"
+"""Of an axis of time: where on the way, from 0 to 1, and what is written there."""
 
 
 def sparkline(values: Sequence[float | None], says: str) -> Markup:
@@ -59,11 +53,11 @@ def sparkline(values: Sequence[float | None], says: str) -> Markup:
     ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(points))
 
 
-def chart(lines: Sequence[Line], times: Times, says: str) -> Markup:
+def chart(lines: Sequence[Line], labels: Labels, says: str) -> Markup:
     """Return lines over one axis of time, with the numbers at the left."""
     known = [value for line in lines for value in line.values if value is not None]
     top = _round(max(known, default=0))
-    parts = [_grid(top, _BOX), _ticks(times, _BOX)]
+    parts = [_grid(top), _ticks(labels)]
     for line in lines:
         points = _points(line.values, top, _BOX)
         if points:
@@ -71,12 +65,12 @@ def chart(lines: Sequence[Line], times: Times, says: str) -> Markup:
     return _framed(parts, says)
 
 
-def bars(values: Sequence[int], labels: Sequence[tuple[float, str]], says: str) -> Markup:
+def bars(values: Sequence[int], labels: Labels, says: str) -> Markup:
     """Return a bar for each value, side by side."""
     top = _round(max(values, default=0))
     left, upper, width, height = _BOX
     each = width / max(len(values), 1)
-    parts = [_grid(top, _BOX), _ticks(Times(0, 0, tuple(labels)), _BOX)]
+    parts = [_grid(top), _ticks(labels)]
     for n, value in enumerate(values):
         if value:
             tall = max(height * value / top, 1.5)
@@ -158,8 +152,8 @@ def _round(most: float) -> float:
     return next(power * step for step in _STEPS if power * step >= most)
 
 
-def _grid(top: float, box: tuple[int, int, int, int]) -> Markup:
-    left, upper, width, height = box
+def _grid(top: float) -> Markup:
+    left, upper, width, height = _BOX
     rows = []
     for share in (0, 0.5, 1):
         y = upper + height * (1 - share)
@@ -172,13 +166,13 @@ def _grid(top: float, box: tuple[int, int, int, int]) -> Markup:
     return Markup("").join(rows)
 
 
-def _ticks(times: Times, box: tuple[int, int, int, int]) -> Markup:
-    left, upper, width, height = box
+def _ticks(labels: Labels) -> Markup:
+    left, upper, width, height = _BOX
     return Markup("").join(
         Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
             left + width * at, upper + height + 16, _anchor(at), text
         )
-        for at, text in times.labels
+        for at, text in labels
     )
 
 
@@ -228,10 +222,9 @@ class Series:
         ]  # fmt: skip
 
     @property
-    def times(self) -> Times:
-        """Return the moments for the axis of a chart."""
-        last_ms = self.first_ms + self.step_ms * max(len(self.parts) - 1, 1)
-        whole_ms = last_ms - self.first_ms
+    def labels(self) -> Labels:
+        """The moments for the axis of a chart."""
+        whole_ms = self.step_ms * max(len(self.parts) - 1, 1)
         day = whole_ms > 36 * 60 * MINUTE_MS
         labels = []
         for n in range(_LABELS + 1):
@@ -239,7 +232,7 @@ class Series:
                 (self.first_ms + whole_ms * n // _LABELS) / 1000, timezone.utc
             )
             labels.append((n / _LABELS, at.strftime("%d %b %H:%M" if day else "%H:%M")))
-        return Times(self.first_ms, last_ms, tuple(labels))
+        return labels
 
 
 def series(found: Sequence[Snapshot], now_ms: int, minutes: int) -> Series:
@@ -270,7 +263,7 @@ def depth(shown: Series) -> Markup:
         Line("in flight", "second", shown.gauge("unacked")),
         Line("dead", "dead", shown.gauge("dead")),
     ]
-    return chart(lines, shown.times, f"Messages: {_said(lines, '{:,.0f}'.format)}")
+    return chart(lines, shown.labels, f"Messages: {_said(lines, '{:,.0f}'.format)}")
 
 
 def traffic(shown: Series) -> Markup:
@@ -280,7 +273,7 @@ def traffic(shown: Series) -> Markup:
         Line("acknowledged", "second", shown.per_second("acked")),
         Line("failed", "dead", shown.per_second("failed")),
     ]
-    return chart(lines, shown.times, f"Messages a second: {_said(lines, rate)}")
+    return chart(lines, shown.labels, f"Messages a second: {_said(lines, rate)}")
 
 
 def _said(lines: Sequence[Line], text: Callable[[float], str]) -> str:

@@ -243,12 +243,9 @@ class DeadLetters:
     def _importing(
         self, queue: str, source: str, moves: Sequence[Move], rate: float | None
     ) -> Iterator[int]:
-        by_tag = {move.tag: move for move in moves}
-        dead_letters = [move.dead_letter for move in moves if move.dead_letter is not None]
-        for page in paced(chunks(dead_letters, MOVED_AT_ONCE), rate):
+        for page in paced(chunks(moves, MOVED_AT_ONCE), rate):
             # Numbers are never settled: with other filters the rest may still be read.
-            arriving = [by_tag[dead_letter.tag] for dead_letter in page]
-            outcomes = self._store.accept(queue, source, 1, arriving)
+            outcomes = self._store.accept(queue, source, 1, page)
             if NO_QUEUE in outcomes:
                 raise NotFound(f"queue {queue!r} was deleted while dead letters were read into it")
             yield outcomes.count(STORED)

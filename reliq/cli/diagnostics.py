@@ -111,11 +111,8 @@ def _audited(inspector: Inspector, no_batches: bool) -> Partial[AuditResult | Ba
 
 
 def _unbalanced(rows: Sequence[dict[str, Any]]) -> list[str]:
-    return [_audited_name(row) for row in rows if not row["balanced"]]
-
-
-def _audited_name(row: dict[str, Any]) -> str:
-    return f"batch {row['batch']}" if "batch" in row else row["queue"]
+    wrong = (row for row in rows if not row["balanced"])
+    return [f"batch {row['batch']}" if "batch" in row else row["queue"] for row in wrong]
 
 
 def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:

@@ -12,9 +12,9 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 # Lines of all text files, those of subfolders named here not counted twice.
 BUDGETS = {
     "": 1_880,
-    "admin": 3_050,
+    "admin": 3_030,
     "batches": 650,
-    "cli": 4_550,
+    "cli": 4_530,
     "consumer": 3_820,
     "embedded": 700,
     "engines": 250,
@@ -25,13 +25,13 @@ BUDGETS = {
     "integrations": 2_690,
     "message": 700,
     "metrics": 550,
-    "migration": 690,
+    "migration": 700,
     "routing": 1_700,
     "spool": 350,
     "store": 2_200,
     "transfer": 650,
     "transports": 6_440,
-    "web": 4_350,
+    "web": 4_310,
 }
 MODULES = 264
 CLASS_LINES = 598

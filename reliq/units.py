@@ -23,6 +23,11 @@ def duration(seconds: float | None) -> str:
     return " ".join(kept)
 
 
+def per_second(number: float) -> str:
+    """Return a rate: whole from 10 on."""
+    return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"  # noqa: PLR2004
+
+
 def size(number: int | None) -> str:
     """Return a number of bytes in its largest unit."""
     if number is None:

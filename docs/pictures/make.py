@@ -17,10 +17,9 @@ from rich.console import Console
 
 from reliq.admin import Inspector
 from reliq.cli.console import of_broker
-from reliq.cli.messages import message_table
-from reliq.cli.status import looks, status_data, status_tables
+from reliq.cli.queues import message_table
+from reliq.cli.status import looks, screen, status_data, status_tables
 from reliq.cli.target import Target
-from reliq.cli.top import screen
 from reliq.testing import broker
 
 if TYPE_CHECKING:
@@ -102,8 +101,7 @@ def main(folder: Path) -> None:
         draw(folder, "top", "reliq top", [screen(data, 2.0)])
         dead_letters = inspector.dead_letters("webhooks", limit=5)
         rows = [
-            of_broker(inspector.broker, inspector.view("webhooks", item))
-            for item in dead_letters
+            of_broker(inspector.broker, inspector.view("webhooks", item)) for item in dead_letters
         ]
         for row in rows:
             row["consumer"] = "worker-3:211:b578c2bc/1"

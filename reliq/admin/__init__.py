@@ -12,16 +12,14 @@ if TYPE_CHECKING:
     from ..store.history import Snapshot
     from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
     from ..store.jobs import STAGES, JobFailure
-    from .audit import AuditResult
-    from .batch_audit import BatchAudit
-    from .dead_letter_groups import DeadLetterGroup, DeadLetterGroups
-    from .details import MessageDetails, MessageEvent
+    from .audit import AuditResult, BatchAudit
+    from .dead_letter_choice import DeadLetterGroup, DeadLetterGroups
     from .inspector import Inspector
-    from .partial import BatchesUntold, Partial
+    from .partitions import BatchesUntold, Partial
     from .permissions import acl_rule
     from .reporting import QueueReport, Report
-    from .search import Search
-    from .views import Message
+    from .views import Message, MessageDetails, MessageEvent
+    from .walking import Search
 
 __all__ = [
     "ROLES",
@@ -60,15 +58,13 @@ __getattr__ = names_of(
         "..store.history": "Snapshot",
         "..store.inspection": "BrokerInfo Consumer DeadLetter Finding QueueStatus Untold",
         "..store.jobs": "STAGES JobFailure",
-        ".audit": "AuditResult",
-        ".batch_audit": "BatchAudit",
-        ".dead_letter_groups": "DeadLetterGroup DeadLetterGroups",
-        ".details": "MessageDetails MessageEvent",
+        ".audit": "AuditResult BatchAudit",
+        ".dead_letter_choice": "DeadLetterGroup DeadLetterGroups",
         ".inspector": "Inspector",
-        ".partial": "BatchesUntold Partial",
+        ".partitions": "BatchesUntold Partial",
         ".permissions": "acl_rule",
         ".reporting": "QueueReport Report",
-        ".search": "Search",
-        ".views": "Message",
+        ".views": "Message MessageDetails MessageEvent",
+        ".walking": "Search",
     },
 )

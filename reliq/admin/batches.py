@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..errors import (
     BrokerUnavailable,
@@ -18,14 +18,16 @@ from ..store.batch_info import BatchInfo, JobInfo
 from ..store.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
 from ..store.limits import chunks
 from ..transfer.batch_callbacks import cancel_nested, publish_due
-from .batch_audit import BatchAudit, audited
-from .partial import BatchesUntold, Partial
+from .audit import BatchAudit, audited
+from .partitions import BatchesUntold, Partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ..store.jobs import BatchRecord, Changed, Job, JobFailure
     from ..store.protocol import Store
+
+T = TypeVar("T")
 
 MOST = 5000
 """So many batches one look takes in: those that were opened last."""
@@ -125,7 +127,7 @@ class JobBatches:
         """
         if stage is not None:
             require_one_of("stage", stage, STAGES)
-        _require_page(limit, skip)
+        require_page(limit, skip)
         now_ms = self._store.now_ms()
         records = looked(self._store)
         fit = (
@@ -140,8 +142,7 @@ class JobBatches:
 
     def batch(self, batch: str) -> BatchInfo:
         """Return what is known of a batch."""
-        with self._store.patience(_PATIENCE_S):
-            return BatchInfo.of(self._record(batch), self._store.now_ms())
+        return self._ask(lambda: BatchInfo.of(self._record(batch), self._store.now_ms()))
 
     def jobs(
         self, batch: str, state: str | None = None, limit: int = 20, skip: int = 0
@@ -155,7 +156,7 @@ class JobBatches:
         """
         if state is not None:
             require_one_of("state", state, STATES)
-        _require_page(limit, skip)
+        require_page(limit, skip)
         self._record(batch)
         now_ms = self._store.now_ms()
         found = islice(_each(self._store.batches.jobs(batch), state), skip, skip + limit)
@@ -163,7 +164,7 @@ class JobBatches:
 
     def job_failures(self, batch: str, limit: int = 20, skip: int = 0) -> list[JobFailure]:
         """Return up to *limit* jobs that failed or ended in error, those of last first."""
-        _require_page(limit, skip)
+        require_page(limit, skip)
         if not limit:
             return []
         self._record(batch)
@@ -213,13 +214,17 @@ class JobBatches:
         """
         changed = self._change(batch, Change("cancel"))
         if changed.cancelled:
-            with suppress(ReliqError), self._store.patience(_PATIENCE_S):
-                cancel_nested(self._store, batch)
+            with suppress(ReliqError):
+                self._ask(lambda: cancel_nested(self._store, batch))
         return changed.outcomes[0] == DONE
 
-    def _change(self, batch: str, change: Change) -> Changed:
+    def _ask(self, step: Callable[[], T]) -> T:
+        """Do *step*, which waits so long for a node that does not answer."""
         with self._store.patience(_PATIENCE_S):
-            changed = self._store.batches.change(batch, (change,))
+            return step()
+
+    def _change(self, batch: str, change: Change) -> Changed:
+        changed = self._ask(lambda: self._store.batches.change(batch, (change,)))
         if changed is None:
             raise self._missing(batch)
         if changed.due:
@@ -228,8 +233,7 @@ class JobBatches:
         return changed
 
     def _record(self, batch: str) -> BatchRecord:
-        with self._store.patience(_PATIENCE_S):
-            record = self._store.batches.batch(batch)
+        record = self._ask(lambda: self._store.batches.batch(batch))
         if record is None:
             raise self._missing(batch)
         return record
@@ -248,6 +252,7 @@ def _each(pages: Iterable[list[Job]], state: str | None) -> Iterator[Job]:
                 yield job
 
 
-def _require_page(limit: int, skip: int) -> None:
+def require_page(limit: int, skip: int) -> None:
+    """Raise ConfigurationError for a page that begins, or ends, before its list."""
     if limit < 0 or skip < 0:
         raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
+import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
 
@@ -15,7 +17,6 @@ from ..routing.partitions import names_of
 from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
 from ..transfer.numbered import pages, to_queue
-from .dead_letter_groups import fingerprint
 from .names import REASONS
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
+    from .views import Message
+    from .walking import Cursor
 
 T = TypeVar("T")
 Found: TypeAlias = "tuple[str, DeadLetter]"
@@ -51,13 +54,8 @@ class Part(Filters, total=False):
 class Choice:
     """Which dead letters are meant: those that fit everything that is given.
 
-    task: the name of a Celery task, exactly.
-    reason: one of REASONS.
-    older_than_s, newer_than_s: seconds since it died, by the broker's clock.
-    tags: these delivery tags and no others.
-    match: a regular expression, found somewhere in its task, id, error or arguments as
-        Celery wrote them; case counts.
-    fingerprint: of one group of :func:`reliq.admin.Inspector.dead_letter_groups`.
+    See :class:`reliq.admin.dead_letters.DeadLetters`; times are by the broker's clock, case counts
+    in *match*.
     """
 
     task: str | None = None
@@ -95,7 +93,11 @@ class Choice:
             and (self.newer_than_s is None or age_s <= self.newer_than_s)
             and (self.task is None or dead_letter.task == self.task)
             and (self.match is None or self._matches(dead_letter))
-            and (self.fingerprint is None or self.fingerprint == _fingerprint(dead_letter))
+            and (
+                self.fingerprint is None
+                or self.fingerprint
+                == fingerprint(dead_letter.task, dead_letter.reason, dead_letter.error)
+            )
         )
 
     def _matches(self, dead_letter: DeadLetter) -> bool:
@@ -105,10 +107,6 @@ class Choice:
         written = (headers.get("argsrepr"), headers.get("kwargsrepr"))
         found = (text for text in (*texts, *written) if isinstance(text, str))
         return any(re.search(self.match or "", text) for text in found)
-
-
-def _fingerprint(dead_letter: DeadLetter) -> str:
-    return fingerprint(dead_letter.task, dead_letter.reason, dead_letter.error)
 
 
 def choose(
@@ -123,34 +121,20 @@ def choose(
     names = names or names_of(store, queue)
     status_of(store, names[0])
     now_ms = store.now_ms()
-    if len(names) == 1:
-        for page in _choose(store, names[0], choice, now_ms):
-            yield [(names[0], dead_letter) for dead_letter in page]
-        return
     found = heapq.merge(
         *(_each(store, name, choice, now_ms) for name in names), key=lambda item: item[1].died_ms
     )
-    while page_of_all := list(islice(found, MOVED_AT_ONCE)):
-        yield page_of_all
+    while page := list(islice(found, MOVED_AT_ONCE)):
+        yield page
 
 
 def _each(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[Found]:
-    for page in _choose(store, queue, choice, now_ms):
-        for dead_letter in page:
-            yield queue, dead_letter
-
-
-def _choose(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[list[DeadLetter]]:
     for page in pages(store, queue, envelopes=True):
-        found = [
-            dead_letter
-            for dead_letter in page
-            if dead_letter.died_ms <= now_ms and choice.fits(dead_letter, now_ms)
-        ]
-        if found:
-            yield found
-        if page[-1].died_ms > now_ms:
-            return
+        for dead_letter in page:
+            if dead_letter.died_ms > now_ms:
+                return
+            if choice.fits(dead_letter, now_ms):
+                yield queue, dead_letter
 
 
 def by_partition(found: Iterable[Found]) -> dict[str, list[str]]:
@@ -204,3 +188,82 @@ def replay(store: Store, queue: str, tags: Sequence[str], to: str | None) -> int
     if to is None or to == queue_of(queue):
         return len(store.replay(queue, tags))
     return to_queue(store, queue, to, tags)
+
+
+# "ValueError: ...", "shop.OutOfStock('x')": what stands before that is the exception.
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?=[:(])")
+_DIGITS = re.compile(r"\d+")
+_LONGEST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterGroup:
+    """Dead letters of one task, reason and exception."""
+
+    fingerprint: str
+    """What the filter ``fingerprint`` takes: sixteen hexadecimal digits."""
+    task: str | None
+    reason: str
+    exception: str
+    """Its name, where the error begins with one; else the error, its numbers left out."""
+    count: int
+    first_ms: int
+    """When the first of them died, and the last, of those that were counted."""
+    last_ms: int
+    tag: str
+    """The delivery tag of the last one."""
+    error: str
+    """Its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterGroups:
+    """The groups of a queue's dead letters, as far as they were counted."""
+
+    queue: str
+    groups: list[DeadLetterGroup]
+    """The largest first."""
+    counted: int
+    """So many dead letters were counted,"""
+    total: int
+    """of so many that there are now."""
+    cursor: Cursor | None = field(default=None, repr=False)
+    """Where to go on; None: all were counted."""
+
+
+def exception_of(error: str) -> str:
+    """Return what *error* has in common with others of its kind."""
+    line = error.strip().partition("\n")[0]
+    found = _EXCEPTION.match(line)
+    return found[1] if found else _DIGITS.sub("#", line)[:_LONGEST]
+
+
+def fingerprint(task: str | None, reason: str, error: str) -> str:
+    """Return what dead letters have in common that died of the same."""
+    said = json.dumps([task, reason, exception_of(error)])
+    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+
+
+def added(groups: Iterable[DeadLetterGroup], messages: Iterable[Message]) -> list[DeadLetterGroup]:
+    """Return *groups* with these dead letters counted, the largest first."""
+    found = {group.fingerprint: group for group in groups}
+    for message in messages:
+        one = _group_of(message)
+        known = found.get(one.fingerprint)
+        found[one.fingerprint] = one if known is None else _together(known, one)
+    return sorted(found.values(), key=lambda group: (-group.count, group.fingerprint))
+
+
+def _group_of(message: Message) -> DeadLetterGroup:
+    reason, error, died_ms = message.reason or "", message.error or "", message.died_ms or 0
+    name = fingerprint(message.task, reason, error)
+    exception = exception_of(error)
+    return DeadLetterGroup(
+        name, message.task, reason, exception, 1, died_ms, died_ms, message.tag, error
+    )
+
+
+def _together(known: DeadLetterGroup, one: DeadLetterGroup) -> DeadLetterGroup:
+    newer = one if one.last_ms >= known.last_ms else known
+    first_ms = min(known.first_ms, one.first_ms)
+    return replace(newer, count=known.count + one.count, first_ms=first_ms)

@@ -21,7 +21,6 @@ from ..store.values import Move
 from .names import REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _VERSION = 1
@@ -153,35 +152,30 @@ def _check(path: Path, line: int, record: dict[str, Any]) -> None:
         raise _wrong(path, line, f"expected reason to be one of {', '.join(REASONS)}")
 
 
-def read(path: Path) -> tuple[str, Iterator[Move]]:
+def read(path: Path) -> tuple[str, list[Move]]:
     """Return the name of the export and its dead letters, each as a move that is to be accepted.
 
-    The whole file is checked first; raises ConfigurationError that names the line.
+    The whole file is checked; raises ConfigurationError that names the line.
     """
     header, records, _ = _scan(path)
     name = _name(path, header)
-    envelopes = [_envelope(path, line, record) for line, record in enumerate(records, 2)]
+    return name, [_move(path, line, record) for line, record in enumerate(records, 2)]
 
-    def moves() -> Iterator[Move]:
-        for record, envelope in zip(records, envelopes, strict=True):
-            dead_letter = DeadLetter(
-                record["tag"],
-                record["died_ms"],
-                record["reason"],
-                record["count"],
-                record["consumer"],
-                record["error"],
-                envelope,
-            )
-            yield Move(
-                dead_letter.tag,
-                record["number"],
-                envelope,
-                failed=dead_letter.count,
-                dead_letter=dead_letter,
-            )
 
-    return name, moves()
+def _move(path: Path, line: int, record: dict[str, Any]) -> Move:
+    try:
+        envelope = base64.b64decode(record["envelope"], validate=True)
+    except ValueError as exc:
+        raise _wrong(path, line, "the envelope is not base64") from exc
+    kept = ("tag", "died_ms", "reason", "count", "consumer", "error")
+    dead_letter = DeadLetter(**{name: record[name] for name in kept}, envelope=envelope)
+    return Move(
+        dead_letter.tag,
+        record["number"],
+        envelope,
+        failed=dead_letter.count,
+        dead_letter=dead_letter,
+    )
 
 
 def _name(path: Path, header: dict[str, Any]) -> str:
@@ -189,10 +183,3 @@ def _name(path: Path, header: dict[str, Any]) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[0-9a-f]{16}", name):
         raise _wrong(path, 1, "expected id to be 16 hexadecimal digits")
     return name
-
-
-def _envelope(path: Path, line: int, record: dict[str, Any]) -> bytes:
-    try:
-        return base64.b64decode(record["envelope"], validate=True)
-    except ValueError as exc:
-        raise _wrong(path, line, "the envelope is not base64") from exc

@@ -12,7 +12,7 @@ from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, by_partition, choose, limited, paced, replay
-from .partitions import of_those_reachable, refuse_part
+from .partitions import for_each_queue, refuse_part
 from .views import of_dead_letter
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Move
     from .dead_letter_choice import Filters, Found, Part
-    from .partial import Partial
+    from .partitions import Partial
     from .views import Message
 
 
@@ -70,7 +70,7 @@ class DeadLetters:
             pages = self._pages(queue, limit=limit, names=names, **filters)
             return [dead_letter for page in pages for _, dead_letter in page]
 
-        return of_those_reachable(self._store, queue, look)
+        return for_each_queue(self._store, queue, look)
 
     def dead_letter(self, queue: str, tag: str) -> DeadLetter:
         """Return one dead letter; raises NotFound."""
@@ -243,12 +243,9 @@ class DeadLetters:
     def _importing(
         self, queue: str, source: str, moves: Sequence[Move], rate: float | None
     ) -> Iterator[int]:
-        by_tag = {move.tag: move for move in moves}
-        dead_letters = [move.dead_letter for move in moves if move.dead_letter is not None]
-        for page in paced(chunks(dead_letters, MOVED_AT_ONCE), rate):
+        for page in paced(chunks(moves, MOVED_AT_ONCE), rate):
             # Numbers are never settled: with other filters the rest may still be read.
-            arriving = [by_tag[dead_letter.tag] for dead_letter in page]
-            outcomes = self._store.accept(queue, source, 1, arriving)
+            outcomes = self._store.accept(queue, source, 1, page)
             if NO_QUEUE in outcomes:
                 raise NotFound(f"queue {queue!r} was deleted while dead letters were read into it")
             yield outcomes.count(STORED)

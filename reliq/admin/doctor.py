@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
+from importlib.metadata import Distribution, distributions
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._version import __version__
@@ -13,17 +16,16 @@ from ..printable import word
 from ..store.inspection import Finding
 from ..store.jobs import CALLBACK_FIELD
 from ..store.unreadable import number
-from . import installation
 from .audit import audit
 from .batches import MOST, looked
-from .partitions import merged
+from .partitions import for_each_queue, merged
 from .reporting import statuses
 from .walking import page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from ..store.inspection import Consumer, QueueStatus, Untold
+    from ..store.inspection import Consumer, QueueStatus
     from ..store.jobs import BatchRecord
     from ..store.protocol import Store
 
@@ -34,45 +36,43 @@ _DUE_MS = 180_000
 # So many batches are looked into, and so many are named.
 _LOOKED_INTO = 100
 _NAMED = 5
+_NOTHING = "none paused, deserted or with dead letters"
+_AGAIN = "put right first what is wrong with the broker, and look again"
+_RIGHTS = "use a user with the rights that `reliq acl operator` prints"
 
 
 def examine(store: Store) -> list[Finding]:
     """Return what was looked at, each with its remedy where something is wrong."""
-    told = store.told()
-    found = statuses(store, told.queues)
+    found = for_each_queue(store, None, lambda names: statuses(store, names))
+    whole = merged(found)
     return [
-        *_untold(told.untold),
-        *_consumers(store, found, partial=bool(told.untold)),
-        *installation.examine(),
-        *_queues(merged(found)),
+        *_unreachable("queues", found.unreachable),
+        *_consumers(store, found, partial=bool(found.unreachable)),
+        *_installation(),
+        *_or_ok(
+            _queues(whole), "queues", f"{len(whole)}, none paused, deserted or with dead letters"
+        ),
         *_ended_leases(store, found),
         *_batches(store),
-        *_ledgers(found),
+        *_or_ok(_ledgers(found), "ledger", f"{len(found)} queues, all balanced"),
     ]
 
 
 def refused(error: BrokerRefused | BrokerUnavailable) -> Finding:
     """Return what is found where this user may not look at queues, or a node of them is lost."""
-    remedy = "put right first what is wrong with the broker, and look again"
-    if isinstance(error, BrokerRefused):
-        remedy = "use a user with the rights that `reliq acl operator` prints, and the right "
-        remedy += "--prefix"
-    return Finding(
-        "queues",
-        "error",
-        f"neither queues nor consumers could be looked at: {error}",
-        remedy,
-    )
+    remedy = f"{_RIGHTS}, and the right --prefix" if isinstance(error, BrokerRefused) else _AGAIN
+    text = f"neither queues nor consumers could be looked at: {error}"
+    return Finding("queues", "error", text, remedy)
 
 
-def _untold(untold: list[Untold]) -> Iterator[Finding]:
-    for item in untold:
-        yield Finding(
-            "queues",
-            "error",
-            f"some cannot be read: {item}",
-            "put right first what is wrong with the broker, and look again",
-        )
+def _unreachable(check: str, items: Iterable[object]) -> Iterator[Finding]:
+    for item in items:
+        yield Finding(check, "error", f"some cannot be read: {item}", _AGAIN)
+
+
+def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
+    """Return *found*, or that nothing was."""
+    return list(found) or [Finding(check, "ok", text)]
 
 
 def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list[Finding]:
@@ -82,13 +82,12 @@ def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list
     except BrokerUnavailable as exc:
         if not partial:
             raise
-        remedy = "put right first what is wrong with the broker, and look again"
-        return [Finding("consumers", "error", f"they could not be looked at: {exc}", remedy)]
+        return [Finding("consumers", "error", f"they could not be looked at: {exc}", _AGAIN)]
     return [
-        *_stale(store, found, consumers),
+        *_or_ok(_stale(store, found, consumers), "consumers", _connected(consumers)),
         *_passes(consumers),
-        *_conflicts(consumers),
-        *_versions(consumers),
+        *_or_ok(_conflicts(consumers), "options", "consumers of one queue have the same options"),
+        *_or_ok(_versions(consumers), "reliq", __version__),
     ]
 
 
@@ -103,13 +102,11 @@ def _stale(
         for status in statuses
         if status.name not in served and is_durable(status.declared)
     }
-    quiet = True
     for consumer in consumers:
         left = [queue for queue in consumer.queues if queue in waiting]
         wait = sum(waiting[queue] for queue in left)
         if consumer.connected or not wait:
             continue
-        quiet = False
         yield Finding(
             "consumers",
             "warning",
@@ -131,10 +128,12 @@ def _stale(
             "start a worker for these queues: it takes the name off them, and returns what "
             "it held when the leases have ended",
         )
-    if quiet and not silent:
-        gone = sum(not consumer.connected for consumer in consumers)
-        rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
-        yield Finding("consumers", "ok", f"{len(consumers)}, {rest}")
+
+
+def _connected(consumers: list[Consumer]) -> str:
+    gone = sum(not consumer.connected for consumer in consumers)
+    rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
+    return f"{len(consumers)}, {rest}"
 
 
 def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
@@ -158,12 +157,10 @@ def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:
         for queue in consumer.queues:
             for option, value in consumer.options.items():
                 said[option][queue][repr(value)].append(consumer.id)
-    differ = False
     for option, queues in sorted(said.items()):
         torn = {queue: values for queue, values in queues.items() if len(values) > 1}
         if not torn:
             continue
-        differ = True
         queue, values = min(torn.items())
         each = "; ".join(f"{value}: {', '.join(ids)}" for value, ids in sorted(values.items()))
         more = f" (and {len(torn) - 1} more queues)" if len(torn) > 1 else ""
@@ -173,8 +170,6 @@ def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:
             f"consumers of {queue!r}{more} disagree about {option}: {each}",
             "give all of them the same broker_transport_options, and restart them",
         )
-    if not differ:
-        yield Finding("options", "ok", "consumers of one queue have the same options")
 
 
 def _versions(consumers: list[Consumer]) -> Iterator[Finding]:
@@ -186,16 +181,12 @@ def _versions(consumers: list[Consumer]) -> Iterator[Finding]:
             f"versions {', '.join(versions)} are in use at this broker (this is {__version__})",
             "upgrade the older ones; reliq consumers shows who they are",
         )
-    else:
-        yield Finding("reliq", "ok", __version__)
 
 
 def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
-    quiet = True
     for status in statuses:
         waiting = status.ready + status.delayed
         if status.paused:
-            quiet = False
             yield Finding(
                 "queues",
                 "warning",
@@ -203,7 +194,6 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
                 f"reliq queue resume {word(status.name)}",
             )
         elif waiting and not status.consumers and is_durable(status.declared):
-            quiet = False
             yield Finding(
                 "queues",
                 "warning",
@@ -211,17 +201,12 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
                 "start a worker for it, or reliq queue purge it",
             )
         if status.dead:
-            quiet = False
             yield Finding(
                 "dead letters",
                 "info",
                 f"{status.dead} in {status.name!r}",
                 f"reliq dead list {word(status.name)}; reliq dead replay {word(status.name)}",
             )
-    if quiet:
-        yield Finding(
-            "queues", "ok", f"{len(statuses)}, none paused, deserted or with dead letters"
-        )
 
 
 def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding]:
@@ -248,12 +233,9 @@ def _batches(store: Store) -> Iterator[Finding]:
     try:
         records = looked(store, ("seal_timeout_ms",))
     except BrokerRefused as exc:
-        remedy = "use a user with the rights that `reliq acl operator` prints"
-        yield Finding("batches", "error", f"they could not be looked at: {exc}", remedy)
+        yield Finding("batches", "error", f"they could not be looked at: {exc}", _RIGHTS)
         return
-    for item in records.untold:
-        remedy = "put right first what is wrong with the broker, and look again"
-        yield Finding("batches", "error", f"some cannot be read: {item}", remedy)
+    yield from _unreachable("batches", records.untold)
     now_ms = store.now_ms()
     left = [record for record in records.found if _is_left(record, now_ms)]
     if left:
@@ -264,7 +246,7 @@ def _batches(store: Store) -> Iterator[Finding]:
             f"start a worker: it seals them; or reliq batch seal {word(left[0].id)} where nobody "
             "adds jobs any more, or reliq batch cancel it",
         )
-    due = [record for record in records.found if _stays_due(record, now_ms)]
+    due = [one for one in records.found if one.due and now_ms - one.due_since_ms > _DUE_MS]
     unsaid = list(islice((record for record in due if _has_message(store, record)), _LOOKED_INTO))
     if unsaid:
         yield Finding(
@@ -285,10 +267,6 @@ def _is_left(record: BatchRecord, now_ms: int) -> bool:
     return record.is_left(timeout_ms, now_ms)
 
 
-def _stays_due(record: BatchRecord, now_ms: int) -> bool:
-    return bool(record.due) and now_ms - record.due_since_ms > _DUE_MS
-
-
 def _has_message(store: Store, record: BatchRecord) -> bool:
     """Whether a batch has a message for what is due: it is due, too, where it has none."""
     try:
@@ -305,8 +283,7 @@ def _named(records: list[BatchRecord]) -> str:
 
 
 def _ledgers(statuses: list[QueueStatus]) -> Iterator[Finding]:
-    wrong = [result for result in map(audit, statuses) if not result.balanced]
-    for result in wrong:
+    for result in (result for result in map(audit, statuses) if not result.balanced):
         yield Finding(
             "ledger",
             "error",
@@ -314,5 +291,42 @@ def _ledgers(statuses: list[QueueStatus]) -> Iterator[Finding]:
             "a key was deleted, evicted or written by somebody else (see maxmemory-policy and "
             "keys above), or reliq has a bug: please report it with reliq audit --json",
         )
-    if not wrong:
-        yield Finding("ledger", "ok", f"{len(statuses)} queues, all balanced")
+
+
+_PACKAGE = __name__.partition(".")[0]
+_ONE_PACKAGE = (
+    "pip uninstall reliq kombu-reliq, then pip install kombu-reliq; a program that needs the "
+    "other one needs an environment of its own"
+)
+
+
+def _installation() -> Iterator[Finding]:
+    """Look from where this package is imported, and whether another one shares its folder.
+
+    On the package index the name ``reliq`` belongs to an HTML parser, whose wheel installs
+    ``reliq/__init__.py`` as ours, ``kombu-reliq``, does: whichever comes last overwrites it, and
+    whichever is removed takes it away.
+    """
+    others = sorted(
+        {f"reliq {item.version}" for item in distributions(name="reliq") if _other(item)}
+    )
+    besides = f"{', '.join(others)} is another project, and is installed beside kombu-reliq"
+    if not hasattr(sys.modules[_PACKAGE], "register"):
+        what = "reliq/__init__.py is not that of kombu-reliq: import reliq is not ours"
+        why = besides if others else "another package named reliq was installed or removed"
+        yield Finding("installation", "error", f"{what} ({why})", _ONE_PACKAGE)
+    elif others:
+        yield Finding(
+            "installation",
+            "warning",
+            f"{besides}: both install reliq/__init__.py, and upgrading or removing either "
+            "breaks the other",
+            _ONE_PACKAGE,
+        )
+    else:
+        yield Finding("installation", "ok", f"imported from {Path(__file__).parents[1]}")
+
+
+def _other(distribution: Distribution) -> bool:
+    """Return whether it is not ours: a clone may still be installed under our former name."""
+    return not any(point.group == "kombu.serializers" for point in distribution.entry_points)

@@ -12,7 +12,6 @@ from ..engines.urls import connect
 from ..errors import (
     BrokerRefused,
     BrokerUnavailable,
-    ConfigurationError,
     NotFound,
     PreconditionFailed,
     require_one_of,
@@ -21,16 +20,15 @@ from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of, purge
 from ..routing.routes import Routes
 from ..store.protocol import status_of
-from ..transfer.between_brokers import move_queue
+from ..transfer.numbered import move_queue
 from . import doctor, partitions
 from .audit import AuditResult, audit
-from .batches import JobBatches
+from .batches import JobBatches, require_page
 from .dead_letters import DeadLetters
 from .looking import Looking
 from .names import STATES
-from .partial import Partial
+from .partitions import Partial, for_each_queue, settings
 from .reporting import Report, report, statuses
-from .settings import settings
 from .views import Message, of_stored
 from .walking import page_of_parts, require_queue
 
@@ -153,9 +151,10 @@ class Inspector(DeadLetters, JobBatches, Looking):
         more or less than *limit*. Partitions whose node does not answer are ``unreachable``. Raises
         NotFound, and ConfigurationError for a state there is not.
         """
-        _require_page(state, limit, skip)
+        require_one_of("state", state, STATES)
+        require_page(limit, skip)
         look = partial(self._peek, queue, state, limit, skip)
-        return partitions.of_those_reachable(self._store, queue, look)
+        return for_each_queue(self._store, queue, look)
 
     def _peek(
         self, queue: str, state: str, limit: int, skip: int, names: Sequence[str]
@@ -171,8 +170,9 @@ class Inspector(DeadLetters, JobBatches, Looking):
 
         Each is read at one instant. Those whose node does not answer are ``unreachable``.
         """
-        told = self._store.told()
-        return Partial(map(audit, statuses(self._store, told.queues)), told.untold)
+        return for_each_queue(
+            self._store, None, lambda names: map(audit, statuses(self._store, names))
+        )
 
     def doctor(self) -> list[Finding]:
         """Look for what is wrong: the broker, this user's rights, consumers, queues, ledgers.
@@ -272,9 +272,3 @@ class Inspector(DeadLetters, JobBatches, Looking):
         """
         names = names_of(self._store, queue)
         return (step for name in names for step in move_queue(self._store, target._store, name))
-
-
-def _require_page(state: str, limit: int, skip: int) -> None:
-    require_one_of("state", state, STATES)
-    if limit < 0 or skip < 0:
-        raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")

@@ -9,11 +9,9 @@ from ..errors import ConfigurationError, NotFound
 from ..routing.partitions import names_of
 from ..store.history import PER_BLOCK, thinned
 from ..store.limits import HISTORY_BLOCKS, MINUTE_MS
-from .dead_letter_groups import DeadLetterGroups, added, fingerprint
-from .details import MessageDetails, details, gone
-from .search import Search, by_tag, is_tag, search
-from .views import Message, of_stored
-from .walking import ground, require_queue, walk
+from .dead_letter_choice import DeadLetterGroups, added, fingerprint
+from .views import Message, MessageDetails, details, gone, of_stored
+from .walking import Search, by_tag, ground, is_tag, require_queue, search, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

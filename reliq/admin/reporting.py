@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from .partitions import WHOLE, coverage, merged_measures
+from .partitions import WHOLE, coverage, for_each_queue, merged_measures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,17 +64,16 @@ def statuses(store: Store, queues: Sequence[str]) -> list[QueueStatus]:
 def report(store: Store, since: Report | None = None) -> Report:
     """Look at the broker and at each of its queues; rates are those since *since*."""
     about, at = store.about(), monotonic()
-    told = store.told()
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
-    there = store.measure(told.queues)
-    parts = coverage(told, [measure.status for measure in there])
+    there = for_each_queue(store, None, store.measure)
+    parts = coverage(there)
     found = [
         _queue(measure, before.get(name), passed_s, parts.get(name, WHOLE))
         for measure in merged_measures(there)
         for name in [measure.status.name]
     ]
-    return Report(about, found, at, told.untold)
+    return Report(about, found, at, there.unreachable)
 
 
 def _queue(

@@ -42,12 +42,9 @@ from .options import json_option, prefix_option
 def acl(
     role: str | None,
     user: str | None,
-    confirm: str,
-    config: bool,
-    sentinels: bool,
-    cluster: bool,
     prefix: str,
     as_json: bool,
+    **said: Any,
 ) -> None:
     """Print the Redis command that makes a user with the least that ROLE needs.
 
@@ -67,11 +64,5 @@ def acl(
       reliq acl worker --cluster
     """
     roles = ROLES if role is None else (role,)
-    said: dict[str, Any] = {
-        "confirm": confirm,
-        "config": config,
-        "sentinels": sentinels,
-        "cluster": cluster,
-    }
     rules = {name: admin.acl_rule(name, user, prefix, **said) for name in roles}
     out.answer(rules, as_json, dict.values)

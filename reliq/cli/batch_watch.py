@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from reliq.admin import BatchInfo, Inspector, JobFailure
 
-    from .target import Gathered
 
 # At the first look so many failures are shown, and at each later one.
 _AT_FIRST = 10
@@ -129,14 +128,13 @@ def looks(
             _, last = found.found[0]
             ended = bool(last.info.ended_ms)
             yield last
-        elif _is_final(found) or time.monotonic() - answered > patience:
+        elif (
+            any(isinstance(error, NotFound) for _, error in found.failures)
+            or time.monotonic() - answered > patience
+        ):
             found.complain()
         else:
             away(str(found.failures[0][1]))
-
-
-def _is_final(found: Gathered[Any]) -> bool:
-    return any(isinstance(error, NotFound) for _, error in found.failures)
 
 
 def line(look: Look) -> str:
@@ -149,14 +147,10 @@ def line(look: Look) -> str:
     return f"{plain(info.name or info.id)}: {said}, {stage}"
 
 
-def _failed(item: JobFailure) -> str:
-    return f"{plain(item.job)} failed: {plain(item.reason)}"
-
-
 def _news(look: Look) -> Iterator[str]:
     if look.more:
         yield f"more jobs failed than are shown: reliq batch show {plain(look.info.id)}"
-    yield from map(_failed, look.failures)
+    yield from (f"{plain(item.job)} failed: {plain(item.reason)}" for item in look.failures)
 
 
 # -- for a person, for a pipe
@@ -228,7 +222,7 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
     help="Give up when the broker has not answered for so long.",
 )
 @on_brokers
-def watch(target: Target, batch: str, interval: float, patience: float, as_json: bool) -> None:
+def watch(target: Target, batch: str, interval: float, patience: float) -> None:
     """Follow a batch until it has ended: how far it is, how fast, and what fails.
 
     Exits with 0 where all its jobs succeeded; with 1 where it ended and some did not, or it
@@ -251,9 +245,9 @@ def watch(target: Target, batch: str, interval: float, patience: float, as_json:
             else:
                 click.echo(plain(error), err=True)
 
-    drawn = console.is_terminal and not as_json
+    drawn = console.is_terminal and not target.as_json
     last = None
-    with _bar(console) if drawn else _lines(as_json) as show:
+    with _bar(console) if drawn else _lines(target.as_json) as show:
         for last in looks(target, batch, interval, patience, away):
             show(last)
             told.clear()

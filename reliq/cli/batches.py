@@ -47,7 +47,7 @@ def batch() -> None:
 @_skip
 @on_brokers
 def list_command(
-    target: Target, name: str | None, stage: str | None, limit: int, skip: int, as_json: bool
+    target: Target, name: str | None, stage: str | None, limit: int, skip: int
 ) -> None:
     """Show batches, those opened last first.
 
@@ -62,28 +62,24 @@ def list_command(
     """
     target.answer(
         lambda inspector: inspector.batches(limit, skip, name=name, stage=stage),
-        as_json,
         lambda rows: (_table(rows), f"{len(rows)} batch(es)"),
     )
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
-    numbers = ("jobs", "done", "failed", "error", "cancelled", "age")
-    return out.listing(("batch", "name", "stage", *numbers), numbers, rows, _cells)
-
-
-def _cells(item: dict[str, Any]) -> Sequence[Any]:
-    counts = item["counts"]
-    return (
-        item["id"],
-        item["name"],
-        _stage(item),
-        out.count(item["total"]),
-        f"{item['percent']:g} %",
-        out.count(counts["failed"], "red"),
-        out.count(counts["error"], "red"),
-        out.count(counts["cancelled"], "yellow"),
-        duration(item["age_s"]),
+    return out.listing(
+        rows,
+        {
+            "batch": "id",
+            "name": "name",
+            "stage": _stage,
+            ">jobs": lambda row: out.count(row["total"]),
+            ">done": lambda row: f"{row['percent']:g} %",
+            ">failed": lambda row: out.count(row["counts"]["failed"], "red"),
+            ">error": lambda row: out.count(row["counts"]["error"], "red"),
+            ">cancelled": lambda row: out.count(row["counts"]["cancelled"], "yellow"),
+            ">age": lambda row: duration(row["age_s"]),
+        },
     )
 
 
@@ -100,9 +96,7 @@ def _stage(item: dict[str, Any]) -> str:
 @_limit
 @_skip
 @on_brokers
-def show(
-    target: Target, batch: str, state: str | None, limit: int, skip: int, as_json: bool
-) -> None:
+def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -> None:
     """Show one batch: how many jobs are in each state, and which failed and why.
 
     --limit and --skip are of the failures, those of last first; with --state of the jobs in
@@ -127,11 +121,10 @@ def show(
             }
         ]
 
-    target.answer(find, as_json, lambda rows: [part for row in rows for part in _shown(row, state)])
+    target.answer(find, lambda rows: [part for row in rows for part in _shown(row, state)])
 
 
 def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
-    fields = out.table("field", "value")
     said = {
         "batch": row["id"],
         "name": row["name"],
@@ -142,36 +135,29 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         **{name: f"{count:,}" for name, count in row["counts"].items() if count},
         "callbacks": f"due: {_names(row['due'])}; published: {_names(row['published'])}",
     }
-    for name, value in said.items():
-        fields.add_row(out.cell(name), out.cell(value))
     if state is not None:
-        columns = ("job", "state", "for", "try", "queue", "tag", "worker")
-        one = [{**job, "broker": row["broker"]} for job in row["jobs"]]
-        return fields, out.listing(columns, ("for", "try"), one, _job_cells)
+        jobs: dict[str, Any] = {
+            "job": "id",
+            "state": "state",
+            ">for": lambda job: duration(job["since_s"]),
+            ">try": lambda job: job["retries"] + 1,
+            "queue": lambda job: job["queue"] or "-",
+            "tag": lambda job: job["tag"] or "-",
+            "worker": lambda job: job["worker"] or "-",
+        }
+        return out.fields(said), out.listing(row["jobs"], jobs)
     if not row["failures"]:
-        return (fields,)
-    opened_ms = row["created_ms"]
-    failures = out.table("failed job", "after", "reason", right=("after",))
-    for item in row["failures"]:
-        after = duration(max(item["at_ms"] - opened_ms, 0) / 1000)
-        failures.add_row(out.cell(item["job"]), out.cell(after), out.cell(item["reason"]))
-    return fields, failures
+        return (out.fields(said),)
+    failures: dict[str, Any] = {
+        "failed job": "job",
+        ">after": lambda item: duration(max(item["at_ms"] - row["created_ms"], 0) / 1000),
+        "reason": "reason",
+    }
+    return out.fields(said), out.listing(row["failures"], failures)
 
 
 def _names(callbacks: Sequence[str]) -> str:
     return ", ".join(callbacks) or "none"
-
-
-def _job_cells(item: dict[str, Any]) -> Sequence[Any]:
-    return (
-        item["id"],
-        item["state"],
-        duration(item["since_s"]),
-        str(item["retries"] + 1),
-        item["queue"] or "-",
-        item["tag"] or "-",
-        item["worker"] or "-",
-    )
 
 
 # -- change
@@ -181,7 +167,7 @@ def _job_cells(item: dict[str, Any]) -> Sequence[Any]:
 @batch_argument
 @yes_option
 @on_brokers
-def cancel(target: Target, batch: str, yes: bool, as_json: bool) -> None:
+def cancel(target: Target, batch: str, yes: bool) -> None:
     """Cancel a batch: what waits is dropped when it would begin; asks first.
 
     What runs goes on, and ends by itself where it asks reliq.cancelled(). It cannot be taken
@@ -204,13 +190,13 @@ def cancel(target: Target, batch: str, yes: bool, as_json: bool) -> None:
             )
         return {"cancelled": inspector.cancel_batch(batch)}
 
-    _change(target, batch, work, _done("cancelled"), as_json)
+    target.change("batch", batch, work, _done("cancelled"))
 
 
 @batch.command()
 @batch_argument
 @on_brokers
-def seal(target: Target, batch: str, as_json: bool) -> None:
+def seal(target: Target, batch: str) -> None:
     """Seal a batch whose producer has died: it ends when the jobs that it has have ended.
 
     From then on no job is added but by its own, while they run. Harmless where it is sealed.
@@ -223,20 +209,11 @@ def seal(target: Target, batch: str, as_json: bool) -> None:
     def work(inspector: Inspector) -> dict[str, Any]:
         return {"sealed": inspector.seal_batch(batch)}
 
-    _change(target, batch, work, _done("sealed"), as_json)
+    target.change("batch", batch, work, _done("sealed"))
 
 
 def _done(what: str) -> Any:
     return lambda row: what if row[what] else f"nothing to do: it was {what}, or has ended"
-
-
-def _change(target: Target, batch: str, work: Any, said: Any, as_json: bool) -> None:
-    """Do *work* at each broker that has the batch, and print a line about each."""
-    target.answer(
-        lambda inspector: [{"batch": batch, **work(inspector)}],
-        as_json,
-        lambda rows: [f"{plain(batch)} at {row['broker']}: {said(row)}" for row in rows],
-    )
 
 
 batch.add_command(watch)

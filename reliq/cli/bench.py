@@ -139,7 +139,7 @@ class Bench:
               help="Bytes of each body.")  # fmt: skip
 @click.option("--prefetch", type=click.IntRange(1, 10_000), default=64, show_default=True)
 @on_brokers
-def bench(target: Target, messages: int, size: int, prefetch: int, as_json: bool) -> None:
+def bench(target: Target, messages: int, size: int, prefetch: int) -> None:
     """Measure the broker from here: answers, publishes and consumes a second, one process.
 
     In a queue of its own, which is deleted afterwards. It costs the broker some seconds
@@ -159,19 +159,17 @@ def bench(target: Target, messages: int, size: int, prefetch: int, as_json: bool
             return (run.figures,)
 
     def shown(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
-        columns = ("answer p50", "answer p99", "publish/s", "publish p50", "publish p99")
-        every = (*columns, "consume/s")
-        return out.listing(every, every, rows, _cells), f"{messages} messages of {size} bytes each"
+        table = out.listing(
+            rows,
+            {
+                ">answer p50": lambda row: f"{row['answer_ms_p50']:.2f} ms",
+                ">answer p99": lambda row: f"{row['answer_ms_p99']:.2f} ms",
+                ">publish/s": lambda row: f"{row['publish_per_s']:,.0f}",
+                ">publish p50": lambda row: f"{row['publish_ms_p50']:.2f} ms",
+                ">publish p99": lambda row: f"{row['publish_ms_p99']:.2f} ms",
+                ">consume/s": lambda row: f"{row['consume_per_s']:,.0f}",
+            },
+        )
+        return table, f"{messages} messages of {size} bytes each"
 
-    target.answer(measure, as_json, shown)
-
-
-def _cells(row: dict[str, Any]) -> Sequence[str]:
-    return (
-        f"{row['answer_ms_p50']:.2f} ms",
-        f"{row['answer_ms_p99']:.2f} ms",
-        f"{row['publish_per_s']:,.0f}",
-        f"{row['publish_ms_p50']:.2f} ms",
-        f"{row['publish_ms_p99']:.2f} ms",
-        f"{row['consume_per_s']:,.0f}",
-    )
+    target.answer(measure, shown)

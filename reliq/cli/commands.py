@@ -55,7 +55,7 @@ COMMANDS = {
         "migrate",
         "Move ready, delayed and dead messages of QUEUE, or of all, to another broker.",
     ),
-    "peek": ("messages", "Show messages of QUEUE without taking them."),
+    "peek": ("queues", "Show messages of QUEUE without taking them."),
     "queue": ("queues", "Pause, resume, purge, delete a queue, or change its settings."),
     "schema": (
         "schema",
@@ -63,7 +63,7 @@ COMMANDS = {
     ),
     "spool": ("spool", "Inspect and forward a spool: what was published while no broker answered."),
     "status": ("status", "Show every queue, and the brokers they are on."),
-    "top": ("top", "Show the status again and again; Ctrl-C ends it."),
+    "top": ("status", "Show the status again and again; Ctrl-C ends it."),
     "web": ("web", "Serve a page to look at on http://HOST:PORT until it is stopped."),
 }
 """Each command's module, and its line in the help."""

@@ -52,11 +52,8 @@ def _completed(
     except click.UsageError:
         return []
     found = target.gather(look).found
-    return sorted({name for names in found for name in names if _offered(name, incomplete)})
-
-
-def _offered(name: str, incomplete: str) -> bool:
-    return name.startswith(incomplete) and _SAFE.fullmatch(name) is not None
+    names = {name for there in found for name in there if name.startswith(incomplete)}
+    return sorted(filter(_SAFE.fullmatch, names))
 
 
 @click.command()

@@ -2,27 +2,91 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.printable import jsonable, plain
+from reliq.admin.names import REASONS
+from reliq.printable import plain
 
 from . import console as out
-from .dead_letter_options import choosing, filtered
-from .messages import message_table
-from .options import on_brokers, queue_argument, yes_option
+from .options import (
+    Duration,
+    Number,
+    collected,
+    dry_run_option,
+    on_brokers,
+    queue_argument,
+    yes_option,
+)
+from .queues import message_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.table import Table
-
     from reliq.admin import Inspector, Message, Partial
     from reliq.admin.dead_letter_choice import Filters, Part
 
-    from .dead_letter_options import Chosen
     from .target import Target
+
+
+def _filters(
+    task: str | None,
+    reason: str | None,
+    older: float | None,
+    newer: float | None,
+    match: str | None,
+) -> Filters:
+    return {
+        "task": task,
+        "reason": reason,
+        "older_than_s": older,
+        "newer_than_s": newer,
+        "match": match,
+    }
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The dead letters that a command is to change, and how."""
+
+    filters: Filters
+    tags: Sequence[str] | None
+    limit: int | None
+    rate: float | None
+    dry_run: bool
+
+    @property
+    def part(self) -> Part:
+        """What the Inspector's methods take."""
+        return {"limit": self.limit, "rate": self.rate, **self.filters}
+
+
+_filtered = collected(
+    "filters",
+    _filters,
+    click.option("--task", help="Those of this Celery task."),
+    click.option("--reason", type=click.Choice(REASONS), help="Those that died of it."),
+    click.option("--older", type=Duration(), help="Those that died longer ago: 90, 15m, 2d."),
+    click.option("--newer", type=Duration(), help="Those that died since then."),
+    click.option("--match", help="A regular expression in task, id, error or arguments."),
+)
+_chosen = collected(
+    "chosen",
+    Chosen,
+    _filtered,
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        callback=lambda _context, _option, tags: tags or None,
+        help="This one; several: again.",
+    ),
+    click.option("--limit", type=click.IntRange(1), help="No more than so many."),
+    click.option("--rate", type=Number(0, min_open=True), help="No more than so many a second."),
+    dry_run_option,
+)
 
 
 @click.group()
@@ -41,10 +105,10 @@ def dead() -> None:
 
 @dead.command("list")
 @queue_argument
-@filtered
+@_filtered
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many.")
 @on_brokers
-def list_command(target: Target, queue: str, filters: Filters, limit: int, as_json: bool) -> None:
+def list_command(target: Target, queue: str, filters: Filters, limit: int) -> None:
     """Show dead letters of QUEUE, oldest first.
 
     \b
@@ -60,7 +124,6 @@ def list_command(target: Target, queue: str, filters: Filters, limit: int, as_js
 
     target.answer(
         find,
-        as_json,
         lambda rows: (message_table(rows, "dead"), f"{len(rows)} dead letter(s) of {queue}"),
     )
 
@@ -69,7 +132,7 @@ def list_command(target: Target, queue: str, filters: Filters, limit: int, as_js
 @queue_argument
 @click.argument("tag")
 @on_brokers
-def show(target: Target, queue: str, tag: str, as_json: bool) -> None:
+def show(target: Target, queue: str, tag: str) -> None:
     """Show one dead letter of QUEUE: all that is known, its headers and properties.
 
     \b
@@ -89,16 +152,8 @@ def show(target: Target, queue: str, tag: str, as_json: bool) -> None:
         }
 
     found = target.gather(look)
-    out.answer(found.require_some()[0], as_json, _fields)
+    out.answer(found.require_some()[0], target.as_json, lambda row: [out.fields(row)])
     found.complain()
-
-
-def _fields(dead_letter: dict[str, Any]) -> Sequence[Table]:
-    table = out.table("field", "value")
-    for name, value in dead_letter.items():
-        nested = isinstance(value, dict)
-        table.add_row(out.cell(name), out.Pretty(jsonable(value)) if nested else out.cell(value))
-    return (table,)
 
 
 def _change(
@@ -107,7 +162,6 @@ def _change(
     chosen: Chosen,
     steps: Callable[[Inspector, int], Iterator[int]],
     done: str,
-    as_json: bool,
     *,
     file: str | None = None,
 ) -> None:
@@ -130,15 +184,15 @@ def _change(
             number = out.progressing(label, number, steps(inspector, number))
         return {"count": number, "dry_run": chosen.dry_run}
 
-    target.change(queue, work, out.counted(done), as_json)
+    target.change("queue", queue, work, out.counted(done))
 
 
 @dead.command()
 @queue_argument
-@choosing
+@_chosen
 @click.option("--to", metavar="QUEUE", help="Into another queue, which must exist.")
 @on_brokers
-def replay(target: Target, queue: str, chosen: Chosen, to: str | None, as_json: bool) -> None:
+def replay(target: Target, queue: str, chosen: Chosen, to: str | None) -> None:
     """Put dead letters of QUEUE back to be delivered again, with a count of none.
 
     Ctrl-C or a kill at any point loses and doubles nothing: run it again to go on.
@@ -153,15 +207,15 @@ def replay(target: Target, queue: str, chosen: Chosen, to: str | None, as_json: 
     def steps(inspector: Inspector, _: int) -> Iterator[int]:
         return inspector.replaying(queue, chosen.tags, to=to, **chosen.part)
 
-    _change(target, queue, chosen, steps, "replayed", as_json)
+    _change(target, queue, chosen, steps, "replayed")
 
 
 @dead.command()
 @queue_argument
-@choosing
+@_chosen
 @yes_option
 @on_brokers
-def purge(target: Target, queue: str, chosen: Chosen, yes: bool, as_json: bool) -> None:
+def purge(target: Target, queue: str, chosen: Chosen, yes: bool) -> None:
     """Remove dead letters of QUEUE for good; asks first.
 
     \b
@@ -179,7 +233,7 @@ def purge(target: Target, queue: str, chosen: Chosen, yes: bool, as_json: bool) 
         part: Part = {**chosen.part, "limit": number}
         return inspector.purging_dead_letters(queue, chosen.tags, **part)
 
-    _change(target, queue, chosen, steps, "removed", as_json)
+    _change(target, queue, chosen, steps, "removed")
 
 
 _file_argument = click.argument("file", type=click.Path(dir_okay=False))
@@ -188,12 +242,10 @@ _file_argument = click.argument("file", type=click.Path(dir_okay=False))
 @dead.command("export")
 @queue_argument
 @_file_argument
-@choosing
+@_chosen
 @click.option("--resume", is_flag=True, help="Go on with a file that was begun before.")
 @on_brokers
-def export_command(
-    target: Target, queue: str, file: str, chosen: Chosen, resume: bool, as_json: bool
-) -> None:
+def export_command(target: Target, queue: str, file: str, chosen: Chosen, resume: bool) -> None:
     """Write dead letters of QUEUE to FILE, one JSON object a line; they stay in the queue.
 
     After Ctrl-C --resume goes on: what is in the file is not written twice.
@@ -208,18 +260,16 @@ def export_command(
     def steps(inspector: Inspector, _: int) -> Iterator[int]:
         return inspector.export_dead_letters(queue, file, chosen.tags, resume=resume, **chosen.part)
 
-    _change(target, queue, chosen, steps, "written", as_json)
+    _change(target, queue, chosen, steps, "written")
 
 
 @dead.command("import")
 @queue_argument
 @_file_argument
-@choosing
+@_chosen
 @click.option("--again", is_flag=True, help="Store also what was read from this file before.")
 @on_brokers
-def import_command(
-    target: Target, queue: str, file: str, chosen: Chosen, again: bool, as_json: bool
-) -> None:
+def import_command(target: Target, queue: str, file: str, chosen: Chosen, again: bool) -> None:
     """Read dead letters from FILE into QUEUE, where they are dead; each is stored once.
 
     Run it again after Ctrl-C: what was stored before is not stored twice, also where it
@@ -235,7 +285,7 @@ def import_command(
     def steps(inspector: Inspector, _: int) -> Iterator[int]:
         return inspector.import_dead_letters(queue, file, chosen.tags, again=again, **chosen.part)
 
-    _change(target, queue, chosen, steps, "stored", as_json, file=file)
+    _change(target, queue, chosen, steps, "stored", file=file)
 
 
 def _one_broker(target: Target) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq.admin.names import LEFT, STATES
-from reliq.admin.partial import Partial
+from reliq.admin.partitions import Partial
 from reliq.units import duration
 
 from . import console as out
@@ -17,7 +17,7 @@ from .options import on_brokers
 from .spool import examine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from reliq.admin import AuditResult, BatchAudit, Inspector
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SEVERITIES = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
 _NUMBERS = ("published", *LEFT, *STATES, "difference")
-_JOBS = ("counters", "jobs", "moving", "failures", "difference", "failures wrong")
 
 
 # -- consumers
@@ -33,7 +32,7 @@ _JOBS = ("counters", "jobs", "moving", "failures", "difference", "failures wrong
 
 @click.command()
 @on_brokers
-def consumers(target: Target, as_json: bool) -> None:
+def consumers(target: Target) -> None:
     """Show who consumes: process, pool, queues, how much it holds, its last heartbeat.
 
     \b
@@ -53,27 +52,26 @@ def consumers(target: Target, as_json: bool) -> None:
             }
 
     def shown(rows: list[dict[str, Any]]) -> Sequence[Any]:
-        columns = ("host", "pid", "pool", "queues", "held", "since", "heartbeat", "connected")
-        right = ("pid", "held", "since", "heartbeat")
-        table = out.listing((*columns, "version", "id"), right, rows, _consumer_cells)
+        table = out.listing(
+            rows,
+            {
+                "host": "host",
+                ">pid": "pid",
+                "pool": lambda row: row["pool"] or "-",
+                "queues": lambda row: ", ".join(row["queues"]),
+                ">held": lambda row: out.count(row["held"]),
+                ">since": lambda row: duration(row["since_s"]),
+                ">heartbeat": lambda row: duration(row["seen_s"]) + " ago",
+                "connected": lambda row: (
+                    out.cell("yes", "green") if row["connected"] else out.cell("NO", "bold red")
+                ),
+                "version": "version",
+                "id": "id",
+            },
+        )
         return table, f"{len(rows)} consumer(s)"
 
-    target.answer(look, as_json, shown)
-
-
-def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
-    return (
-        item["host"],
-        item["pid"],
-        item["pool"] or "-",
-        ", ".join(item["queues"]),
-        out.count(item["held"]),
-        duration(item["since_s"]),
-        duration(item["seen_s"]) + " ago",
-        out.cell("yes", "green") if item["connected"] else out.cell("NO", "bold red"),
-        item["version"],
-        item["id"],
-    )
+    target.answer(look, shown)
 
 
 # -- audit
@@ -82,7 +80,7 @@ def _consumer_cells(item: dict[str, Any]) -> Sequence[Any]:
 @click.command()
 @click.option("--no-batches", is_flag=True, help="Only queues, no jobs of batches.")
 @on_brokers
-def audit(target: Target, no_batches: bool, as_json: bool) -> None:
+def audit(target: Target, no_batches: bool) -> None:
     """Check each queue's ledger, and each batch's counters: everything is accounted for.
 
     Every message ever published to a queue, and every job of a batch, which are counted one
@@ -97,7 +95,7 @@ def audit(target: Target, no_batches: bool, as_json: bool) -> None:
       reliq audit --no-batches
       reliq audit --json
     """
-    rows = target.answer(lambda inspector: _audited(inspector, no_batches), as_json, _ledgers)
+    rows = target.answer(lambda inspector: _audited(inspector, no_batches), _ledgers)
     sys.exit(1 if _unbalanced(rows) else 0)
 
 
@@ -113,11 +111,8 @@ def _audited(inspector: Inspector, no_batches: bool) -> Partial[AuditResult | Ba
 
 
 def _unbalanced(rows: Sequence[dict[str, Any]]) -> list[str]:
-    return [_audited_name(row) for row in rows if not row["balanced"]]
-
-
-def _audited_name(row: dict[str, Any]) -> str:
-    return f"batch {row['batch']}" if "batch" in row else row["queue"]
+    wrong = (row for row in rows if not row["balanced"])
+    return [f"batch {row['batch']}" if "batch" in row else row["queue"] for row in wrong]
 
 
 def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
@@ -128,36 +123,34 @@ def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
     verdict = f"{checked}, all balanced"
     if wrong:
         verdict = f"NOT balanced: {', '.join(wrong)}"
-    tables = [out.listing(("queue", *_NUMBERS), _NUMBERS, queues, _ledger_cells)]
-    if batches:
-        tables.append(
-            out.listing(("batch", "name", *_JOBS), _JOBS, batches, _batch_cells),
-        )
-    return *tables, out.cell(verdict, "bold red" if wrong else "green")
-
-
-def _batch_cells(item: dict[str, Any]) -> Sequence[Any]:
-    style = "" if item["balanced"] else "bold red"
     return (
-        item["batch"],
-        item["name"],
-        out.count(sum(item["counts"].values())),
-        out.count(sum(item["jobs"].values())),
-        out.count(item["moving"]),
-        out.count(item["failures"]),
-        out.count(item["difference"], style),
-        out.count(item["failures_difference"], style),
+        out.listing(queues, {"queue": "queue", **{f">{name}": _amount(name) for name in _NUMBERS}}),
+        *([out.listing(batches, _batch_columns())] if batches else []),
+        out.cell(verdict, "bold red" if wrong else "green"),
     )
 
 
-def _ledger_cells(item: dict[str, Any]) -> Sequence[Any]:
-    amounts = {**item["ledger"], **item["counts"]}
-    difference = out.count(item["difference"], "" if item["balanced"] else "bold red")
-    return (
-        item["queue"],
-        *(out.count(amounts.get(name, 0)) for name in _NUMBERS[:-1]),
-        difference,
-    )
+def _amount(name: str) -> Callable[[dict[str, Any]], Any]:
+    if name == "difference":
+        return _difference(name)
+    return lambda row: out.count({**row["ledger"], **row["counts"]}.get(name, 0))
+
+
+def _difference(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: out.count(row[name], "" if row["balanced"] else "bold red")
+
+
+def _batch_columns() -> dict[str, Any]:
+    return {
+        "batch": "batch",
+        "name": "name",
+        ">counters": lambda row: out.count(sum(row["counts"].values())),
+        ">jobs": lambda row: out.count(sum(row["jobs"].values())),
+        ">moving": lambda row: out.count(row["moving"]),
+        ">failures": lambda row: out.count(row["failures"]),
+        ">difference": _difference("difference"),
+        ">failures wrong": _difference("failures_difference"),
+    }
 
 
 # -- doctor
@@ -166,7 +159,7 @@ def _ledger_cells(item: dict[str, Any]) -> Sequence[Any]:
 @click.command()
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @on_brokers
-def doctor(target: Target, strict: bool, as_json: bool) -> None:
+def doctor(target: Target, strict: bool) -> None:
     """Look for what is wrong with brokers, rights, consumers and queues; name the remedy.
 
     Exits with 1 for an error, with --strict for a warning too; with 2 if a broker
@@ -184,17 +177,17 @@ def doctor(target: Target, strict: bool, as_json: bool) -> None:
         while spools:  # once, beside the findings of the first broker
             yield spools.pop()
 
-    rows = target.answer(look, as_json, _findings)
+    rows = target.answer(look, _findings)
     bad = {"error", "warning"} if strict else {"error"}
     sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)
 
 
 def _findings(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
     worst_first = sorted(rows, key=lambda row: -list(_SEVERITIES).index(row["severity"]))
-    columns = ("", "check", "what was found", "what to do")
-    return (out.listing(columns, (), worst_first, _finding_cells),)
-
-
-def _finding_cells(item: dict[str, Any]) -> Sequence[Any]:
-    severity = out.cell(item["severity"], _SEVERITIES[item["severity"]])
-    return (severity, item["check"], item["message"], item["remedy"])
+    columns: dict[str, Any] = {
+        "": lambda row: out.cell(row["severity"], _SEVERITIES[row["severity"]]),
+        "check": "check",
+        "what was found": "message",
+        "what to do": "remedy",
+    }
+    return (out.listing(worst_first, columns),)

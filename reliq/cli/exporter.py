@@ -43,9 +43,8 @@ def exporter(
     host: str,
     port: int,
     hosts: tuple[str, ...],
-    all_queues: bool,
-    celery_names: bool,
     priority_order: str | None,
+    **given: bool,
 ) -> None:
     """Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.
 
@@ -70,12 +69,7 @@ def exporter(
     if priority_order is not None:
         options["priority_order"] = priority_order
     registry = CollectorRegistry()
-    collector = Collector(
-        *target.urls,
-        transport_options=options,
-        all_queues=all_queues,
-        celery_names=celery_names,
-    )
+    collector = Collector(*target.urls, transport_options=options, **given)
     registry.register(collector)
     stopped = threading.Event()
 

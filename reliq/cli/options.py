@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ from .completion import batch_ids, queue_names
 from .target import target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -137,27 +138,26 @@ def listening(port: int, host_help: str) -> Callable[[F], F]:
     return add
 
 
-def broker_options(command: F) -> F:
-    """Add what names the brokers; the command gets it as *target*."""
+def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return what adds *options* to a command, which gets what *make* makes of them as *name*."""
+    taken = inspect.signature(make).parameters
 
-    @_url_option
-    @master_option
-    @address_map_option
-    @prefix_option
-    @functools.wraps(command)
-    def wrapper(
-        *args: Any,
-        urls: tuple[str, ...],
-        master_name: str | None,
-        address_map: Mapping[str, str],
-        prefix: str,
-        **given: Any,
-    ) -> Any:
-        return command(*args, target=target_of(urls, prefix, master_name, address_map), **given)
+    def add(command: F) -> F:
+        @functools.wraps(command)
+        def wrapper(*args: Any, **given: Any) -> Any:
+            own = {key: given.pop(key) for key in taken if key in given}
+            return command(*args, **{name: make(**own)}, **given)
 
-    return wrapper  # type: ignore[return-value]
+        found: Any = wrapper
+        for option in reversed(options):
+            found = option(found)
+        return found  # type: ignore[no-any-return]
+
+    return add
 
 
-def on_brokers(command: F) -> F:
-    """Add what names the brokers, and --json; the command gets *target* and *as_json*."""
-    return broker_options(json_option(command))
+_broker_options = (_url_option, master_option, address_map_option, prefix_option)
+broker_options = collected("target", target_of, *_broker_options)
+"""Adds what names the brokers; the command gets it as *target*."""
+on_brokers = collected("target", target_of, *_broker_options, json_option)
+"""Adds --json, too."""

@@ -1,4 +1,4 @@
-"""``reliq queue``: pause, resume, purge, delete and set."""
+"""``reliq queue``: pause, resume, purge, delete and set, and ``reliq peek``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reliq.admin.names import STATES
 from reliq.printable import plain
+from reliq.units import duration
 
 from . import console as out
 from .options import dry_run_option, on_brokers, queue_argument, yes_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
     from reliq.admin import Inspector
 
     from .target import Target
@@ -29,38 +35,38 @@ def queue() -> None:
     """
 
 
-def _set_paused(target: Target, name: str, paused: bool, as_json: bool) -> None:
+def _set_paused(target: Target, name: str, paused: bool) -> None:
     def work(inspector: Inspector) -> dict[str, Any]:
         (inspector.pause if paused else inspector.resume)(name)
         return {"paused": paused}
 
-    target.change(name, work, lambda _: "paused" if paused else "resumed", as_json)
+    target.change("queue", name, work, lambda _: "paused" if paused else "resumed")
 
 
 @queue.command()
 @queue_argument
 @on_brokers
-def pause(target: Target, queue: str, as_json: bool) -> None:
+def pause(target: Target, queue: str) -> None:
     """Let QUEUE accept and keep messages, and give none out until it is resumed.
 
     \b
     Example:
       reliq queue pause orders
     """
-    _set_paused(target, queue, True, as_json)
+    _set_paused(target, queue, True)
 
 
 @queue.command()
 @queue_argument
 @on_brokers
-def resume(target: Target, queue: str, as_json: bool) -> None:
+def resume(target: Target, queue: str) -> None:
     """Let QUEUE give out messages again, and wake its consumers.
 
     \b
     Example:
       reliq queue resume orders
     """
-    _set_paused(target, queue, False, as_json)
+    _set_paused(target, queue, False)
 
 
 @queue.command()
@@ -68,7 +74,7 @@ def resume(target: Target, queue: str, as_json: bool) -> None:
 @dry_run_option
 @yes_option
 @on_brokers
-def purge(target: Target, queue: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def purge(target: Target, queue: str, dry_run: bool, yes: bool) -> None:
     """Remove what waits in QUEUE, ready and delayed, for good; asks first.
 
     What consumers hold and what is dead stays.
@@ -95,7 +101,7 @@ def purge(target: Target, queue: str, dry_run: bool, yes: bool, as_json: bool) -
             number = inspector.purge(queue)
         return {"count": number, "dry_run": dry_run}
 
-    target.change(queue, work, out.counted("removed"), as_json)
+    target.change("queue", queue, work, out.counted("removed"))
 
 
 @queue.command()
@@ -104,9 +110,7 @@ def purge(target: Target, queue: str, dry_run: bool, yes: bool, as_json: bool) -
 @click.option("--if-unused", is_flag=True, help="Only if nobody consumes from it.")
 @yes_option
 @on_brokers
-def delete(
-    target: Target, queue: str, if_empty: bool, if_unused: bool, yes: bool, as_json: bool
-) -> None:
+def delete(target: Target, queue: str, if_empty: bool, if_unused: bool, yes: bool) -> None:
     """Delete QUEUE, its bindings and everything in it, dead letters too; asks first.
 
     \b
@@ -126,7 +130,7 @@ def delete(
         )
         return {"count": inspector.delete(queue, if_empty=if_empty, if_unused=if_unused)}
 
-    target.change(queue, work, lambda row: f"deleted, {row['count']} messages waited", as_json)
+    target.change("queue", queue, work, lambda row: f"deleted, {row['count']} messages waited")
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -144,9 +148,7 @@ def _setting(text: str) -> tuple[str, Any]:
 @click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option("--partitions", type=int, help="Divide it into so many; the same as partitions=N.")
 @on_brokers
-def set_(
-    target: Target, queue: str, settings: tuple[str, ...], partitions: int | None, as_json: bool
-) -> None:
+def set_(target: Target, queue: str, settings: tuple[str, ...], partitions: int | None) -> None:
     """Change settings of QUEUE while it is in use, or show those that hold.
 
     x-delivery-limit, x-max-length, x-message-ttl, x-overflow, x-partitions and
@@ -174,4 +176,68 @@ def set_(
         held = (f"{name}={plain(value)}" for name, value in row["settings"].items())
         return " ".join(held) or "no settings"
 
-    target.change(queue, work, said, as_json)
+    target.change("queue", queue, work, said)
+
+
+def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
+    """Return messages of one state as a table."""
+    special: dict[str, dict[str, Any]] = {
+        "ready": {},
+        "delayed": {"due in": lambda row: duration(max(row["due_ms"] - _now_ms(row), 0) / 1000)},
+        "unacked": {">lease": _lease, "consumer": "consumer"},
+        "dead": {
+            "died": lambda row: f"{duration(max(_now_ms(row) - row['died_ms'], 0) / 1000)} ago",
+            "reason": "reason",
+            "consumer": "consumer",
+            "error": "error",
+        },
+    }
+    columns: dict[str, Any] = {
+        "tag": "tag",
+        ">age": lambda row: duration(row["age_s"]),
+        "task": lambda row: row["task"] or "-",
+        "id": lambda row: row["id"] or "-",
+        "args": _arguments,
+        ">count": lambda row: out.count(row["count"]),
+    }
+    return out.listing(rows, {**columns, **special[state]})
+
+
+def _now_ms(row: dict[str, Any]) -> float:
+    return float(row["published_ms"] + row["age_s"] * 1000)
+
+
+def _lease(row: dict[str, Any]) -> str:
+    until = row["lease_until_ms"]
+    return duration(None if until is None else max(until - _now_ms(row), 0) / 1000)
+
+
+def _arguments(row: dict[str, Any]) -> str:
+    args, kwargs = row["args"], row["kwargs"]
+    if args is None:
+        return row["body"] or "-"
+    return args if kwargs in {None, "{}"} else f"{args} {kwargs}"
+
+
+@click.command()
+@queue_argument
+@click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="How many to pass over.")
+@on_brokers
+def peek(target: Target, queue: str, state: str, limit: int, skip: int) -> None:
+    """Show messages of QUEUE without taking them.
+
+    Bodies are not deserialised: arguments are shown as Celery wrote them for people
+    (argsrepr), a body only where it is JSON or text, as it stands there.
+
+    \b
+    Examples:
+      reliq peek orders
+      reliq peek orders --state unacked --limit 5
+      reliq peek orders --state delayed --json
+    """
+    target.answer(
+        lambda inspector: inspector.peek(queue, state, limit, skip),
+        lambda rows: (message_table(rows, state), f"{len(rows)} {state} message(s) of {queue}"),
+    )

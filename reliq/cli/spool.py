@@ -13,7 +13,7 @@ from reliq.spool.journal import JOURNALS
 from reliq.units import duration, size
 
 from . import console as out
-from .options import broker_options, json_option
+from .options import json_option, on_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,24 +44,25 @@ def spool_status(path: str, as_json: bool) -> None:
 
 
 def _shown(found: dict[str, Any]) -> Sequence[Any]:
-    columns = ("exchange", "routing key", "publishes", "oldest")
-    rows = out.listing(columns, columns[2:], found["routes"], _cells)
+    rows = out.listing(
+        found["routes"],
+        {
+            "exchange": "exchange",
+            "routing key": "routing_key",
+            ">publishes": lambda row: out.count(row["publishes"]),
+            ">oldest": lambda row: duration(row["oldest_s"]),
+        },
+    )
     line = (
         "{publishes} publishes, {size}; so far {expired} expired, {doubtful} perhaps stored twice"
     )
     return rows, line.format(**found, size=size(found["bytes"]))
 
 
-def _cells(item: dict[str, Any]) -> Sequence[Any]:
-    *route, number, oldest_s = item.values()
-    return (*route, out.count(number), duration(oldest_s))
-
-
 @spool.command("forward")
 @click.argument("path")
-@broker_options
-@json_option
-def spool_forward(path: str, target: Target, as_json: bool) -> None:
+@on_brokers
+def spool_forward(path: str, target: Target) -> None:
     """Forward what waits in the spool at PATH to a broker, each message once.
 
     Repeatable: a command that was cut off, or another forwarder, does no harm.
@@ -76,7 +77,7 @@ def spool_forward(path: str, target: Target, as_json: bool) -> None:
         total = transports.forward(journal, connection.transport)
     found = {"forwarded": total, "left": journal.holds}
     words = "{forwarded} forwarded, {left} wait in the spool"
-    out.answer(found, as_json, lambda found: [words.format(**found)])
+    out.answer(found, target.as_json, lambda found: [words.format(**found)])
 
 
 def examine(url: str) -> admin.Finding:

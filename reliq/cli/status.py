@@ -1,7 +1,8 @@
-"""``reliq status``: every queue, and the brokers they are on."""
+"""``reliq status``, and ``reliq top``, which is the status live: every queue and its broker."""
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict
 from itertools import count as counting
@@ -13,6 +14,7 @@ from reliq import admin
 from reliq.units import duration, size
 
 from . import console as out
+from .endings import Refused
 from .options import Number, on_brokers
 
 if TYPE_CHECKING:
@@ -86,12 +88,22 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
             out.count(item["clients"]),
             out.cell(duration(item["uptime_s"])),
         )
-    columns = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest", "in/s")
     queues = out.listing(
-        (*columns, "out/s", "paused"),
-        {*columns[1:], "out/s"},
         data["queues"],
-        _queue_cells,
+        {
+            "queue": _queue_name,
+            ">ready": lambda row: out.count(row["ready"]),
+            ">delayed": lambda row: out.count(row["delayed"]),
+            ">unacked": lambda row: out.count(row["unacked"]),
+            ">dead": lambda row: out.count(row["dead"], "red"),
+            ">consumers": _consumers,
+            ">oldest": lambda row: duration(row["oldest_age_s"]),
+            ">in/s": lambda row: out.rate(row["rate_in"]),
+            ">out/s": lambda row: out.rate(row["rate_out"]),
+            "paused": lambda row: (
+                out.cell("PAUSED", "bold yellow") if row["paused"] else out.cell("no", "dim")
+            ),
+        },
     )
     if not data["untold"]:
         return (brokers, queues)
@@ -100,14 +112,13 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
 
 def untold_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the queues that no node tells of."""
-    return out.listing(("node", "queues not told", "why"), (), rows, _untold_cells)
-
-
-def _untold_cells(item: dict[str, Any]) -> Sequence[Any]:
-    return (
-        out.cell(item["node"] or "none", "bold red"),
-        ", ".join(item["queues"]) or "not known",
-        item["error"],
+    return out.listing(
+        rows,
+        {
+            "node": lambda row: out.cell(row["node"] or "none", "bold red"),
+            "queues not told": lambda row: ", ".join(row["queues"]) or "not known",
+            "why": "error",
+        },
     )
 
 
@@ -116,24 +127,16 @@ def _is_wrong(role: str) -> bool:
     return role == "replica" or role.endswith(" answer")
 
 
-def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
-    deserted = item["ready"] and not item["consumers"]
-    name: Any = item["queue"]
-    if item["partitions_untold"]:
-        note = f"{name} (without {item['partitions_untold']} of {item['partitions']} partitions)"
-        name = out.cell(note, "yellow")
-    return (
-        name,
-        out.count(item["ready"]),
-        out.count(item["delayed"]),
-        out.count(item["unacked"]),
-        out.count(item["dead"], "red"),
-        out.cell("0", "bold yellow") if deserted else out.count(item["consumers"]),
-        duration(item["oldest_age_s"]),
-        out.rate(item["rate_in"]),
-        out.rate(item["rate_out"]),
-        out.cell("PAUSED", "bold yellow") if item["paused"] else out.cell("no", "dim"),
-    )
+def _queue_name(row: dict[str, Any]) -> Any:
+    name, lost = row["queue"], row["partitions_untold"]
+    if not lost:
+        return name
+    return out.cell(f"{name} (without {lost} of {row['partitions']} partitions)", "yellow")
+
+
+def _consumers(row: dict[str, Any]) -> Any:
+    deserted = row["ready"] and not row["consumers"]
+    return out.cell("0", "bold yellow") if deserted else out.count(row["consumers"])
 
 
 @click.command()
@@ -145,7 +148,7 @@ def _queue_cells(item: dict[str, Any]) -> Sequence[Any]:
     help="Seconds over which the rates are measured; 0: no rates, at once.",
 )
 @on_brokers
-def status(target: Target, interval: float, as_json: bool) -> None:
+def status(target: Target, interval: float) -> None:
     """Show every queue, and the brokers they are on.
 
     Ready, delayed, unacked and dead messages, consumers, the age of the oldest ready
@@ -161,5 +164,52 @@ def status(target: Target, interval: float, as_json: bool) -> None:
     for found in looks(target, interval, 2 if interval else 1):
         if not found.found:
             break
-    out.answer(status_data(found), as_json, status_tables)
+    out.answer(status_data(found), target.as_json, status_tables)
     found.complain(item for report in found.found for item in report.untold)
+
+
+def screen(data: dict[str, Any], interval: float) -> Any:
+    """Return one look as it fills the terminal."""
+    away = [item["error"] for item in data["brokers"] if not item["reachable"]]
+    head = out.Text(
+        f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C ends it"
+    )
+    return out.Group(head, *status_tables(data), *(out.Text(error, "bold red") for error in away))
+
+
+@click.command()
+@click.option(
+    "--interval",
+    type=Number(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many looks.")
+@on_brokers
+def top(target: Target, interval: float, count: int | None) -> None:
+    """Show the status again and again; Ctrl-C ends it.
+
+    A broker that does not answer is shown so, and asked again. With --json each look
+    is one line, for whoever reads a pipe.
+
+    \b
+    Examples:
+      reliq top
+      reliq top --interval 0.5
+      reliq top --json --count 3 --interval 10
+    """
+    screens = map(status_data, looks(target, interval, count))
+    try:
+        if target.as_json:
+            for data in screens:
+                click.echo(json.dumps(data, default=str))
+            return
+        console = out.Console(highlight=False)
+        if not console.is_terminal:
+            raise Refused("top needs a terminal: use --json here, or reliq status")
+        with out.Live(console=console, screen=True, auto_refresh=False) as live:
+            for data in screens:
+                live.update(screen(data, interval), refresh=True)
+    except KeyboardInterrupt:
+        return  # that is how one leaves it

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console, Group  # noqa: F401 - used from here, as all of these
 from rich.live import Live  # noqa: F401
-from rich.pretty import Pretty  # noqa: F401
+from rich.pretty import Pretty
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from reliq.printable import jsonable, plain
+from reliq.units import per_second
 
 from .endings import INTERRUPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -40,8 +41,7 @@ def rate(number: float | None) -> Text:
     """Return messages a second."""
     if number is None:
         return Text("-", style="dim")
-    text = f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"  # noqa: PLR2004
-    return Text(text, style="dim" if number == 0 else "")
+    return Text(per_second(number), style="dim" if number == 0 else "")
 
 
 def table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
@@ -55,17 +55,29 @@ def table(*columns: str, right: Iterable[str] = (), title: str | None = None) ->
 
 
 def listing(
-    columns: Sequence[str],
-    right: Iterable[str],
-    rows: Sequence[dict[str, Any]],
-    cells: Callable[[dict[str, Any]], Sequence[Any]],
+    rows: Sequence[dict[str, Any]], columns: Mapping[str, str | Callable[[dict[str, Any]], Any]]
 ) -> Table:
-    """Return a table of rows, each of some broker, which is shown where there are several."""
-    several = len({row["broker"] for row in rows}) > 1
-    made = table(*(["broker"] if several else []), *columns, right=right)
+    """Return a table of rows, each of some broker, which is shown where there are several.
+
+    columns: title -> the name of a value, or what makes one of a row; a title after ">" is of
+    numbers.
+    """
+    if len({row.get("broker") for row in rows}) > 1:
+        columns = {"broker": "broker", **columns}
+    names = [name.removeprefix(">") for name in columns]
+    made = table(*names, right=[name[1:] for name in columns if name.startswith(">")])
     for row in rows:
-        shown = (*([row["broker"]] if several else []), *cells(row))
-        made.add_row(*(item if isinstance(item, Text) else cell(item) for item in shown))
+        values = (row[of] if isinstance(of, str) else of(row) for of in columns.values())
+        made.add_row(*(item if isinstance(item, Text) else cell(item) for item in values))
+    return made
+
+
+def fields(values: Mapping[str, Any]) -> Table:
+    """Return a table of names and values."""
+    made = table("field", "value")
+    for name, value in values.items():
+        nested = isinstance(value, dict)
+        made.add_row(cell(name), Pretty(jsonable(value)) if nested else cell(value))
     return made
 
 

@@ -34,6 +34,8 @@ class Target:
     options: Mapping[str, Any] = field(default_factory=dict)
     spools: tuple[str, ...] = ()
     """Those of the URLs that are journals of publishers, and no brokers."""
+    as_json: bool = False
+    """Whether what is found is printed as JSON."""
 
     def inspect(self, url: str) -> Inspector:
         """Connect to one of them; raises ReliqError."""
@@ -51,7 +53,7 @@ class Target:
                 with self.inspect(url) as inspector:
                     found.append(look(inspector))
             except ReliqError as error:  # noqa: PERF203 - one of few brokers
-                failures.append((name_of(url), again(error)))
+                failures.append((without_password(url), again(error)))
         if found:
             failures = [item for item in failures if not isinstance(item[1], NotFound)]
         return Gathered(found, failures)
@@ -59,7 +61,6 @@ class Target:
     def answer(
         self,
         find: Callable[[Inspector], Iterable[Any]],
-        as_json: bool,
         shown: Callable[[list[dict[str, Any]]], Iterable[Any]],
     ) -> list[dict[str, Any]]:
         """Print what *find* says of each broker, as JSON or as *shown* has it; return its rows.
@@ -76,22 +77,21 @@ class Target:
 
         found = self.gather(look)
         rows = [row for part in found.require_some() for row in part]
-        out.answer(rows, as_json, shown)
+        out.answer(rows, self.as_json, shown)
         found.complain(unreachable)
         return rows
 
     def change(
         self,
-        queue: str,
+        kind: str,
+        name: str,
         work: Callable[[Inspector], dict[str, Any]],
         said: Callable[[dict[str, Any]], str],
-        as_json: bool,
     ) -> None:
-        """Do *work* to *queue* at each broker that has it, and print a line about each."""
+        """Do *work* to the *kind* of *name* at each broker that has it; print a line about each."""
         self.answer(
-            lambda inspector: [{"queue": queue, **work(inspector)}],
-            as_json,
-            lambda rows: [f"{queue} at {row['broker']}: {said(row)}" for row in rows],
+            lambda inspector: [{kind: name, **work(inspector)}],
+            lambda rows: [f"{name} at {row['broker']}: {said(row)}" for row in rows],
         )
 
 
@@ -116,11 +116,6 @@ class Gathered(Generic[T]):
         said = [*(str(error) for _, error in self.failures), *map(str, unreachable)]
         if said:
             raise Refused("\n".join(said))
-
-
-def name_of(url: str) -> str:
-    """Return a URL, or the URLs of a group of Sentinels, as they may be shown."""
-    return without_password(url)
 
 
 _GROUPED = frozenset({"reliq-sentinel", "reliq-cluster"})
@@ -152,33 +147,28 @@ def target_of(
     prefix: str,
     master_name: str | None,
     address_map: Mapping[str, str] | None,
+    as_json: bool = False,
 ) -> Target:
     """Return the brokers of the current command; raises UsageError where none is named."""
     context = click.get_current_context()
     application = context.find_object(Application)
     from_environment = context.get_parameter_source("urls") is ParameterSource.ENVIRONMENT
-    said = {
-        "global_keyprefix": prefix,
-        "master_name": master_name,
-        "address_map": address_map,
-    }
-    given = {name: value for name, value in said.items() if value}
+    said = {"global_keyprefix": prefix, "master_name": master_name, "address_map": address_map}
+    given: dict[str, Any] = {name: value for name, value in said.items() if value}
     if application is not None:
         its_urls, its_options = application.brokers()
         # A list of Celery's is one text: it may name several nodes of one broker.
         its_own = not urls or from_environment
         chosen = split_urls((";".join(its_urls),) if its_own else urls)
-        return _parted(chosen, {**its_options, **given})
-    if not urls:
+        given = {**its_options, **given}
+    elif not urls:
         raise click.UsageError("Missing option '--url' (env var: 'RELIQ_URL').")
-    if from_environment:  # click has split it where there was a space
-        urls = (";".join(url.rstrip(";") for url in urls),)
-    return _parted(split_urls(urls), given)
-
-
-def _parted(urls: tuple[str, ...], options: Mapping[str, Any]) -> Target:
-    spools = tuple(url for url in urls if is_spool(url))
-    brokers = tuple(url for url in urls if url not in spools)
+    else:
+        if from_environment:  # click has split it where there was a space
+            urls = (";".join(url.rstrip(";") for url in urls),)
+        chosen = split_urls(urls)
+    spools = tuple(url for url in chosen if is_spool(url))
+    brokers = tuple(url for url in chosen if url not in spools)
     if not brokers:
         raise click.UsageError("a spool is no broker: reliq spool status PATH shows what is in it")
-    return Target(brokers, options, spools)
+    return Target(brokers, given, spools, as_json)

@@ -16,9 +16,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from reliq.hosts import is_loopback
 from reliq.web import app
-from reliq.web.access import LOOPBACK_ONLY
-from reliq.web.passwords import hashed
-from reliq.web.seldom import Seldom
+from reliq.web.access import LOOPBACK_ONLY, Seldom
+from reliq.web.users import hashed
 
 from .endings import Refused
 
@@ -100,13 +99,12 @@ def serve(
 ) -> None:
     """Serve the pages until SIGTERM or Ctrl-C; raises ConfigurationError, and Refused."""
     application = app(*urls, transport_options=options, **given)
-    if not (application.has_credentials or is_loopback(host)):
+    settings = application.site.settings
+    if not (settings.has_credentials or is_loopback(host)):
         raise Refused(f"--host {host}: {LOOPBACK_ONLY}")
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
-    click.echo(
-        f"serving reliq on http://{shown}:{listening.getsockname()[1]}{application.root_path}/"
-    )
+    click.echo(f"serving reliq on http://{shown}:{listening.getsockname()[1]}{settings.root_path}/")
     # A header that names the peer is believed by nobody but who was told to.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files != resource.RLIM_INFINITY:  # the rest is for brokers, and for those not counted yet

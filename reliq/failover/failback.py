@@ -23,7 +23,7 @@ from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
 from ..store.nodes import goes_on
 from ..store.values import ignore_result
-from ..transfer.between_brokers import move_queue
+from ..transfer.numbered import move_queue
 from .brokers import BROKERS, JITTER, without_password
 
 if TYPE_CHECKING:

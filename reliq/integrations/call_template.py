@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..message.envelope import Differing
 from .collecting import Content, Prepared
 from .middleware.chain import PublishContext, chain_of
-from .middleware.publish import apply_publish
+from .middleware.install import apply_publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -22,7 +22,7 @@ from kombu.exceptions import EncodeError, OperationalError
 from ..errors import ConfigurationError
 from .call_template import FILLED_IN, CallTemplate, task_ids
 from .middleware.chain import chain_of
-from .middleware.publish import holding, inner
+from .middleware.install import holding, inner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from ..admin.batches import looked
-from ..admin.partitions import WHOLE, coverage, merged_measures
+from ..admin.partitions import WHOLE, coverage, for_each_queue, merged_measures
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
 from ..forks import OwnLock
@@ -22,8 +22,7 @@ from ..options import parse
 from ..spool import is_spool
 from ..spool.journal import JOURNALS
 from ..store.limits import HIGHEST_RANK
-from .batches import Names
-from .families import Families, Seen, spool_gauges
+from .families import Families, Names, Seen, spool_gauges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -99,8 +98,7 @@ class _Broker:
         self._ascending = parse(options).priority_order == "ascending"
         self._all_queues = all_queues
         self._well = True
-        self._told_blind = False
-        self._told_no_batches = False
+        self._warned: set[str] = set()
         self._names = Names()
         # A series that ends while its queue lives looks like one that was never there.
         self._seen: dict[str, set[int]] = {}
@@ -111,15 +109,13 @@ class _Broker:
         began = perf_counter()
         with self._lock:
             try:
-                told = self._store.told()
-                each = self._store.measure(told.queues)
-                parts = coverage(told, [measure.status for measure in each])
-                measures = merged_measures(each)
-                if told.untold and not measures:
-                    raise BrokerUnavailable("; ".join(map(str, told.untold)))
+                each = for_each_queue(self._store, None, self._store.measure)
+                parts, measures, lost = coverage(each), merged_measures(each), each.unreachable
+                if not measures:
+                    each.whole()
                 # After that: what was acknowledged meanwhile is told before its ack.
-                consumers = self._consumers(partial=bool(told.untold))
-                if told.complete:  # else the node is lost that has the list of batches, too
+                consumers = self._consumers(partial=bool(lost))
+                if each.complete:  # else the node is lost that has the list of batches, too
                     self._add_batches(families)
             except ReliqError as exc:
                 if self._well:
@@ -128,11 +124,11 @@ class _Broker:
                 families.up.add_metric([name], 0)
                 self._add_nodes(families)
                 return
-            if self._well and told.untold:
-                text = "; ".join(map(str, told.untold))
+            if self._well and lost:
+                text = "; ".join(map(str, lost))
                 logger.warning("metrics: %s: %s; said once, until all can be read", name, text)
-            self._well = not told.untold
-            self._add_nodes(families, told.untold)
+            self._well = not lost
+            self._add_nodes(families, lost)
             kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
             ready = {m.status.name: self._by_priority(m) for m in kept}
             self._seen = {queue: set(found) for queue, found in ready.items()}
@@ -161,11 +157,9 @@ class _Broker:
             records = looked(self._store)
             now_ms = self._store.now_ms() if records.found else 0
         except BrokerRefused as exc:
-            if not self._told_no_batches:
-                logger.warning("metrics: %s; there are no series of batches; said once", exc)
-            self._told_no_batches = True
+            self._warn_once("there are no series of batches", exc)
             return
-        families.batches.add(self._store.broker, records, self._names, now_ms)
+        families.add_batches(self._store.broker, records, self._names, now_ms)
 
     def _consumers(self, *, partial: bool) -> list[Consumer] | None:
         """Return who consumes; None where this user may not ask.
@@ -179,14 +173,17 @@ class _Broker:
                 raise
             return None
         except BrokerRefused as exc:
-            if not self._told_blind:
-                logger.warning(
-                    "metrics: %s; there is no reliq_acked_tasks_running, nor what else is known "
-                    "of workers: give this user the rule of `reliq acl exporter`; said once",
-                    exc,
-                )
-            self._told_blind = True
+            self._warn_once(
+                "there is no reliq_acked_tasks_running, nor what else is known of workers: give "
+                "this user the rule of `reliq acl exporter`",
+                exc,
+            )
             return None
+
+    def _warn_once(self, text: str, error: BrokerRefused) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("metrics: %s; %s; said once", error, text)
 
     def _by_priority(self, measure: Measure) -> dict[int, int]:
         found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)

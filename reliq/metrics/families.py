@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,14 @@ from .._version import __version__
 from ..admin.audit import audit
 from ..admin.names import REASONS
 from ..printable import plain
-from .batches import BatchFamilies
+from ..store.jobs import STAGES, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
+    from ..admin.batches import Records
     from ..store.inspection import Consumer, Measure, Node
 
 _QUEUE = ("broker", "queue")
@@ -88,6 +90,29 @@ PARTITIONS = (
     "Of a divided queue: how many of its partitions could not be read.",
 )
 
+OTHERS = "(others)"
+"""The label of all batches whose names have no series of their own."""
+
+# Whoever puts a date into the name of each batch makes no series for each.
+_MOST_NAMES = 50
+_MOST_LABEL = 100
+
+_BATCHES = {
+    "batches": ("reliq_batches", "Batches of jobs that are kept.", ("name", "stage")),
+    "jobs": ("reliq_batch_jobs", "Jobs of the batches that are kept.", ("name", "state")),
+    "oldest": (
+        "reliq_batch_oldest_age_seconds",
+        "Since the oldest batch that has not ended was opened; 0 where all have.",
+        ("name",),
+    ),
+    "untold": ("reliq_batches_untold", "Batches that could not be read.", ()),
+    "more": (
+        "reliq_batches_more",
+        "1 while there are more batches than a scrape reads: those opened last are told of.",
+        (),
+    ),
+}
+
 # The names, labels and descriptions of celery-exporter, for dashboards that were made for it.
 _CELERY = {
     "length": ("celery_queue_length", "The number of message in broker queue."),
@@ -141,21 +166,26 @@ class Seen:
         return found
 
 
+def _families(
+    table: Mapping[str, tuple[str, str]], labels: Sequence[str], kind: Any = GaugeMetricFamily
+) -> dict[str, Any]:
+    return {key: kind(name, text, labels=labels) for key, (name, text) in table.items()}
+
+
 class Families:
     """The metrics of one scrape."""
 
     def __init__(self, celery_names: bool) -> None:
-        self.build = GaugeMetricFamily(
+        gauge = GaugeMetricFamily
+        self.build = gauge(
             "reliq_build_info", "The version of reliq that collects.", labels=["version"]
         )
         self.build.add_metric([__version__], 1)
-        self.up = GaugeMetricFamily(
-            "reliq_up", "1 where the broker answered this scrape.", labels=["broker"]
-        )
-        self.seconds = GaugeMetricFamily(
+        self.up = gauge("reliq_up", "1 where the broker answered this scrape.", labels=["broker"])
+        self.seconds = gauge(
             "reliq_scrape_duration_seconds", "What asking the broker took.", labels=["broker"]
         )
-        self.ready = GaugeMetricFamily(
+        self.ready = gauge(
             "reliq_messages_ready",
             "Messages that wait for a consumer.",
             labels=[*_QUEUE, "priority"],
@@ -165,25 +195,15 @@ class Families:
             "Messages that became dead letters.",
             labels=[*_QUEUE, "reason"],
         )
-        self.counters = {
-            key: CounterMetricFamily(name, text, labels=_QUEUE)
-            for key, (name, text) in _COUNTERS.items()
+        self.counters = _families(_COUNTERS, _QUEUE, CounterMetricFamily)
+        self.gauges = _families(_GAUGES, _QUEUE)
+        self.nodes = _families(NODES, ("broker", "node"))
+        self.partitions = gauge(*PARTITIONS, labels=_QUEUE)
+        self.batches = {
+            key: gauge(name, text, labels=("broker", *labels))
+            for key, (name, text, labels) in _BATCHES.items()
         }
-        self.gauges = {
-            key: GaugeMetricFamily(name, text, labels=_QUEUE)
-            for key, (name, text) in _GAUGES.items()
-        }
-        self.nodes = {
-            key: GaugeMetricFamily(name, text, labels=["broker", "node"])
-            for key, (name, text) in NODES.items()
-        }
-        self.partitions = GaugeMetricFamily(*PARTITIONS, labels=_QUEUE)
-        self.batches = BatchFamilies()
-        self.celery = {
-            key: GaugeMetricFamily(name, text, labels=["queue_name"])
-            for key, (name, text) in _CELERY.items()
-            if celery_names
-        }
+        self.celery = _families(_CELERY if celery_names else {}, ("queue_name",))
         # One series for each name, whichever brokers have a queue of that name.
         self._sums: dict[str, dict[str, int]] = {key: {} for key in self.celery}
 
@@ -195,8 +215,8 @@ class Families:
         first = [self.build, self.up, self.seconds, self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
         cluster = (*self.nodes.values(), self.partitions)
-        some = (family for family in cluster if family.samples)
-        return [*first, *some, *rest, *self.batches.all()]
+        some = [family for family in cluster if family.samples]
+        return [*first, *some, *rest, *(item for item in self.batches.values() if item.samples)]
 
     def add_node(self, broker: str, node: Node, untold: int) -> None:
         """Add one node of a broker that consists of several; *untold*: queues not read."""
@@ -244,6 +264,31 @@ class Families:
         for key, found in theirs.items():
             self._sums[key][name] = self._sums[key].get(name, 0) + found
 
+    def add_batches(self, broker: str, records: Records, names: Names, now_ms: int) -> None:
+        """Add the batches of one broker."""
+        if any(not item.batches for item in records.untold):
+            return  # it is not known which there are
+        add = {key: family.add_metric for key, family in self.batches.items()}
+        labels = names.labels(record.name for record in records.found)
+        # Several long names may have one label.
+        batches = {label: Counter[str]() for label in labels.values()}
+        jobs = {label: Counter[str]() for label in labels.values()}
+        oldest = dict.fromkeys(labels.values(), now_ms)
+        for record in records.found:
+            label = labels[record.name]
+            batches[label][record.stage] += 1
+            jobs[label].update(record.counts)
+            if not record.ended_ms:
+                oldest[label] = min(oldest[label], record.created_ms)
+        for label, created_ms in oldest.items():
+            for stage in STAGES:
+                add["batches"]([broker, label, stage], batches[label][stage])
+            for state in STATES:
+                add["jobs"]([broker, label, state], jobs[label][state])
+            add["oldest"]([broker, label], max(now_ms - created_ms, 0) / 1000)
+        add["untold"]([broker], sum(len(item.batches) for item in records.untold))
+        add["more"]([broker], int(records.more))
+
     def _add_counters(self, labels: list[str], ledger: Mapping[str, int]) -> None:
         for key, counter in self.counters.items():
             count = ledger.get(key, 0)
@@ -263,8 +308,23 @@ class Families:
 
 def spool_gauges(found: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
     """Return the metrics of spools, of each what its journal says."""
-    for key, (name, text) in SPOOLS.items():
-        gauge = GaugeMetricFamily(name, text, labels=["spool"])
+    for key, gauge in _families(SPOOLS, ("spool",)).items():
         for status in found:
             gauge.add_metric([status["spool"]], status[key])
         yield gauge
+
+
+class Names:
+    """Which names of one broker's batches have series: a name keeps its own while it is used."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+
+    def labels(self, used: Iterable[str]) -> dict[str, str]:
+        """Return the label of each name that is used."""
+        names = list(dict.fromkeys(used))
+        self._kept = {name: self._kept[name] for name in names if name in self._kept}
+        for name in names:
+            if name not in self._kept and len(self._kept) < _MOST_NAMES:
+                self._kept[name] = plain(name)[:_MOST_LABEL]
+        return {name: self._kept.get(name, OTHERS) for name in names}

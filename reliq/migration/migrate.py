@@ -1,6 +1,6 @@
 """Migration: messages from Kombu's Redis transport to reliq, and back, each stored once.
 
-The same three steps as in transfer/between_brokers.py, each atomic and each safe to repeat:
+The same three steps as in transfer/numbered.py, each atomic and each safe to repeat:
 taken out of the source under a number, into a place where only this move finds it again;
 stored in the target, which knows the number by then; forgotten at the source. In this
 order, because a message that is in two places can be told apart by its number, and one that
@@ -26,8 +26,8 @@ from ..options import parse
 from ..store.limits import MOVED_AT_ONCE
 from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, Lease
-from .bindings import bind_in_reliq, kombu_bindings_of, of_durable_queue, queues_of
 from .convert import to_foreign, to_move
+from .kombu_messages import bind_in_reliq, kombu_bindings_of, of_durable_queue, queues_of
 from .kombu_url import connect_kombu, is_kombu
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import logging
 import os
 from collections import Counter
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from ..hosts import is_loopback, is_of_this_machine
-from .networks import networks
-from .passwords import fits, hashed
-from .seldom import Seldom
-from .users import User
+from .settings import networks
+from .users import User, fits, hashed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,13 +57,6 @@ class Refused(NamedTuple):
     status: int
     text: str
     headers: dict[str, str]
-
-
-class Access(Protocol):
-    """Finds out who asks."""
-
-    async def who(self, asked: HTTPConnection) -> User | Refused:
-        """Return the user, or why there is none."""
 
 
 def access_of(settings: Settings) -> Access:
@@ -201,3 +194,25 @@ class ProxyHeader:
         # A socket that listens to both kinds names those of the one in the other.
         address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in self._proxies)
+
+
+logger = logging.getLogger("reliq")
+
+
+class Seldom:
+    """Writes at most one line in *every_s*, with how many were left out before it."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s, self._at, self._left_out = every_s, float("-inf"), 0
+
+    def warn(self, text: str, *values: object) -> None:
+        """Write a line, or leave it out."""
+        if monotonic() - self._at < self._every_s:
+            self._left_out += 1
+            return
+        logger.warning("web: %s; %d like it were left out before", text % values, self._left_out)
+        self._at, self._left_out = monotonic(), 0
+
+
+Access: TypeAlias = "Passwords | ProxyHeader | ThisMachine"
+"""Finds out who asks."""

@@ -1,25 +1,38 @@
-"""The log of actions: who has changed what, when, and what came of it."""
+"""The log of actions, and those that take their time: each in a thread, step by step."""
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
+import threading
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count, islice
-from time import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, time
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, ReliqError
 from ..forks import OwnLock
 from ..printable import plain
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+    from ..admin import Inspector
+    from .brokers import Broker
+
+    Steps: TypeAlias = Callable[[Inspector], Iterator[int]]
 
 logger = logging.getLogger("reliq")
 
-_KEPT = 1000
+_ENTRIES_KEPT = 1000
+_KEPT = 200
+_FILES_KEPT = 5
+_MOST_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,7 @@ class ActionLog:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._entries: deque[Entry] = deque(maxlen=_KEPT)
+        self._entries: deque[Entry] = deque(maxlen=_ENTRIES_KEPT)
         self._numbers = count(1)
         if path is not None:
             try:
@@ -103,3 +116,141 @@ class ActionLog:
     def __len__(self) -> int:
         """Return how many are kept."""
         return len(self._entries)
+
+
+State: TypeAlias = Literal["running", "done", "stopped", "failed"]
+
+
+class BusyError(Exception):
+    """As many operations run as may."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation, as it is now: changed by its own thread alone."""
+
+    user: str
+    action: str
+    broker: str
+    target: str
+    total: int
+    """How many messages it was about when it began, as far as they were counted."""
+    back: str
+    """The page from which it was asked for."""
+    file: str = ""
+    """What it writes, to be fetched when it is done; "" for nothing."""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    done: int = 0
+    state: State = "running"
+    error: str = ""
+    stopped: bool = False
+    """Whether it is to end after the step that it is at."""
+    began: float = field(default_factory=monotonic)
+    ended: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running, or ran."""
+        return (self.ended or monotonic()) - self.began
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, from 0 to 1."""
+        if self.state == "done":
+            return 1.0
+        return min(self.done / self.total, 1.0) if self.total else 0.0
+
+
+class Operations:
+    """The operations of this process. Thread-safe.
+
+    One that is cut off with the process has lost and doubled nothing: it is begun again.
+    """
+
+    _lock = OwnLock()
+
+    def __init__(self, log: ActionLog) -> None:
+        self._log = log
+        self._operations: dict[str, Operation] = {}
+        self._folder: TemporaryDirectory[str] | None = None
+
+    def new_file(self) -> str:
+        """Return the name of a file for an operation to write; it ends with the process."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="reliq-web-")
+            return str(Path(self._folder.name) / secrets.token_hex(8))
+
+    def begin(self, made: Operation, broker: Broker, steps: Steps) -> None:
+        """Begin to take *steps*, each of which says how many messages it was about.
+
+        Raises BusyError.
+        """
+        with self._lock:
+            # Viewers export: they take no place from who has to change something.
+            running = sum(
+                item.state == "running" and bool(item.file) == bool(made.file)
+                for item in self._operations.values()
+            )
+            if running >= _MOST_AT_ONCE:
+                raise BusyError
+            self._operations[made.id] = made
+            self._forget_old()
+        self._note(made, f"begun: {made.total}")
+        run = partial(self._run, made, broker, steps)
+        threading.Thread(target=run, name="reliq-web-operation", daemon=True).start()
+
+    def _note(self, made: Operation, outcome: str, *, failed: bool = False) -> None:
+        given = made.user, made.action, made.broker, made.target, outcome
+        self._log.note(*given, failed=failed)
+
+    def _forget_old(self) -> None:
+        ended = [item for item in self._operations.values() if item.state != "running"]
+        for item in ended[: max(len(ended) - _KEPT, 0)]:
+            del self._operations[item.id]
+        files = [item for item in ended if item.file]
+        for item in files[: max(len(files) - _FILES_KEPT, 0)]:
+            Path(item.file).unlink(missing_ok=True)
+
+    def _run(self, made: Operation, broker: Broker, steps: Steps) -> None:
+        state: State = "done"
+        try:
+            with broker.inspector() as inspector:
+                for step in steps(inspector):
+                    made.done += step
+                    if made.stopped:
+                        state = "stopped"
+                        break
+        except ReliqError as exc:
+            state, made.error = "failed", str(exc)
+        except Exception:
+            logger.exception("web: %s %s has failed", made.action, made.target)
+            state, made.error = "failed", "the log of reliq web says why"
+        made.ended, made.state = monotonic(), state
+        said = f"{state} after {made.done} of {made.total}"
+        self._note(made, f"{said}: {made.error}" if made.error else said, failed=state == "failed")
+
+    def stop(self, name: str) -> bool:
+        """Let an operation end after the step that it is at; whether it runs."""
+        found = self.get(name)
+        if found is None or found.state != "running":
+            return False
+        found.stopped = True
+        return True
+
+    def get(self, name: str) -> Operation | None:
+        """Return an operation."""
+        with self._lock:
+            return self._operations.get(name)
+
+    def all(self) -> list[Operation]:
+        """Return all that are kept, the last first."""
+        with self._lock:
+            return list(self._operations.values())[::-1]
+
+    def close(self) -> None:
+        """Remove the files that operations have written."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()

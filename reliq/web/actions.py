@@ -1,26 +1,37 @@
 """What an operator may do, each as one function: the only place from which anything is changed.
 
-An action says first what it would do, then does it, and says what came of it. Those that may take
-long are operations: they go on by themselves, step by step.
+An action says first what it would do, then does it, and says what came of it: who may, the
+question before, the log after. Those that may take long are operations: they go on by themselves,
+step by step.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..errors import ConfigurationError, NotFound
+from ..errors import ConfigurationError, NotFound, ReliqError
+from .action_log import BusyError, Operation
+from .asked import link
+from .pages import broker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from ..admin import Inspector
-    from .asked import Asked
-    from .views.look import Look
+    from .action_log import Entry, Steps
+    from .asked import Asked, Look
+    from .brokers import Broker
+    from .pages import Site
 
-    Steps: TypeAlias = Callable[[Inspector], Iterator[int]]
-
-
+READ_ONLY = "reliq web was started without --allow-actions: nothing can be changed here."
+HIDES = (
+    "An export has whole messages, also what is hidden here (--redact). Use the command line: "
+    "reliq dead export."
+)
+VIEWER = "You are a viewer: only an operator may change anything."
+# So much more than was seen before it was confirmed is asked about again.
+_MUCH, _MORE = 1.1, 10
 _NUMBER = re.compile(r"-?[0-9]{1,20}")
 # Messages a second: an operation that was told to stop does so after the message it waits for.
 _SLOWEST = 0.1
@@ -132,18 +143,17 @@ def _dead(look: Look) -> About:
     return About(number, found.cursor is None)
 
 
-def _replaying(asked: Asked, _file: str) -> Steps:
-    queue, tags, rate = _queue(asked), _ticked(asked) or None, rate_of(asked)
-    group = asked.text("group") if not tags else ""
-    return lambda inspector: inspector.replaying(queue, tags, rate=rate, fingerprint=group or None)
+def _taking(method: str) -> Callable[[Asked, str], Steps]:
+    """Return what takes the steps of a method of the Inspector over the dead letters chosen."""
 
+    def begin(asked: Asked, _file: str) -> Steps:
+        queue, tags, rate = _queue(asked), _ticked(asked) or None, _rate_of(asked)
+        group = None if tags else asked.text("group") or None
+        return lambda inspector: getattr(inspector, method)(
+            queue, tags, rate=rate, fingerprint=group
+        )
 
-def _purging(asked: Asked, _file: str) -> Steps:
-    queue, tags, rate = _queue(asked), _ticked(asked) or None, rate_of(asked)
-    group = asked.text("group") if not tags else ""
-    return lambda inspector: inspector.purging_dead_letters(
-        queue, tags, rate=rate, fingerprint=group or None
-    )
+    return begin
 
 
 def _exporting(asked: Asked, file: str) -> Steps:
@@ -183,12 +193,13 @@ ACTIONS: dict[str, Action] = {
         "hold and what is dead stays.",
     ),
     "replay": Action(
-        _letters, _letters_page, steps=_replaying, about=_dead, paced=True, dangerous=False,
+        _letters, _letters_page, steps=_taking("replaying"), about=_dead, paced=True,
+        dangerous=False,
         warning="They are put back into their queue and delivered again, their failed deliveries "
         "counted anew. Those that die meanwhile stay.",
     ),
     "purge dead": Action(
-        _letters, _letters_page, steps=_purging, about=_dead, paced=True,
+        _letters, _letters_page, steps=_taking("purging_dead_letters"), about=_dead, paced=True,
         warning="These dead letters are removed for good.",
     ),
     "export": Action(
@@ -208,15 +219,107 @@ ACTIONS: dict[str, Action] = {
 }  # fmt: skip
 
 
-def action_of(name: str) -> Action:
-    """Return an action; raises NotFound."""
-    found = ACTIONS.get(name)
-    if found is None:
+class ForbiddenError(Exception):
+    """The action may not be done; the text says why."""
+
+
+def question(site: Site, asked: Asked) -> dict[str, Any]:
+    """Return what is asked before an action, which is looked at and not done; raises ReliqError."""
+    name = asked.text("action")
+    action = _action_of(name)
+    query = [(key, value) for key, value in asked.query if key not in {"action", "seen"}]
+    return {
+        "name": name,
+        "action": action,
+        "target": action.target(asked),
+        "about": _about(site, asked, action),
+        "do": asked.again("/actions/" + name.replace(" ", "-"), query),
+        "back": action.back(asked),
+        "forbidden": _forbidden(site, asked, action),
+        "seen": asked.text("seen"),  # how many it was about when it was asked for before
+    }
+
+
+def perform(site: Site, asked: Asked, name: str) -> str:
+    """Do an action; return the URL to go to, where it is said what came of it.
+
+    Raises ForbiddenError, NotFound where there is no such action, or broker, and
+    ConfigurationError where it does not say what it is about.
+    """
+    action, broker = _action_of(name), broker_of(site, asked)
+    why = _forbidden(site, asked, action)
+    if why:
+        raise ForbiddenError(why)
+    note: Callable[..., Entry] = partial(
+        site.log.note, asked.user.name, name, broker.name, action.target(asked)
+    )
+    try:
+        if action.dangerous and asked.text("seen"):
+            about = _about(site, asked, action)
+            if about is not None and about.number > _MUCH * asked.number("seen") + _MORE:
+                return asked.again("/confirm", (*asked.query, ("action", name)))
+        if action.steps is not None:
+            return _begin(site, asked, name, action, broker)
+        with site.look(asked, broker) as look:
+            outcome = action.do(look) if action.do is not None else ""
+        entry = note(outcome)
+    except ReliqError as exc:
+        entry = note(str(exc), failed=True)
+    except BusyError:
+        text = "not begun: as many operations run as may; wait for one to end"
+        entry = note(text, failed=True)
+    except Exception:
+        note("failed, perhaps when it was done in part: the log of reliq web says why", failed=True)
+        raise
+    finally:
+        site.watches[broker.number].forget(asked.text("queue"))
+    url = action.back(asked)
+    return f"{url}{'&' if '?' in url else '?'}said={entry.number}"
+
+
+def _action_of(name: str) -> Action:
+    if name not in ACTIONS:
         raise NotFound(f"no action {name!r}")
-    return found
+    return ACTIONS[name]
 
 
-def rate_of(asked: Asked) -> float | None:
+def _forbidden(site: Site, asked: Asked, action: Action) -> str:
+    """Return why an action may not be done; "" where it may."""
+    if action.exports and site.redaction:
+        return HIDES
+    if not action.changes:
+        return ""
+    if not site.settings.allow_actions:
+        return READ_ONLY
+    return "" if asked.may_act else VIEWER
+
+
+def _about(site: Site, asked: Asked, action: Action) -> About | None:
+    if action.about is None:
+        return None
+    with site.look(asked, broker_of(site, asked)) as look:
+        return action.about(look)
+
+
+def _begin(site: Site, asked: Asked, name: str, action: Action, broker: Broker) -> str:
+    """Begin an operation; return the URL of its page."""
+    make = cast("Callable[[Asked, str], Steps]", action.steps)
+    about = _about(site, asked, action)
+    file = site.operations.new_file() if action.exports else ""
+    made = Operation(
+        user=asked.user.name,
+        action=name,
+        broker=broker.name,
+        target=action.target(asked),
+        total=0 if about is None else about.number,
+        back=action.back(asked),
+        file=file,
+    )
+    site.operations.begin(made, broker, make(asked, file))
+    return link(asked.root_path, "/operation", {"id": made.id})
+
+
+def _rate_of(asked: Asked) -> float | None:
     """Return how many messages a second an operation may handle; raises ConfigurationError."""
     text = asked.text("rate").strip()
     if not text:

@@ -13,6 +13,7 @@ import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.responses import (
     FileResponse,
+    HTMLResponse,
     PlainTextResponse,
     RedirectResponse,
     Response,
@@ -24,14 +25,11 @@ from ..errors import ConfigurationError, NotFound, ReliqError
 from ..printable import plain
 from . import pages
 from .access import access_of
-from .acting import ForbiddenError, perform, question
-from .asked import Asked
+from .actions import ForbiddenError, perform, question
+from .asked import Asked, link, query_of
 from .guard import Guard
 from .live import Hub
-from .names import link, query_of
-from .pages import ABOUT_ALL, PAGES, Page
-from .render import Page as PageResponse
-from .site import Site
+from .pages import ABOUT_ALL, PAGES, Page, Site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
@@ -55,6 +53,14 @@ _SLOW = frozenset({"/health"})
 _LONGEST_FORM = 100_000
 # So long it is said what came of an action, to who did it.
 _SAID_S = 60
+
+
+class _Html(HTMLResponse):
+    """A page; what has no place in UTF-8 is escaped, though all text was made printable before."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes to send."""
+        return str(content).encode("utf-8", "backslashreplace")
 
 
 class _Topic(NamedTuple):
@@ -87,10 +93,13 @@ class Application:
     def __init__(self, settings: Settings) -> None:
         self.site = Site(settings)
         self.hub: Hub[_Topic] = Hub(
-            settings.interval_s, self._parts, lambda one: self._lane(one.page.path, one.asked)
+            settings.interval_s,
+            lambda one: pages.parts(self.site, one.page, one.asked),
+            lambda one: self._lane(one.page.path, one.asked),
         )
         self._limiters: dict[object, anyio.CapacityLimiter] = {}
-        self._static = {name: _read(name) for name in _STATIC}
+        folder = files("reliq.web") / "static"
+        self._static = {name: (folder / name).read_bytes() for name in _STATIC}
         self._version = sha256(b"".join(self._static.values())).hexdigest()[:12]
         routes = [Route(page.path, partial(self._page, page), name=page.path) for page in PAGES]
         routes += [
@@ -106,16 +115,6 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         await self._guarded(scope, receive, send)
-
-    @property
-    def has_credentials(self) -> bool:
-        """Whether it is known who asks; else it answers this machine only."""
-        return self.site.settings.has_credentials
-
-    @property
-    def root_path(self) -> str:
-        """The path of a proxy under which the pages are; "" for none."""
-        return self.site.settings.root_path
 
     def end_streams(self) -> None:
         """End the streams of events: a server that stops waits for them."""
@@ -150,19 +149,18 @@ class Application:
         late_ms = (time() - _SAID_S) * 1000
         if notice is not None and (notice.user != plain(asked.user.name) or notice.at_ms < late_ms):
             notice = None
-        more = {"follow": follow, "version": self._version, "notice": notice}
-        lane = self._lane(page.path, asked)
-        text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, more)
-        return PageResponse(text, status)
+        return await self._whole(page, asked, follow=follow, notice=notice)
+
+    async def _whole(self, page: Page, asked: Asked, **more: object) -> Response:
+        lane, about = self._lane(page.path, asked), {"version": self._version, **more}
+        return _Html(*await self._in_thread(lane, pages.whole, self.site, page, asked, about))
 
     async def _confirm(self, request: Request) -> Response:
         """Ask before an action; what was ticked comes as a form."""
         asked = self._asked(request, await _with_form(request))
-        page = Page("/confirm", "confirm.html", "Confirm", _question, "", live=False)
-        more = {"follow": "", "version": self._version}
-        lane = self._lane(page.path, asked)
-        text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, more)
-        return PageResponse(text, status)
+        return await self._whole(
+            Page("/confirm", "confirm.html", "Confirm", _question, "", live=False), asked, follow=""
+        )
 
     async def _act(self, request: Request) -> Response:
         """Carry an action out; what it is about is in the query, what was chosen in the form."""
@@ -209,9 +207,6 @@ class Application:
         limiter = self._limiters.setdefault(lane, anyio.CapacityLimiter(most))
         return await anyio.to_thread.run_sync(do, *arguments, limiter=limiter)
 
-    def _parts(self, topic: _Topic) -> dict[str, str]:
-        return pages.parts(self.site, topic.page, topic.asked)
-
     async def _events(self, request: Request) -> Response:
         given = dict(query_of(request.scope["query_string"]))
         path, _, query = given.get("page", "").partition("?")
@@ -237,10 +232,6 @@ def _require_unlike(root_path: str, paths: Iterable[str]) -> None:
         raise ConfigurationError(
             f"expected root_path to be none of the paths of pages, got: {root_path!r}; take another"
         )
-
-
-def _read(name: str) -> bytes:
-    return (files("reliq.web") / "static" / name).read_bytes()
 
 
 def _question(site: Site, asked: Asked) -> dict[str, Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-from .names import link, pairs_text
+from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from ..admin import Inspector, Message
+    from .redaction import Redaction
     from .users import User
+    from .watch import Watch
 
 # Of which the place is a number that scripts count with.
 _MOST = 2**31
@@ -65,3 +67,122 @@ class Asked:
     def here(self, path: str, **changes: object) -> str:
         """Return the URL of this page with another query."""
         return link(self.root_path, path, {**dict(self.query), **changes})
+
+
+# A name of a queue may have bytes that are no text.
+_ERRORS = "surrogateescape"
+_MOST_FIELDS = 300
+
+
+def query_of(raw: bytes) -> list[tuple[str, str]]:
+    """Return names and values of a query, or of a form; what is too much of it is left out."""
+    try:
+        return parse_qsl(
+            raw.decode("latin-1"),
+            keep_blank_values=True,
+            errors=_ERRORS,
+            max_num_fields=_MOST_FIELDS,
+        )
+    except ValueError:
+        return []
+
+
+def query_text(values: Mapping[str, object]) -> str:
+    """Return *values* as the query of a URL; those that are None or "" are left out."""
+    kept = {name: str(value) for name, value in values.items() if value not in {None, ""}}
+    return urlencode(kept, errors=_ERRORS)
+
+
+def pairs_text(query: Iterable[tuple[str, str]]) -> str:
+    """Return names and values, as :func:`query_of` has read them, as a query again."""
+    return urlencode(list(query), errors=_ERRORS)
+
+
+def link(root_path: str, path: str, values: Mapping[str, object]) -> str:
+    """Return the URL of a page, from the root of its server."""
+    query = query_text(values)
+    return f"{root_path}{path}?{query}" if query else f"{root_path}{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at one broker."""
+
+    inspector: Inspector
+    asked: Asked
+    watch: Watch
+    redaction: Redaction
+
+    @property
+    def queue(self) -> str:
+        """The queue that the page is about."""
+        return self.asked.text("queue")
+
+    @property
+    def cursor(self) -> str | None:
+        """Where a search goes on."""
+        return self.asked.text("cursor") or None
+
+    def most(self, place: str) -> list[tuple[str, int]]:
+        """Return the queues asked for with messages in *place*, and how many, the most first."""
+        counts = [
+            (queue.queue, int(getattr(queue, place)))
+            for queue in self.watch.report(self.inspector).queues
+            if self.queue in {"", queue.queue}
+        ]
+        return sorted((item for item in counts if item[1]), key=lambda item: -item[1])
+
+    def hidden(self, messages: Iterable[Message]) -> list[Message]:
+        """Return *messages* without what is to be hidden in them."""
+        redaction = self.redaction
+        if not redaction:
+            return list(messages)
+        return [
+            replace(
+                message,
+                args=redaction.written(message.args),
+                kwargs=redaction.written(message.kwargs),
+                body=redaction.json(message.body),
+            )
+            for message in messages
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    """Where in a list a page is."""
+
+    skip: int
+    shown: int
+    total: int | None
+    """None: nobody knows."""
+    more: bool
+    size: int = PAGE
+
+    @property
+    def first(self) -> int:
+        """The number of the first row that is shown, from 1."""
+        return self.skip + 1 if self.shown else 0
+
+    @property
+    def last(self) -> int:
+        """The number of the last."""
+        return self.skip + self.shown
+
+    @property
+    def before(self) -> int:
+        """Where the page before begins."""
+        return max(self.skip - self.size, 0)
+
+    @property
+    def after(self) -> int:
+        """Where the next begins."""
+        return self.skip + self.size
+
+
+def pager(look: Asked, found: Sequence[object], total: int | None, size: int = PAGE) -> Pager:
+    """Return where a page of *found* is; it was asked for one more than it shows."""
+    skip = look.number("skip")
+    shown = min(len(found), size)
+    more = len(found) > size or (total is not None and skip + shown < total and shown == size)
+    return Pager(skip, shown, total, more, size)

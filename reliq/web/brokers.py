@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..admin import Inspector
 from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
+from ..failover.brokers import without_password
 from ..forks import OwnLock
-from .names import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Broker:
     def __init__(self, number: int, url: str, settings: Settings) -> None:
         self.number = number
         """Its place among the brokers: by that a page names it."""
-        self.name = shown_url(url)
+        self.name = without_password(url)
         """Its URL without user and password."""
         self._url, self._options = url, settings.transport_options
         self._idle: list[Inspector] = []
@@ -118,29 +118,3 @@ class Broker:
             idle, self._idle = self._idle, []
         for inspector in idle:
             inspector.close()
-
-
-class Brokers:
-    """All brokers of the pages, in the order in which they were named."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._brokers = [Broker(n, url, settings) for n, url in enumerate(settings.urls)]
-
-    def __iter__(self) -> Iterator[Broker]:
-        """Yield each."""
-        return iter(self._brokers)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._brokers)
-
-    def __getitem__(self, number: int) -> Broker:
-        """Return one; raises IndexError."""
-        if number < 0:
-            raise IndexError(number)
-        return self._brokers[number]
-
-    def close(self) -> None:
-        """Close the connections that nobody uses."""
-        for broker in self._brokers:
-            broker.close()

@@ -6,18 +6,23 @@ Colours come from the style sheet, by the classes. Every picture says in words w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from markupsafe import Markup
 
 from ..printable import plain
+from .texts import rate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from ..admin import Snapshot
 
 _WIDTH, _HEIGHT = 96, 22
 _CHART_WIDTH, _CHART_HEIGHT = 720, 160
 _LEFT, _BOTTOM, _TOP = 48, 22, 10
+_BOX = (_LEFT, _TOP, _CHART_WIDTH - _LEFT - 8, _CHART_HEIGHT - _TOP - _BOTTOM)
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -30,14 +35,8 @@ class Line(NamedTuple):
     values: Sequence[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The moments of a chart's values, in ms since the epoch, evenly apart."""
-
-    first_ms: int
-    last_ms: int
-    labels: tuple[tuple[float, str], ...]
-    """Where on the way, from 0 to 1, and what is written there."""
+Labels: TypeAlias = "Sequence[tuple[float, str]]"
+"""Of an axis of time: where on the way, from 0 to 1, and what is written there."""
 
 
 def sparkline(values: Sequence[float | None], says: str) -> Markup:
@@ -54,28 +53,24 @@ def sparkline(values: Sequence[float | None], says: str) -> Markup:
     ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(points))
 
 
-def chart(lines: Sequence[Line], times: Times, says: str) -> Markup:
+def chart(lines: Sequence[Line], labels: Labels, says: str) -> Markup:
     """Return lines over one axis of time, with the numbers at the left."""
     known = [value for line in lines for value in line.values if value is not None]
     top = _round(max(known, default=0))
-    box = (_LEFT, _TOP, _CHART_WIDTH - _LEFT - 8, _CHART_HEIGHT - _TOP - _BOTTOM)
-    parts = [_grid(top, box), _ticks(times, box)]
+    parts = [_grid(top), _ticks(labels)]
     for line in lines:
-        points = _points(line.values, top, box)
+        points = _points(line.values, top, _BOX)
         if points:
             parts.append(Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points)))
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
+    return _framed(parts, says)
 
 
-def bars(values: Sequence[int], labels: Sequence[tuple[float, str]], says: str) -> Markup:
+def bars(values: Sequence[int], labels: Labels, says: str) -> Markup:
     """Return a bar for each value, side by side."""
     top = _round(max(values, default=0))
-    box = (_LEFT, _TOP, _CHART_WIDTH - _LEFT - 8, _CHART_HEIGHT - _TOP - _BOTTOM)
-    left, upper, width, height = box
+    left, upper, width, height = _BOX
     each = width / max(len(values), 1)
-    parts = [_grid(top, box), _ticks(Times(0, 0, tuple(labels)), box)]
+    parts = [_grid(top), _ticks(labels)]
     for n, value in enumerate(values):
         if value:
             tall = max(height * value / top, 1.5)
@@ -84,6 +79,10 @@ def bars(values: Sequence[int], labels: Sequence[tuple[float, str]], says: str) 
                     '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>'
                 ).format(left + n * each + 0.5, upper + height - tall, max(each - 1, 1), tall)
             )
+    return _framed(parts, says)
+
+
+def _framed(parts: Sequence[Markup], says: str) -> Markup:
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
     ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
@@ -153,8 +152,8 @@ def _round(most: float) -> float:
     return next(power * step for step in _STEPS if power * step >= most)
 
 
-def _grid(top: float, box: tuple[int, int, int, int]) -> Markup:
-    left, upper, width, height = box
+def _grid(top: float) -> Markup:
+    left, upper, width, height = _BOX
     rows = []
     for share in (0, 0.5, 1):
         y = upper + height * (1 - share)
@@ -167,13 +166,13 @@ def _grid(top: float, box: tuple[int, int, int, int]) -> Markup:
     return Markup("").join(rows)
 
 
-def _ticks(times: Times, box: tuple[int, int, int, int]) -> Markup:
-    left, upper, width, height = box
+def _ticks(labels: Labels) -> Markup:
+    left, upper, width, height = _BOX
     return Markup("").join(
         Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
             left + width * at, upper + height + 16, _anchor(at), text
         )
-        for at, text in times.labels
+        for at, text in labels
     )
 
 
@@ -187,3 +186,100 @@ def short(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
+
+
+MINUTE_MS = 60_000
+RANGES = {"1h": 60, "6h": 360, "24h": 1440, "72h": 4320}
+"""What a chart may show, in minutes."""
+_POINTS = 180
+_LABELS = 4
+
+
+def points_of(minutes: int) -> int:
+    """Return into how many parts so long a time is divided."""
+    return min(minutes, _POINTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Snapshots of one queue, from *first_ms* on, each part of *step_ms* with one or none."""
+
+    first_ms: int
+    step_ms: int
+    parts: list[Snapshot | None]
+
+    def gauge(self, name: str) -> list[float | None]:
+        """Return how many messages there were."""
+        return [None if part is None else float(getattr(part, name)) for part in self.parts]
+
+    def per_second(self, name: str) -> list[float | None]:
+        """Return how often it happened, a second."""
+        return [
+            None if part is None or not part.span_ms
+            # After a time in which nobody counted, the span has all of that time.
+            else getattr(part, name) * 1000 / part.span_ms
+            for part in self.parts
+        ]  # fmt: skip
+
+    @property
+    def labels(self) -> Labels:
+        """The moments for the axis of a chart."""
+        whole_ms = self.step_ms * max(len(self.parts) - 1, 1)
+        day = whole_ms > 36 * 60 * MINUTE_MS
+        labels = []
+        for n in range(_LABELS + 1):
+            at = datetime.fromtimestamp(
+                (self.first_ms + whole_ms * n // _LABELS) / 1000, timezone.utc
+            )
+            labels.append((n / _LABELS, at.strftime("%d %b %H:%M" if day else "%H:%M")))
+        return labels
+
+
+def series(found: Sequence[Snapshot], now_ms: int, minutes: int) -> Series:
+    """Return *found*, which was asked for so many minutes, at its places in that time."""
+    count = points_of(minutes)
+    step_ms = minutes * MINUTE_MS // count
+    first_ms = now_ms // MINUTE_MS * MINUTE_MS - minutes * MINUTE_MS + step_ms
+    parts: list[Snapshot | None] = [None] * count
+    for snapshot in found:
+        place = (snapshot.at_ms - first_ms + step_ms - 1) // step_ms
+        if 0 <= place < count:
+            parts[place] = snapshot
+    return Series(first_ms, step_ms, parts)
+
+
+def spark(shown: Series) -> Markup:
+    """Return a small line of what was acknowledged."""
+    values = shown.per_second("acked")
+    known = [value for value in values if value is not None]
+    most = rate(max(known)) if known else ""
+    return sparkline(values, f"Acknowledged in the last hour: at most {most} a second")
+
+
+def depth(shown: Series) -> Markup:
+    """Return the chart of how many messages there were, by place."""
+    lines = [
+        Line("ready", "", shown.gauge("ready")),
+        Line("in flight", "second", shown.gauge("unacked")),
+        Line("dead", "dead", shown.gauge("dead")),
+    ]
+    return chart(lines, shown.labels, f"Messages: {_said(lines, '{:,.0f}'.format)}")
+
+
+def traffic(shown: Series) -> Markup:
+    """Return the chart of messages a second."""
+    lines = [
+        Line("published", "", shown.per_second("published")),
+        Line("acknowledged", "second", shown.per_second("acked")),
+        Line("failed", "dead", shown.per_second("failed")),
+    ]
+    return chart(lines, shown.labels, f"Messages a second: {_said(lines, rate)}")
+
+
+def _said(lines: Sequence[Line], text: Callable[[float], str]) -> str:
+    """Return what the lines end with, for who does not see them."""
+    said = []
+    for line in lines:
+        known = [value for value in line.values if value is not None]
+        said.append(f"{line.name} {text(known[-1])}" if known else f"{line.name} not known")
+    return ", ".join(said) + " at the end"

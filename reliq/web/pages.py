@@ -2,21 +2,95 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..admin.names import CHANGEABLE
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
-from .views.jobs import batch, batches, consumer, consumers, log, operation, shares
-from .views.look import Look
+from . import charts
+from .action_log import ActionLog, Operations
+from .asked import PAGE, Look, Pager
+from .brokers import Broker
+from .redaction import Redaction
+from .texts import FILTERS, shown
+from .views.jobs import batch, batches, consumer, consumers, shares
 from .views.messages import dead, group, message, search
 from .views.queues import delayed, health, overview, queue
+from .watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from .asked import Asked
-    from .brokers import Broker
-    from .site import Site
+    from .settings import Settings
+
+_PART = "part_"
+
+
+class Templates:
+    """The templates of the package. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("reliq.web", "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=shown,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters.update(FILTERS)
+        self._environment.globals["charts"] = charts
+        # Not imported by the templates: what they import their parts would not have.
+        macros = self._environment.get_template("macros.html").module
+        self._environment.globals["ui"] = macros
+        # All at once: a package that is upgraded under a running process changes nothing in it.
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
+
+    def whole(self, name: str, context: Mapping[str, Any]) -> str:
+        """Return the page of a template."""
+        return self._environment.get_template(name).render(context)
+
+    def parts(self, name: str, context: Mapping[str, Any]) -> dict[str, str]:
+        """Return the parts of a page that change: the blocks whose names begin with ``part_``."""
+        template = self._environment.get_template(name)
+        return {
+            block.removeprefix(_PART): "".join(made(template.new_context(dict(context))))
+            for block, made in template.blocks.items()
+            if block.startswith(_PART)
+        }
+
+
+class Site:
+    """The parts that pages and actions are made from.
+
+    Raises ConfigurationError where one cannot be made of *settings*.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.brokers = [Broker(n, url, settings) for n, url in enumerate(settings.urls)]
+        self.watches = [Watch(broker) for broker in self.brokers]
+        self.redaction = Redaction(settings.redact)
+        self.log = ActionLog(settings.action_log)
+        self.operations = Operations(self.log)
+        self.templates = Templates()
+
+    @contextmanager
+    def look(self, asked: Asked, broker: Broker) -> Iterator[Look]:
+        """Lend what a view, or an action, is made from."""
+        with broker.inspector() as inspector:
+            yield Look(inspector, asked, self.watches[broker.number], self.redaction)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses, and remove the files of exports."""
+        for broker in self.brokers:
+            broker.close()
+        self.operations.close()
 
 
 class Page(NamedTuple):
@@ -47,9 +121,7 @@ def _of(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
     """Return what makes a page of *view*, which looks at one broker."""
 
     def make(site: Site, asked: Asked) -> dict[str, Any]:
-        broker = broker_of(site, asked)
-        with broker.inspector() as inspector:
-            look = Look(inspector, asked, site.watches[broker.number], site.redaction)
+        with site.look(asked, broker_of(site, asked)) as look:
             return {"view": view(look)}
 
     return make
@@ -57,15 +129,28 @@ def _of(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
 
 def _overview(site: Site, asked: Asked) -> dict[str, Any]:
     found = []
-    for broker, watch in zip(site.brokers, site.watches, strict=True):
+    for broker in site.brokers:
         try:
-            with broker.inspector() as inspector:
-                look = Look(inspector, asked, watch, site.redaction)
+            with site.look(asked, broker) as look:
                 found.append(overview(look, broker.number, broker.name))
         except ReliqError as exc:  # noqa: PERF203 - one of few brokers
             about = {"number": broker.number, "name": broker.name, "info": None}
             found.append({**about, "error": str(exc)})
     return {"views": found}
+
+
+def _log(site: Site, asked: Asked) -> dict[str, Any]:
+    skip, total = asked.number("skip"), len(site.log)
+    entries = site.log.entries(PAGE, skip)
+    pager = Pager(skip, len(entries), total, skip + PAGE < total)
+    return {"entries": entries, "operations": site.operations.all()[:10], "pager": pager}
+
+
+def _operation(site: Site, asked: Asked) -> dict[str, Any]:
+    found = site.operations.get(asked.text("id"))
+    if found is None:
+        raise NotFound("no such operation: it was begun by another process, or long ago")
+    return {"item": found}
 
 
 PAGES = (
@@ -83,8 +168,8 @@ PAGES = (
     Page("/batch", "batch.html", "Batch", _of(batch), "id state skip", "batches"),
     # The doctor takes seconds: it looks when it is asked to.
     Page("/health", "health.html", "Health", _of(health), "", "health", live=False),
-    Page("/log", "log.html", "Log", log, "skip", "log"),
-    Page("/operation", "operation.html", "Operation", operation, "id", "log"),
+    Page("/log", "log.html", "Log", _log, "skip", "log"),
+    Page("/operation", "operation.html", "Operation", _operation, "id", "log"),
 )
 
 ABOUT_ALL = frozenset({"/", "/log", "/operation"})
@@ -107,7 +192,7 @@ def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
         "asked": asked,
         "page": page,
         "navigation": NAVIGATION,
-        "brokers": list(site.brokers),
+        "brokers": site.brokers,
         "settings": site.settings,
         "changeable": CHANGEABLE,
         "shares": shares,
@@ -126,17 +211,14 @@ def whole(site: Site, page: Page, asked: Asked, more: Mapping[str, Any]) -> tupl
     try:
         return site.templates.whole(page.template, {**about, **page.make(site, asked)}), 200
     except ReliqError as exc:
-        failure = {"error": str(exc), "kind": _kind(exc)}
-        return site.templates.whole("failure.html", {**about, **failure}), _status(exc)
+        kind = next(name for name, (error, _) in _KINDS.items() if isinstance(exc, error))
+        failure = {"error": str(exc), "kind": kind}
+        return site.templates.whole("failure.html", {**about, **failure}), _KINDS[kind][1]
 
 
-def _kind(error: ReliqError) -> str:
-    if isinstance(error, BrokerUnavailable):
-        return "away"
-    if isinstance(error, NotFound):
-        return "missing"
-    return "refused" if isinstance(error, BrokerRefused) else "wrong"
-
-
-def _status(error: ReliqError) -> int:
-    return {"away": 503, "missing": 404, "refused": 502, "wrong": 400}[_kind(error)]
+_KINDS: dict[str, tuple[type[ReliqError], int]] = {
+    "away": (BrokerUnavailable, 503),
+    "missing": (NotFound, 404),
+    "refused": (BrokerRefused, 502),
+    "wrong": (ReliqError, 400),
+}

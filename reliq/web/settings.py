@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ConfigurationError
-from .networks import networks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from .users import Account
@@ -18,36 +18,28 @@ if TYPE_CHECKING:
 # Somebody waits for each page: a broker that is away is said soon.
 _PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 _LONGEST_S = 60.0
+_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What :func:`reliq.web.app` was given; raises ConfigurationError for what makes no sense."""
+    """What :func:`reliq.web.app` was given, which describes each.
+
+    Raises ConfigurationError for what makes no sense.
+    """
 
     urls: tuple[str, ...]
-    """One for each broker."""
     transport_options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the application."""
     allow_actions: bool = False
-    """Whether operators may change anything. Defaults to False: nobody may."""
     users: Mapping[str, Account] = field(default_factory=dict)
-    """Who logs in with a password, by name."""
     user_header: str = ""
-    """The header in which a proxy names the user; "" for none."""
-    proxies: frozenset[str] = frozenset({"127.0.0.1", "::1"})
-    """From which addresses, or networks, that header is believed. Defaults to this machine's."""
+    proxies: frozenset[str] = _LOOPBACK
     operators: frozenset[str] = frozenset()
-    """Whom of those that a proxy names is an operator; the others are viewers."""
     hosts: frozenset[str] = frozenset()
-    """Without users: names by which this machine may be asked, beside localhost."""
     redact: tuple[str, ...] = ()
-    """Keys whose values are hidden in headers and arguments; ``*`` stands for any characters."""
     root_path: str = ""
-    """Under which path of a proxy the pages are; "" for none."""
     interval_s: float = 2.0
-    """So often a page that somebody looks at is read anew. Defaults to 2."""
     action_log: Path | None = None
-    """The file to which each action is appended as a line of JSON."""
 
     def __post_init__(self) -> None:
         """Check what belongs together, and normalise."""
@@ -57,7 +49,7 @@ class Settings:
             raise ConfigurationError(
                 "expected users with passwords or a header of a proxy that names them, got both"
             )
-        if (self.operators or self.proxies != _default_proxies()) and not self.user_header:
+        if (self.operators or self.proxies != _LOOPBACK) and not self.user_header:
             raise ConfigurationError(
                 "operators and proxies mean nothing without the header that names the user"
             )
@@ -88,5 +80,21 @@ class Settings:
         return bool(self.users or self.user_header)
 
 
-def _default_proxies() -> frozenset[str]:
-    return frozenset({"127.0.0.1", "::1"})
+Network: TypeAlias = "IPv4Network | IPv6Network"
+
+
+def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
+    """Return what *addresses* mean, as ``10.0.0.7``, ``10.0.0.0/24`` or ``fd00::1``.
+
+    Raises ConfigurationError for a name: it would never be the address of a peer.
+    """
+    return tuple(map(_network, addresses))
+
+
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text.strip("[]"))
+    except ValueError as exc:
+        raise ConfigurationError(
+            f"expected the address of a proxy, or a network as 10.0.0.0/24, got: {text!r} ({exc})"
+        ) from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from ..printable import plain
-from ..units import duration, size
+from ..units import duration, per_second, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,48 +27,29 @@ def shown(value: Any) -> Any:
     return plain(value) if isinstance(value, str) else value
 
 
-def number(value: float | None) -> str:
-    """Return a count with its thousands apart."""
-    return NONE if value is None else f"{value:,}"
+def _known(text: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return what makes text of a value, and a dash of None."""
+    return lambda value: NONE if value is None else text(value)
 
 
-def rate(value: float | None) -> str:
-    """Return so many a second."""
-    if value is None:
-        return NONE
-    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"  # noqa: PLR2004
+rate = _known(per_second)
+"""So many a second."""
 
 
-def seconds(value: float | None) -> str:
-    """Return a duration in its two largest units."""
-    return NONE if value is None else duration(value)
-
-
-def quantity(value: int | None) -> str:
-    """Return a number of bytes."""
-    return NONE if value is None else size(value)
-
-
-def when(ms: int | None) -> Markup:
-    """Return a time of the broker's as an element that says it exactly."""
+def when(ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> Markup:
+    """Return a time of the broker's as an element that says it exactly, and shows *pattern*."""
     if not ms or not 0 < ms <= _LAST_MS:
         return Markup(NONE)  # noqa: S704 - our own
     at = datetime.fromtimestamp(ms / 1000, timezone.utc)
     exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact, exact, at.strftime("%Y-%m-%d %H:%M:%S")
+        exact, exact, at.strftime(pattern)
     )
 
 
 def clock(ms: int | None) -> Markup:
     """Return the time of the day of a time, and the rest of it when it is pointed at."""
-    if not ms or not 0 < ms <= _LAST_MS:
-        return Markup(NONE)  # noqa: S704 - our own
-    at = datetime.fromtimestamp(ms / 1000, timezone.utc)
-    exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact, exact, at.strftime("%H:%M:%S")
-    )
+    return when(ms, "%H:%M:%S")
 
 
 def lines(text: str | None) -> Markup:
@@ -88,10 +69,10 @@ def cut(text: str | None, most: int = 80) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "n": number,
+    "n": _known("{:,}".format),
     "rate": rate,
-    "age": seconds,
-    "bytes": quantity,
+    "age": _known(duration),
+    "bytes": _known(size),
     "when": when,
     "clock": clock,
     "lines": lines,

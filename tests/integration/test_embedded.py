@@ -569,7 +569,7 @@ def test_where_the_program_is_no_python(place, tmp_path, before, expected):
 
 def test_without_a_server_it_says_what_to_install(place, monkeypatch):
     """No wheel and none on PATH; or one that is none."""
-    monkeypatch.setattr("reliq.embedded.server._WHEELS", ())
+    monkeypatch.setattr("reliq.embedded.start._WHEELS", ())
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(reliq.ConfigurationError, match=r"kombu-reliq\[embedded\].* or "):
         ensure(place.folder, STAYING)
@@ -718,9 +718,9 @@ def test_a_full_disk(tmp_path):
 @pytest.mark.slow
 def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
     """Its default is a quarter of what a group may have, 256 MB at most."""
-    from reliq.embedded import server
+    from reliq.embedded import start
 
-    assert server.memory_limit() <= 256_000_000
+    assert start.memory_limit() <= 256_000_000
     groups = Path("/sys/fs/cgroup/memory")
     if not os.access(groups, os.W_OK) or os.geteuid():
         pytest.fail("this test needs a writable cgroup of memory (v1)")
@@ -728,7 +728,7 @@ def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(160 * 10**6))
-        script = "from reliq.embedded.server import memory_limit; print(memory_limit())"
+        script = "from reliq.embedded.start import memory_limit; print(memory_limit())"
         command = f'echo $$ > {group}/cgroup.procs && exec "$@"'
         done = subprocess.run(
             ["sh", "-c", command, "sh", sys.executable, "-c", script],

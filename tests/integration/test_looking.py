@@ -10,7 +10,7 @@ from kombu import Connection
 
 from reliq import ConfigurationError, NotFound
 from reliq.admin import Inspector, Snapshot
-from reliq.admin.dead_letter_groups import exception_of
+from reliq.admin.dead_letter_choice import exception_of
 from reliq.engines.urls import connect as engine
 from reliq.store.history import snapshots, thinned
 from reliq.store.values import Lease

@@ -617,6 +617,8 @@ def test_a_process_opens_the_file_once(tmp_path):
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         assert n == json.loads(found.stdout)["publishes"]
         journal.add([PUBLISH], 10**9)
+    shown = subprocess.run(command[:-1], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "3 publishes" in shown.stdout
 
 
 def test_a_forwarder_that_stopped_is_replaced(tmp_path, monkeypatch):

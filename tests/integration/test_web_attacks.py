@@ -15,14 +15,12 @@ from starlette.requests import HTTPConnection
 from reliq import ConfigurationError
 from reliq.admin import Inspector
 from reliq.errors import BrokerUnavailable
-from reliq.web import access, app, counting
+from reliq.web import access, app, watch
 from reliq.web.access import Passwords
-from reliq.web.brokers import Brokers
-from reliq.web.counting import Counting
-from reliq.web.passwords import hashed
+from reliq.web.brokers import Broker
 from reliq.web.settings import Settings
-from reliq.web.users import accounts
-from reliq.web.watch import Watch
+from reliq.web.users import accounts, hashed
+from reliq.web.watch import Counting, Watch
 from tests.integration.web_client import HERE, OURS, fill, kill, page, read
 from tests.support.waiting import wait_until
 
@@ -221,7 +219,7 @@ def test_a_path_that_is_one_of_a_page_is_refused(root_path):
 
 def test_a_group_for_each_dead_letter_ends_the_count(url, monkeypatch):
     """As of errors with an id in their text: what is remembered stays small, and says so."""
-    monkeypatch.setattr(counting, "_MOST_GROUPS", 4)
+    monkeypatch.setattr(watch, "_MOST_GROUPS", 4)
     for n in range(12):
         fill(url, "d", n, headers={"task": f"task-{n}", "id": str(n)})
     kill(url, "d", 12)
@@ -297,7 +295,7 @@ def test_exports_take_no_place_from_replays(url, monkeypatch):
 
 def test_rates_are_not_those_of_the_hours_in_which_nobody_looked(url, monkeypatch):
     """After such a time they are not known yet."""
-    watch = Watch(next(iter(Brokers(Settings(urls=(url,))))))
+    watch = Watch(Broker(0, url, Settings(urls=(url,))))
     with Inspector(url) as inspector:
         watch.report(inspector)
         monkeypatch.setattr("reliq.web.watch._YOUNG_S", -1.0)
@@ -312,7 +310,7 @@ def test_a_silent_broker_is_waited_for_once():
     """Not by each who looks, one after the other, while the pages of others wait for them."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"reliq://127.0.0.1:{silent.getsockname()[1]}/0"
-        (broker,) = Brokers(Settings(urls=(url,), transport_options={"socket_timeout": 1.5}))
+        broker = Broker(0, url, Settings(urls=(url,), transport_options={"socket_timeout": 1.5}))
         took = []
         for _ in range(4):
             began = monotonic()
@@ -327,7 +325,8 @@ def test_a_broker_that_freezes_is_known_to_be_away_until_it_answers(redis_factor
     """Also where it was lent when it froze: nobody waits for the time-out once more."""
     server = redis_factory()
     options = {"socket_timeout": 1.5}
-    (broker,) = Brokers(Settings(urls=(server.url("reliq"),), transport_options=options))
+    url = server.url("reliq")
+    broker = Broker(0, url, Settings(urls=(url,), transport_options=options))
 
     def ask():
         began = monotonic()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kombu import Connection, Exchange, Queue
 
 from reliq.admin import Inspector
-from reliq.admin.dead_letter_groups import exception_of
+from reliq.admin.dead_letter_choice import exception_of
 from reliq.cli import main
 from reliq.integrations.outcomes import outcome_of
 from reliq.store.jobs import Change

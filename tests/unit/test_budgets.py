@@ -12,9 +12,9 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 # Lines of all text files, those of subfolders named here not counted twice.
 BUDGETS = {
     "": 1_870,
-    "admin": 3_200,
+    "admin": 3_030,
     "batches": 615,
-    "cli": 4_700,
+    "cli": 4_530,
     "consumer": 3_745,
     "embedded": 700,
     "engines": 250,
@@ -22,18 +22,18 @@ BUDGETS = {
     "engines/redis/cluster": 3_000,
     "engines/redis/lua": 3_750,
     "failover": 650,
-    "integrations": 2_700,
+    "integrations": 2_690,
     "message": 650,
-    "metrics": 600,
+    "metrics": 550,
     "migration": 700,
     "routing": 1_660,
     "spool": 350,
     "store": 2_200,
-    "transfer": 700,
+    "transfer": 650,
     "transports": 6_160,
-    "web": 4_600,
+    "web": 4_310,
 }
-MODULES = 277
+MODULES = 264
 CLASS_LINES = 598
 STORE_NAMES = 103
 

@@ -10,10 +10,9 @@ from reliq import __version__
 from reliq.cli import main
 from reliq.cli.commands import COMMANDS
 from reliq.cli.demo.command import kombu_side, reliq_side
-from reliq.cli.demo.run import Outcome
-from reliq.cli.demo.screen import audit_line
+from reliq.cli.demo.run import Outcome, audit_line
 from reliq.cli.endings import Group
-from reliq.embedded import server as embedded_server
+from reliq.embedded import start as embedded_server
 from reliq.embedded.folder import Folder
 from reliq.errors import ConfigurationError
 
@@ -156,14 +155,25 @@ def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):
     assert (str(server), "redis", (7, 2, 5)) == embedded_server.find(Folder(str(tmp_path)))
 
 
-def test_an_old_server_is_passed_over(monkeypatch, tmp_path):
-    """A server older than 6.2 is as good as none."""
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "or apt install redis-server"),
+        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "or dnf install valkey"),
+        ({"ID": "alpine"}, "or apk add valkey"),
+        ({"ID": "another"}, "or put a valkey-server on PATH"),
+    ],
+)
+def test_an_old_server_is_passed_over(monkeypatch, tmp_path, about, expected):
+    """A server older than 6.2 is as good as none; the error names what to install here."""
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: about)
+    monkeypatch.setattr("sys.platform", "linux")
     server = tmp_path / "redis-server"
     server.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=0 bits=64'\n")
     server.chmod(0o755)
     monkeypatch.setattr(embedded_server, "_WHEELS", ())
     monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
-    with pytest.raises(ConfigurationError, match=r"6\.2"):
+    with pytest.raises(ConfigurationError, match=rf"6\.2 .*kombu-reliq\[embedded\]', {expected}$"):
         embedded_server.find(Folder(str(tmp_path)))
 
 

@@ -6,7 +6,8 @@ import pytest
 from reliq.cli.application import Application
 from reliq.cli.options import Duration, Number
 from reliq.cli.tables import rate
-from reliq.cli.target import name_of, split_urls
+from reliq.cli.target import split_urls
+from reliq.failover.brokers import without_password
 from reliq.printable import plain
 from reliq.units import duration, size
 
@@ -87,7 +88,7 @@ def test_urls_of_several_brokers():
     one, other = "reliq-cluster://a;reliq-cluster://b", "reliq-cluster://c;reliq-cluster://d"
     assert (one, other) == split_urls([one, other])
     assert (f"{one};{other}", "reliq://e") == split_urls([f"{one};{other};reliq://e"])
-    assert "reliq-sentinel://s1;reliq-sentinel://s2" == name_of(
+    assert "reliq-sentinel://s1;reliq-sentinel://s2" == without_password(
         "reliq-sentinel://u:p@s1;reliq-sentinel://:p@s2"
     )
 

@@ -5,8 +5,19 @@ from types import SimpleNamespace
 import pytest
 
 from reliq.cli.demo import run as demo_run
-from reliq.cli.demo.record import FINISHED, READY, RECEIVED, STARTED, Record, write
-from reliq.cli.demo.tasks import Settings, count_words, lasts_ms, texts, words_of
+from reliq.cli.demo.record import (
+    FINISHED,
+    READY,
+    RECEIVED,
+    STARTED,
+    Record,
+    Settings,
+    count_words,
+    lasts_ms,
+    texts,
+    words_of,
+    write,
+)
 
 
 @pytest.fixture

@@ -13,16 +13,13 @@ from starlette.datastructures import Headers
 from reliq import ConfigurationError
 from reliq.hosts import host_of, is_loopback
 from reliq.web.action_log import ActionLog
-from reliq.web.asked import Asked
-from reliq.web.charts import Line, Times, bars, chart, meter, short, sparkline
-from reliq.web.names import link, query_of
-from reliq.web.origin import is_same_origin
-from reliq.web.passwords import fits, hashed
+from reliq.web.asked import Asked, link, query_of
+from reliq.web.charts import MINUTE_MS, Line, bars, chart, meter, series, short, sparkline
+from reliq.web.guard import is_same_origin
 from reliq.web.redaction import HIDDEN, UNREADABLE, Redaction
-from reliq.web.series import MINUTE_MS, series
 from reliq.web.settings import Settings
 from reliq.web.texts import clock, lines, rate, shown, when
-from reliq.web.users import User, accounts, accounts_in
+from reliq.web.users import User, accounts, accounts_in, fits, hashed
 
 HASH = hashed("right")
 HOSTILE = "<script>alert(1)</script>\"'&\n\x1b[2J\u202e\udc80/../?#%00"
@@ -236,7 +233,7 @@ def test_rates_are_short():
 @pytest.mark.parametrize("values", [[], [1], [0, 0], [1, None, 3], [None, None], [1e15, 2.5, 0]])
 def test_charts_are_drawn_of_anything(values):
     """They are XML, have no style and no script, and nothing of them is outside."""
-    times = Times(0, 1, ((0.0, "then"), (1.0, "now")))
+    times = ((0.0, "then"), (1.0, "now"))
     for svg in (
         sparkline(values, HOSTILE),
         chart([Line("a", "second", values)], times, HOSTILE),

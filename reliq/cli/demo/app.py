@@ -14,8 +14,17 @@ from celery import Celery
 from celery.signals import task_received, worker_ready
 from kombu import entity
 
-from .record import FINISHED, READY, RECEIVED, STARTED, write
-from .tasks import Settings, count_words, lasts_ms, texts
+from .record import (
+    FINISHED,
+    READY,
+    RECEIVED,
+    STARTED,
+    Settings,
+    count_words,
+    lasts_ms,
+    texts,
+    write,
+)
 
 SETTINGS = Settings.from_environment()
 Queue: Any = entity.Queue  # Kombu is untyped

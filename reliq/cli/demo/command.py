@@ -24,13 +24,14 @@ from reliq.options import Options
 
 from ..endings import INTERRUPTED, Refused
 from ..options import json_option
-from .run import DemoRun, Outcome, Side, seconds_of_work
-from .screen import Screen
-from .tasks import LONGEST_MS, SHORTEST_MS, texts
+from .record import LONGEST_MS, SHORTEST_MS, texts
+from .run import DemoRun, Outcome, Screen, Side, seconds_of_work
 from .worker import PROCESSES, ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from .run import Outcome
 
 Connection: Any = kombu_connection.Connection  # Kombu is untyped
 # At Kombu's defaults the tasks of a killed worker return after an hour, looked for

@@ -14,7 +14,7 @@ from ..endings import interrupts_deferred
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .tasks import Settings
+    from .record import Settings
 
 PROCESSES = 2
 STOPS_WITHIN_S = 20.0

@@ -14,8 +14,7 @@ from .chain import (
     PublishContext,
     chain_of,
 )
-from .install import add_middleware
-from .publish import apply_publish
+from .install import add_middleware, apply_publish
 
 __all__ = [
     "BeginContext",

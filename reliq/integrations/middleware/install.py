@@ -1,21 +1,29 @@
-"""How an app gets its middleware, and keeps it when it is pickled.
+"""How an app gets its middleware, keeps it when it is pickled, and calls it as it publishes.
 
-An app without middleware is not touched.
+An app without middleware is not touched. `publish` is around the one place where Celery makes
+messages of tasks, `AMQP.create_task_message`, which comes before a connection is taken: what is
+raised later may be taken for an error of the broker's. Celery's signals would not do, since they
+swallow what a receiver raises.
 """
 
 # ruff: noqa: SLF001 - Celery's registry of tasks is to be had without finalizing the app
 
 from __future__ import annotations
 
+import inspect
 import sys
-from typing import Any
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.utils.imports import symbol_by_name
 
 from ...errors import ConfigurationError
-from .chain import CHAIN, Chain, Middleware, chain_of
-from .publish import watch_publishing
+from .chain import CHAIN, Chain, Middleware, PublishContext, chain_of
 from .worker import calling, request_class, watch_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def add_middleware(app: Any, *middleware: Middleware) -> None:
@@ -101,3 +109,119 @@ def _surround(task: Any, chain: Chain) -> None:
         lambda self: request_class(symbol_by_name(super(surrounded, self).Request), chain)
     )
     task.__class__ = surrounded
+
+
+_CREATE, _SEND = "create_task_message", "send_task_message"
+
+
+_HELD: ContextVar[list[tuple[dict[str, Any], dict[str, Any]]] | None] = ContextVar(
+    "reliq held", default=None
+)
+
+
+@contextmanager
+def holding() -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
+    """Have no middleware called for what the block makes: who makes more of it calls it for each.
+
+    Yields a list, to which the properties and options of each message are appended.
+    """
+    held: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    token = _HELD.set(held)
+    try:
+        yield held
+    finally:
+        _HELD.reset(token)
+
+
+def inner(function: Any) -> Any:
+    """Return what *function*, of an app's `amqp`, is around where it is ours; else itself."""
+    get = getattr(function, "reliq_around", None)
+    return function if get is None else get()
+
+
+class _Prepared(NamedTuple):
+    """Celery's ``task_message``, of which the chain has seen all headers."""
+
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    body: Any
+    sent_event: dict[str, Any] | None
+
+
+def watch_publishing(app: Any) -> None:
+    """Have the chain of *app* called for each task that it publishes.
+
+    Reads nothing of the app's configuration: Celery does with the first task.
+    """
+    amqp = app.amqp
+    create, send = _maker(amqp, _CREATE), _maker(amqp, _SEND)
+
+    def create_task_message(*args: Any, **options: Any) -> Any:
+        return _prepared(app, create()(*args, **options), options)
+
+    def send_task_message(
+        producer: Any, name: str, message: Any, *args: Any, **options: Any
+    ) -> Any:
+        if not isinstance(message, _Prepared):  # made by who knows AMQP.as_task_v2
+            message = _prepared(app, message, options)
+        # Celery would put them over what the chain has made of them.
+        options.pop("headers", None)
+        return send()(producer, name, message, *args, **options)
+
+    create_task_message.reliq_around = create  # type: ignore[attr-defined]
+    send_task_message.reliq_around = send  # type: ignore[attr-defined]
+    setattr(amqp, _CREATE, create_task_message)
+    setattr(amqp, _SEND, send_task_message)
+
+
+def _maker(amqp: Any, name: str) -> Callable[[], Any]:
+    """Return what gives Celery's own function: it reads the configuration to make one."""
+    made: list[Any] = [vars(amqp)[name]] if name in vars(amqp) else []
+
+    def get() -> Any:
+        if not made:
+            # The attribute that this fills is ours by now.
+            descriptor = inspect.getattr_static(type(amqp), name)
+            make = getattr(descriptor, "func", None)
+            made.append(getattr(type(amqp), name).__get__(amqp) if make is None else make(amqp))
+        return made[0]
+
+    return get
+
+
+def apply_publish(context: PublishContext) -> None:
+    """Run `publish` of an app's chain for a message that is not made by Celery.
+
+    It may change the headers, which are to be complete. Raises what the middleware raises: the
+    message is not to be stored then. Does nothing for an app without middleware.
+    """
+    chain = chain_of(context.app)
+    if chain is not None:
+        chain.publish(context)
+
+
+def _prepared(app: Any, message: Any, options: dict[str, Any]) -> _Prepared:
+    """Return *message* with all its headers, as the chain leaves them; raises what it raises."""
+    headers, properties, body, sent_event = message
+    headers.update(options.get("headers") or {})
+    if isinstance(body, dict):  # protocol 1
+        name, task_id, args, kwargs = (body[key] for key in ("task", "id", "args", "kwargs"))
+    else:
+        name, task_id, (args, kwargs, _) = headers["task"], headers["id"], body
+    held = _HELD.get()
+    if held is not None:
+        held.append((dict(properties), options))
+    else:
+        apply_publish(
+            PublishContext(
+                app=app,
+                name=name,
+                id=task_id,
+                headers=headers,
+                args=args,
+                kwargs=kwargs,
+                properties=properties,
+                options=options,
+            )
+        )
+    return _Prepared(headers, properties, body, sent_event)

@@ -1,4 +1,4 @@
-"""The processes that consume, the batches of jobs, and what was done by this page."""
+"""The processes that consume, and the batches of jobs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...admin import STAGES
 from ...errors import NotFound
-from ..asked import PAGE
-from .look import Pager, pager
+from ..asked import PAGE, pager
 
 if TYPE_CHECKING:
     from ...admin import BatchInfo
-    from ..asked import Asked
-    from ..site import Site
-    from .look import Look
+    from ..asked import Look
 
 # -- consumers
 
@@ -88,26 +85,3 @@ def shares(found: BatchInfo) -> list[tuple[str, float]]:
         ("off", counts["cancelled"] / total),
         ("on", (counts["working"] + counts["retrying"]) / total),
     ]
-
-
-# -- actions
-
-
-def log(site: Site, asked: Asked) -> dict[str, Any]:
-    """Return what the page of the log needs."""
-    skip = asked.number("skip")
-    entries = site.log.entries(PAGE, skip)
-    total = len(site.log)
-    return {
-        "entries": entries,
-        "operations": site.operations.all()[:10],
-        "pager": Pager(skip, len(entries), total, skip + PAGE < total),
-    }
-
-
-def operation(site: Site, asked: Asked) -> dict[str, Any]:
-    """Return what the page of one operation needs; raises NotFound."""
-    found = site.operations.get(asked.text("id"))
-    if found is None:
-        raise NotFound("no such operation: it was begun by another process, or long ago")
-    return {"item": found}

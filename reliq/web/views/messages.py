@@ -10,7 +10,7 @@ from ..asked import PAGE
 
 if TYPE_CHECKING:
     from ...admin import MessageDetails
-    from .look import Look
+    from ..asked import Look
 
 _MOST_SHOWN = 65_536
 _BYTES_SHOWN = 256
@@ -35,13 +35,7 @@ def message(look: Look) -> dict[str, Any]:
 
 def dead(look: Look) -> dict[str, Any]:
     """Return what is shown of dead letters; raises ReliqError."""
-    chosen = look.queue
-    there = [
-        (queue.queue, queue.dead)
-        for queue in look.watch.report(look.inspector).queues
-        if queue.dead and chosen in {"", queue.queue}
-    ]
-    there.sort(key=lambda item: -item[1])
+    there = look.most("dead")
     looked = there[:_MOST_QUEUES]
     looks = max(_LOOKS // max(len(looked), 1), 500)
     counts = [look.watch.counting.groups(look.inspector, name, looks) for name, _ in looked]

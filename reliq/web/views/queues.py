@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...admin.names import LEFT, STATES
 from ...errors import BrokerRefused, BrokerUnavailable, NotFound
 from ...message.queue_arguments import is_durable
-from ..asked import PAGE
-from ..series import RANGES
-from .look import Pager, pager
+from ..asked import PAGE, Pager, pager
+from ..charts import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ...admin import Message, QueueReport, Report
-    from ..asked import Asked
-    from ..series import Series
-    from .look import Look
+    from ..asked import Asked, Look
+    from ..charts import Series
 
 T = TypeVar("T")
 
@@ -157,13 +155,7 @@ def _reported(look: Look, name: str) -> QueueReport:
 def delayed(look: Look) -> dict[str, Any]:
     """Return what is shown of delayed messages; raises ReliqError."""
     horizon = _one_of(HORIZONS, look.asked.text("horizon"), "1h")
-    chosen = look.queue
-    queues = [
-        (queue.queue, queue.delayed)
-        for queue in look.watch.report(look.inspector).queues
-        if queue.delayed and chosen in {"", queue.queue}
-    ]
-    queues.sort(key=lambda item: -item[1])
+    queues = look.most("delayed")
     names = [name for name, _ in queues[:_MOST_QUEUES]]
     every_s = HORIZONS[horizon] / _BARS
     each = [look.inspector.due(name, every_s, _BARS) for name in names]

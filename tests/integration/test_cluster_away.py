@@ -56,7 +56,7 @@ def connect(cluster):
         wire = ClusterWire(cluster_address(cluster.url().split(";"), options), options, "test")
         opened.append(wire)
         wire.connect()
-        for _, node in wire.each_master():
+        for _, node in wire.nodes.each_master():
             assert node.alive
         return wire
 
@@ -146,7 +146,7 @@ def test_a_post_over_an_idle_connection_does_not_wait(cluster, connect):
         node.freeze()
     began = time.monotonic()
     wire.post(("GET", keys[0]))
-    with pytest.raises(BrokerTimeout), wire.patience(0.1):
+    with pytest.raises(BrokerTimeout), wire.calls.patience(0.1):
         wire.call(("GET", keys[1]))
     assert time.monotonic() - began < 10
 
@@ -601,7 +601,7 @@ def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
 
             def attach_within(name, *rest):
                 if name in there:
-                    left_s.append(store._wire._patience.ends_at - time.monotonic())
+                    left_s.append(store._wire.calls.patience_ends_at - time.monotonic())
                 return attach(name, *rest)
 
             monkeypatch.setattr(store, "attach", attach_within)

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reliq import BrokerUnavailable
 from reliq.admin import Inspector
-from reliq.engines.redis.cluster.request import key_of
+from reliq.engines.redis.cluster.requests import key_of
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_key, queues
 from reliq.metrics import Collector

@@ -280,7 +280,7 @@ def test_patience_with_a_node(cluster, connect):
     frozen.freeze()
     try:
         began = time.monotonic()
-        with pytest.raises(BrokerTimeout), wire.patience(0.2):
+        with pytest.raises(BrokerTimeout), wire.calls.patience(0.2):
             wire.call(("INCR", key))
         assert time.monotonic() - began < 20
     finally:

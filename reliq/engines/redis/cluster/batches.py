@@ -61,5 +61,5 @@ class ClusterBatches(RedisBatches):
         slot = self._slot(batch)
         return BrokerUnavailable(
             f"{self._cluster.slots.place_of(slot) or 'no node'}: slot {slot} was not served within "
-            f"{_PATIENCE_S:g} s: {self._cluster.reason(slot)}"
+            f"{_PATIENCE_S:g} s: {self._cluster.posts.reason(slot)}"
         )

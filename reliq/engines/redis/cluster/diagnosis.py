@@ -14,24 +14,25 @@ from typing import TYPE_CHECKING, Any
 from ....errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ....store.inspection import BrokerInfo, Finding, Node
 from ..base import StoreBase
-from ..server import FARTHEST_S, Server
+from ..server import Server
 from ..server_info import number_of, parse
+from .findings import (
+    judge_clocks,
+    judge_open_slots,
+    judge_replicas,
+    judge_slots,
+    look_at_replicas,
+    open_slots,
+)
 from .nodes import PATIENCE_S
-from .open_slots import judge_open_slots, open_slots
-from .replica_users import look_at_replicas
-from .slots import SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from ..stream import Command
     from ..wire import Wire
-    from .open_slots import OpenSlot
+    from .findings import OpenSlot
     from .slots import Place
     from .wire import ClusterWire
 
-# confirm="replicated" waits for one; with another, it still can when one is lost.
-_REPLICAS_WANTED = 2
 # A slot that is being moved is open for as long as its keys take.
 _STAYS_S = 1.0
 
@@ -65,7 +66,7 @@ class ClusterDiagnosis(StoreBase):
         self._refresh()
         found: list[BrokerInfo] = []
         count = 0
-        for place, wire in self._cluster.each_master():
+        for place, wire in self._cluster.nodes.each_master():
             count += 1
             if not isinstance(wire, ReliqError):
                 with suppress(BrokerUnavailable):
@@ -93,20 +94,22 @@ class ClusterDiagnosis(StoreBase):
         with suppress(ReliqError):
             self._cluster.slots.refresh(self.options, self._cluster.name)
         sizes = self._cluster.slots.sizes
-        return [_node(place, sizes[place], wire) for place, wire in self._cluster.each_master()]
+        return [
+            _node(place, sizes[place], wire) for place, wire in self._cluster.nodes.each_master()
+        ]
 
     # -- doctor
 
     def diagnose(self) -> list[Finding]:
         """Look at what can be wrong with the cluster, and at each of its masters."""
         self._refresh()
-        found = [*_slots(self._cluster.slots.uncovered), *self._open_slots()]
+        found = [*judge_slots(self._cluster.slots.uncovered), *self._open_slots()]
         said: dict[Finding, list[Place]] = {}
         clocks: dict[Place, tuple[float, float]] = {}
         replicas: dict[Place, int] = {}
         lacking: set[Command] = set()
         count = 0
-        for place, wire in self._cluster.each_master():
+        for place, wire in self._cluster.nodes.each_master():
             count += 1
             try:
                 if isinstance(wire, ReliqError):
@@ -123,7 +126,10 @@ class ClusterDiagnosis(StoreBase):
             except (BrokerUnavailable, BrokerRefused) as exc:
                 found.append(_lost(place, exc))
         found += [_named(finding, places, count) for finding, places in said.items()]
-        found += [*_replicas(replicas), *look_at_replicas(self._cluster, self._prefix, lacking)]
+        found += [
+            *judge_replicas(replicas),
+            *look_at_replicas(self._cluster, self._prefix, lacking),
+        ]
         found += judge_clocks(clocks)
         return found
 
@@ -147,7 +153,7 @@ class ClusterDiagnosis(StoreBase):
 
     def _open_now(self) -> set[OpenSlot]:
         found: set[OpenSlot] = set()
-        for _, wire in self._cluster.each_master():
+        for _, wire in self._cluster.nodes.each_master():
             if not isinstance(wire, ReliqError):
                 with suppress(BrokerUnavailable):  # said of the node
                     found |= open_slots(wire.call(("CLUSTER", "NODES")).decode())
@@ -193,71 +199,4 @@ def _lost(place: Place, error: ReliqError) -> Finding:
         f"{place} has slots and cannot be asked: {error}",
         "start it again; where it is gone for good, let a replica take over "
         "(CLUSTER FAILOVER TAKEOVER at the replica)",
-    )
-
-
-def _slots(uncovered: int) -> Iterator[Finding]:
-    if uncovered:
-        yield Finding(
-            "slots",
-            "error",
-            f"{uncovered} of {SLOTS} slots have no node: queues in them cannot be used, and where "
-            "cluster-require-full-coverage is yes (the default) no queue can",
-            "redis-cli --cluster fix HOST:PORT, with any of the nodes",
-        )
-    else:
-        yield Finding("slots", "ok", f"{SLOTS} of {SLOTS} have a node")
-
-
-def _replicas(counts: Mapping[Place, int]) -> Iterator[Finding]:
-    wanted = f'confirm="replicated" wants {_REPLICAS_WANTED} for each master'
-    bare = sorted(place for place, count in counts.items() if not count)
-    if bare:
-        yield Finding(
-            "replicas",
-            "warning",
-            f"{', '.join(map(str, bare))}: no replica, so that its queues are gone while the node "
-            "is",
-            f"redis-cli --cluster add-node NEW:PORT HOST:PORT --cluster-slave; {wanted}, "
-            "so that it goes on when one is lost",
-        )
-    elif counts:
-        fewest = min(counts.values())
-        note = f"; {wanted}" if fewest < _REPLICAS_WANTED else ""
-        yield Finding("replicas", "ok", f"at least {fewest} for each master{note}")
-
-
-def judge_clocks(clocks: Mapping[Place, tuple[float, float]]) -> Iterator[Finding]:
-    """Compare clocks: for each node how far it is ahead of this machine, and what asking took."""
-    if not clocks:
-        return
-    first, last = (choose(clocks, key=lambda p: clocks[p][0]) for choose in (max, min))
-    (ahead_s, one_s), (behind_s, other_s) = clocks[first], clocks[last]
-    apart_s = ahead_s - behind_s
-    if apart_s - (one_s + other_s) / 2 > FARTHEST_S:
-        yield Finding(
-            "clock",
-            "warning",
-            f"the clock of {first} is {apart_s:.1f} s ahead of that of {last}: delays and TTLs "
-            "are by the clock of the node that has the queue",
-            "let all nodes keep their time by NTP",
-        )
-        return
-    farthest = max(clocks, key=lambda p: abs(clocks[p][0]))
-    off_s, took_s = clocks[farthest]
-    if abs(off_s) - took_s / 2 > FARTHEST_S:
-        yield Finding(
-            "clock",
-            "warning",
-            f"the clock of {farthest} is {abs(off_s):.1f} s "
-            f"{'ahead of' if off_s > 0 else 'behind'} this machine's: ages and an eta are wrong by "
-            "as much",
-            "let the nodes and this machine keep their time by NTP",
-        )
-        return
-    slowest_ms = max(took for _, took in clocks.values()) * 1000
-    yield Finding(
-        "clock",
-        "ok",
-        f"{len(clocks)} nodes within {abs(off_s):.2f} s; an answer took {slowest_ms:.1f} ms",
     )

@@ -17,8 +17,8 @@ from ....store.inspection import Told, Untold
 from .. import keys
 from ..base import text_of, texts
 from ..measuring import RedisMeasuring
-from . import advice
 from .nodes import PATIENCE_S
+from .requests import COVER, for_node
 from .slots import slot_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ClusterLooking(RedisMeasuring):
 
     def _ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
         """Yield each master with its reply; an error is one, and then there may be no wire."""
-        for place, wire in self._cluster.each_master():
+        for place, wire in self._cluster.nodes.each_master():
             if isinstance(wire, ReliqError):
                 yield place, None, wire
                 continue
@@ -79,13 +79,13 @@ class ClusterLooking(RedisMeasuring):
         for place, wire, reply in self._ask_each("PING"):
             if wire is None or isinstance(reply, BrokerUnavailable):
                 replica = cluster.slots.has_replica(place)
-                what_to_do = advice.for_node(place, replica=replica)
+                what_to_do = for_node(place, replica=replica)
                 lost[place] = f"{str(reply).removesuffix('.')}; {what_to_do}"
             else:
                 there.append((place, wire))
         if not there:
             raise BrokerUnavailable(f"{self.broker}: no node answers: {'; '.join(lost.values())}")
-        lost[None] = f"no node has its slot: {advice.COVER}"
+        lost[None] = f"no node has its slot: {COVER}"
         return there, lost
 
     def now_ms(self) -> int:
@@ -137,7 +137,7 @@ class ClusterLooking(RedisMeasuring):
         why = lost.get(anchor)
         if why is None:
             try:
-                with self._cluster.patience(SLOT_PATIENCE_S):
+                with self._cluster.calls.patience(SLOT_PATIENCE_S):
                     listed = self._cluster.call(("ZRANGE", keys.queues(self._prefix), 0, -1))
             except BrokerUnavailable as exc:
                 why = str(exc)
@@ -167,7 +167,7 @@ class ClusterLooking(RedisMeasuring):
     def _served(self, names: list[str]) -> tuple[list[str], list[Untold]]:
         """Return which of the queues there are, and those whose slot nobody serves now."""
         replies: dict[str, Reply] = {}
-        known = set(filter(self._cluster.holds, self._stuck_slots))
+        known = set(filter(self._cluster.posts.oldest_of, self._stuck_slots))
         for name in names:
             if slot_of(self._keys(name).meta) not in known:
                 command, script = self._measure_command(name)
@@ -190,5 +190,5 @@ class ClusterLooking(RedisMeasuring):
             "" if place is None else str(place),
             tuple(queues),
             f"slot {slot} was not served within {SLOT_PATIENCE_S:g} s: "
-            f"{self._cluster.reason(slot)}",
+            f"{self._cluster.posts.reason(slot)}",
         )

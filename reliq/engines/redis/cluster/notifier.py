@@ -313,7 +313,7 @@ class ClusterNotifier:
         self._waits.discard(slot)
         self._slots -= {slot}
         self._left_out[slot] = monotonic() + _AGAIN_S
-        if not self._cluster.heed_redirection(exc):
+        if not self._cluster.unserved.heed(exc):
             if isinstance(exc, BrokerRefused):
                 raise again(exc)
             self._drop(slot)

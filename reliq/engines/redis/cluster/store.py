@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ....store.values import Publication, Work
     from ..stream import Reply
     from .address import ClusterAddress
-    from .request import Request
+    from .requests import Request
 
 
 class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
@@ -116,7 +116,7 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
         """Let this thread wait no longer than that for a node."""
-        return self._wire.patience(seconds)
+        return self._wire.calls.patience(seconds)
 
     def consumers(self) -> list[Consumer]:
         """Return every consumer whose record has not lapsed, by id."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..message.envelope import Envelope
-    from ..store.scanning import Failure, Located
+    from ..store.inspection import Failure, Located
 
 Happening: TypeAlias = Literal["published", "failed", "held", "died"]
 

@@ -38,7 +38,7 @@ _NAMED = 5
 
 def examine(store: Store) -> list[Finding]:
     """Return what was looked at, each with its remedy where something is wrong."""
-    told = store.told()
+    told = store.reads.told()
     found = statuses(store, told.queues)
     return [
         *_untold(told.untold),
@@ -78,7 +78,7 @@ def _untold(untold: list[Untold]) -> Iterator[Finding]:
 def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list[Finding]:
     """Look at the consumers. partial: some queues cannot be told, so perhaps they cannot either."""
     try:
-        consumers = store.consumers()
+        consumers = store.reads.consumers()
     except BrokerUnavailable as exc:
         if not partial:
             raise

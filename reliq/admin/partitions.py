@@ -122,7 +122,7 @@ def refuse_part(store: Store, queue: str) -> None:
 
 def told_of(store: Store, queue: str) -> Told:
     """Return which partitions of *queue* can be read now, and which cannot."""
-    told = store.told()
+    told = store.reads.told()
     untold = []
     for item in told.untold:
         mine = tuple(name for name in item.queues if queue_of(name) == queue)

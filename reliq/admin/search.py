@@ -13,8 +13,8 @@ from .walking import cursor_of, gone_on, ground, look, walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..store.inspection import Looked
     from ..store.protocol import Store
-    from ..store.scanning import Looked
     from .views import Message
     from .walking import Cursor, Ground
 
@@ -44,7 +44,7 @@ def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:
     """Look a tag up in each of these queues: there is nothing to search."""
     found, now_ms = [], store.now_ms()
     for name in names:
-        located = store.look_up(name, tag)
+        located = store.reads.look_up(name, tag)
         if located is not None:
             found.append(of_stored(queue_of(name), located.place, located.stored, now_ms))
     total = ground(store, names).total

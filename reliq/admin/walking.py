@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigurationError, NotFound
 from ..message.delivery_tag import published_ms, rank_of
+from ..store.inspection import SCANNED_AT_ONCE, Position
 from ..store.protocol import status_of
-from ..store.scanning import SCANNED_AT_ONCE, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..store.inspection import AnyPlace, Stored
+    from ..store.inspection import AnyPlace, Looked, Stored
     from ..store.protocol import Store
-    from ..store.scanning import Looked
 
 PLACES: tuple[AnyPlace, ...] = ("ready", "delayed", "unacked", "dead")
 
@@ -87,7 +86,9 @@ class Ground(NamedTuple):
 
 def ground(store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLACES) -> Ground:
     """Return where in queues, or partitions, *names* there is something, of these *places*."""
-    statuses = sorted((item.status for item in store.measure(names)), key=lambda item: item.name)
+    statuses = sorted(
+        (item.status for item in store.reads.measure(names)), key=lambda item: item.name
+    )
     counts = [(item.name, place, getattr(item, place)) for item in statuses for place in places]
     there = [(name, place) for name, place, count in counts if count]
     return Ground(there, sum(count for *_, count in counts))
@@ -115,7 +116,7 @@ def walk(
 
 def look(store: Store, begun: Cursor, limit: int, contains: str) -> Looked:
     """Return what is found where a step begins that looks at *limit* messages."""
-    return store.scan(begun.name, begun.place, begun.position, limit, contains=contains)
+    return store.reads.scan(begun.name, begun.place, begun.position, limit, contains=contains)
 
 
 def gone_on(begun: Cursor, found: Looked) -> Cursor:
@@ -154,7 +155,7 @@ def page(store: Store, queue: str, place: AnyPlace, limit: int, skip: int) -> li
     passed = skip
     while len(found) < limit:
         left = min(limit - len(found), SCANNED_AT_ONCE)
-        looked = store.scan(queue, place, Position("", passed), left, whole_bytes=WHOLE_BYTES)
+        looked = store.reads.scan(queue, place, Position("", passed), left, whole_bytes=WHOLE_BYTES)
         found += looked.items
         passed += looked.looked
         if looked.after is None or not looked.looked:

@@ -111,8 +111,8 @@ class _Broker:
         began = perf_counter()
         with self._lock:
             try:
-                told = self._store.told()
-                each = self._store.measure(told.queues)
+                told = self._store.reads.told()
+                each = self._store.reads.measure(told.queues)
                 parts = coverage(told, [measure.status for measure in each])
                 measures = merged_measures(each)
                 if told.untold and not measures:
@@ -152,7 +152,7 @@ class _Broker:
         for item in untold:
             queues[item.node] += len(item.queues)
         with suppress(ReliqError):
-            for node in self._store.nodes():
+            for node in self._store.reads.nodes():
                 families.add_node(self._store.broker, node, queues[node.name])
 
     def _add_batches(self, families: Families) -> None:
@@ -173,7 +173,7 @@ class _Broker:
         partial: some queues cannot be read, so perhaps the register cannot: None then, too.
         """
         try:
-            return self._store.consumers()
+            return self._store.reads.consumers()
         except BrokerUnavailable:
             if not partial:
                 raise

@@ -114,7 +114,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
 
     Returns whether it is there now: one that only a publish has made is not made by this.
     """
-    status = source.status(queue)
+    status = source.reads.status(queue)
     if status is None:
         raise NotFound(f"no queue {queue!r} to move")
     arguments = status.declared
@@ -123,7 +123,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
         declare_queue(target, queue, *queue_arguments(queue, auto_delete, arguments))
         there_is = True
     else:  # a publish made it: its declaration is still to come, there too
-        there_is = target.status(queue) is not None
+        there_is = target.reads.status(queue) is not None
     for exchange in source.exchanges():
         table = source.exchange_table(exchange)
         bindings = [binding for binding in table.bindings if unpack(binding)[1] == queue]

@@ -49,12 +49,12 @@ def pages(
     seen = set(known)
     while True:
         most = MOVED_AT_ONCE + len(seen)
-        found = store.dead_letters(queue, most, from_ms, envelopes and not seen)
+        found = store.reads.dead_letters(queue, most, from_ms, envelopes and not seen)
         page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
         if not page:
             return
         if envelopes and seen:
-            found = store.dead_letters(queue, most, from_ms, envelopes)
+            found = store.reads.dead_letters(queue, most, from_ms, envelopes)
             page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
             if not page:
                 return
@@ -131,7 +131,7 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
     Raises NotFound for a *target* that does not exist, QueueFull when it takes no more;
     what was not moved stays where it is.
     """
-    if store.status(target) is None:
+    if store.reads.status(target) is None:
         raise NotFound(f"no queue {target!r} to move dead letters of {queue!r} to; declare it")
 
     def stored(low_water: int, moves: Sequence[Move]) -> Sequence[str]:

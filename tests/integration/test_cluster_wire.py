@@ -325,7 +325,7 @@ def test_a_large_batch_is_confirmed_by_replicas():
                 body = b"%d" % number
                 batch.publish(channel.prepare_message(body, properties={}), routing_key="q")
             batch.flush()
-            assert 250 == channel.transport.link.store.status("q").ready
+            assert 250 == channel.transport.link.store.reads.status("q").ready
     finally:
         cluster.destroy()
 

@@ -57,7 +57,7 @@ class ClusterCalls:
 
     @contextmanager
     def patience(self, seconds: float) -> Iterator[None]:
-        """Let this thread wait no longer than that for a node: BrokerTimeout is raised then."""
+        """Let this thread wait no longer than that for a node: it gets a BrokerTimeout then."""
         before = self._patience.ends_at
         self._patience.ends_at = min(before, monotonic() + seconds)
         try:
@@ -74,12 +74,18 @@ class ClusterCalls:
             if not left:
                 return
             if monotonic() >= self._patience.ends_at:
-                slot = left[0].slot
-                raise BrokerTimeout(
-                    f"{self._address}: nobody waits longer for slot {slot}: {left[0].told}"
-                )
+                for request in left:
+                    request.finish(self._impatience(request))
+                return
             if not all(request.at_once for request in left):
                 time.sleep(max(map(lengthen, left)))
+
+    def _impatience(self, request: Request) -> BrokerTimeout:
+        error = BrokerTimeout(
+            f"{self._address}: nobody waits longer for slot {request.slot}: {request.told}"
+        )
+        error.unsent = True
+        return error
 
     def _is_late(self, request: Request) -> bool:
         error = self._unserved.lateness(request, self._timeout_s)

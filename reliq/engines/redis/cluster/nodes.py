@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
 from ....forks import OwnLock
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ....options import Options
+    from ..stream import Reply
     from .slots import Place, SlotMap
 
 logger = logging.getLogger("reliq")
@@ -133,6 +134,22 @@ class Nodes:
             except ReliqError as exc:
                 found = again(exc)
             yield place, found
+
+    def ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
+        """Yield each master with its reply, within a second of each.
+
+        An error is a reply, too; then there may be no wire.
+        """
+        for place, wire in self.each_master():
+            if isinstance(wire, ReliqError):
+                yield place, None, wire
+                continue
+            reply: Reply
+            try:
+                reply = wire.ask(command, PATIENCE_S)
+            except ReliqError as exc:
+                reply = again(exc)
+            yield place, wire, reply
 
     def reach_any(self, but_for: Place | None) -> bool:
         """Whether a node that has slots can be reached; *but_for* is not tried."""

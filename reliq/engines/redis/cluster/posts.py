@@ -23,7 +23,7 @@ from ..stream import pack
 from .requests import next_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from ..stream import Reply
     from ..wire import Wire
@@ -69,7 +69,7 @@ class ClusterPosts:
 
     def post(self, request: Request, data: bytes) -> None:
         """Write *data* now, or when its slot is served. Never waits."""
-        if request.slot in self._put_off:
+        if self.holds(request.slot):
             self._again(request, 0.0)  # behind the others
             self.pump()
         else:
@@ -122,17 +122,17 @@ class ClusterPosts:
                 self._doubt()
         self.pump()
 
-    def wait(self, ends_at: float, but_for: Container[int], check: Callable[[], None]) -> None:
+    def wait(self, ends_at: float, check: Callable[[], None]) -> None:
         """Wait until everything that was posted so far has its reply, or until *ends_at*.
 
-        but_for: slots for which nobody waits. *check* looks whether a node is late.
+        *check* looks whether a node is late.
         """
         later = next_number()
         posts = [(wire.posts, wire.posts.number) for _, wire in self._nodes.all()]
         while True:
             self.pump()
             posts = [(known, number) for known, number in posts if not known.are_over(number)]
-            put_off = self._before(later, but_for)
+            put_off = self._before(later)
             if not (posts or put_off) or monotonic() >= ends_at:
                 return
             if put_off:
@@ -150,26 +150,16 @@ class ClusterPosts:
         """Whether there is one that was put off and has no reply yet."""
         return bool(self._put_off)
 
-    def oldest_of(self, slot: int) -> Request | None:
-        """Return the oldest that was put off of a slot; None where there is none."""
-        found = self._put_off.get(slot)
-        return found[0] if found else None
+    def holds(self, slot: int) -> bool:
+        """Whether one waits for *slot*, and is sent again and again."""
+        return slot in self._put_off
 
-    def reason(self, slot: int) -> str:
-        """Return why the posts of *slot* wait, and what to do about that."""
-        request = self.oldest_of(slot)
-        return "no reason is known" if request is None else request.told
-
-    def _before(self, number: int, but_for: Container[int]) -> bool:
-        """Whether one is older than *number*, in other slots than those."""
+    def _before(self, number: int) -> bool:
+        """Whether one is older than *number*."""
         if not self._put_off:
             return False
         with self._lock:
-            return any(
-                request.number < number and slot not in but_for
-                for slot, found in self._put_off.items()
-                for request in found
-            )
+            return any(one.number < number for found in self._put_off.values() for one in found)
 
     def _again(self, request: Request, pause_s: float) -> None:
         """Send *request* again after so long, also where no thread reads or waits by then."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import BrokerUnavailable, ReliqError, again
 from ....forks import OwnLock, here
 from ....store.values import ignore_result
-from ...pipe import Pipe
+from ...poll import Pipe
 from .. import keys
 from ..commands import Commands, require_reached
 from ..stream import SILENCE_S
@@ -27,7 +27,7 @@ from .requests import COVER, Request, Unserved, key_of
 from .slots import slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     from ....options import Options
     from ..posts import OnReply
@@ -104,7 +104,8 @@ class ClusterWire(Commands):
         return bool(self.posts) or any(wire.waiting for _, wire in self._open())
 
     @property
-    def _anchor_if_open(self) -> Wire | None:
+    def anchor_connection(self) -> Wire | None:
+        """The connection to the anchor; where there is none, the last one."""
         wire = self.nodes.open(self.slots.place_of(self.anchor_slot))
         if wire is not None:
             self._anchor = wire
@@ -113,19 +114,14 @@ class ClusterWire(Commands):
     @property
     def client_id(self) -> int:
         """The anchor's name for its connection; where there is none, for the last one."""
-        wire = self._anchor_if_open
+        wire = self.anchor_connection
         return 0 if wire is None else wire.client_id
 
     @property
     def connected_at(self) -> float:
         """When the connection to the anchor began to be opened (monotonic clock)."""
-        wire = self._anchor_if_open
+        wire = self.anchor_connection
         return 0.0 if wire is None else wire.connected_at
-
-    @property
-    def anchor_connection(self) -> object:
-        """The connection to the anchor; where there is none, the last one."""
-        return self._anchor_if_open
 
     @property
     def dials(self) -> int:
@@ -214,7 +210,7 @@ class ClusterWire(Commands):
         if wire is not None and wire.waiting:  # a process that only calls reads no replies to posts
             with suppress(BrokerUnavailable):
                 wire.receive()
-        if self.posts.oldest_of(slot) is not None:
+        if self.posts.holds(slot):
             return True
         known = place is not None and place not in self.slots.away
         if known and (wire is None or wire.silent_s <= SILENCE_S):
@@ -342,23 +338,7 @@ class ClusterWire(Commands):
         self._pipe.read()
         self.posts.receive()
 
-    def wait_for_replies(self, timeout_s: float = inf, but_for: Container[int] = ()) -> None:
-        """Wait until everything that was posted so far has its reply; at most *timeout_s*.
-
-        but_for: slots for which nobody waits.
-        """
+    def wait_for_replies(self, timeout_s: float = inf) -> None:
+        """Wait until everything that was posted so far has its reply; at most *timeout_s*."""
         self._leave_parent()
-        ends_at = min(monotonic() + timeout_s, self.calls.patience_ends_at)
-        self.posts.wait(ends_at, but_for, self.check)
-
-    # -- for the notifier
-
-    def unblock(self, place: Place, client_id: int, on_reply: OnReply) -> None:
-        """End the wait of one of our connections to a node; does not wait.
-
-        Raises BrokerUnavailable, and *on_reply* is not called then.
-        """
-        wire = self.nodes.open(place)
-        if wire is None:
-            raise BrokerUnavailable(f"{self.address}: there is no connection to {place}")
-        wire.post(("CLIENT", "UNBLOCK", client_id), on_reply)
+        self.posts.wait(min(monotonic() + timeout_s, self.calls.patience_ends_at), self.check)

@@ -349,7 +349,7 @@ def test_a_slot_that_is_being_moved(cluster):
     migration = Migration(source, target, key)
     with Inspector(cluster.url()) as inspector:
         migration.open()
-        looked = inspector._store._open_now()
+        looked = inspector._store.reads._open_now()
         assert [(migration.slot, at(source), at(target))] == [tuple(item) for item in looked]
         migration.end()
-        assert set() == inspector._store._open_now()
+        assert set() == inspector._store.reads._open_now()

@@ -73,19 +73,19 @@ class ClusterCalls:
             left = [one for one in left if not one.finished and not self._is_late(one)]
             if not left:
                 return
-            if monotonic() >= self._patience.ends_at:
-                for request in left:
-                    request.finish(self._impatience(request))
-                return
             if not all(request.at_once for request in left):
                 time.sleep(max(map(lengthen, left)))
+            if monotonic() >= self._patience.ends_at:
+                for request in left:
+                    error = self._impatience(request)
+                    error.unsent = True
+                    request.finish(error)
+                return
 
     def _impatience(self, request: Request) -> BrokerTimeout:
-        error = BrokerTimeout(
+        return BrokerTimeout(
             f"{self._address}: nobody waits longer for slot {request.slot}: {request.told}"
         )
-        error.unsent = True
-        return error
 
     def _is_late(self, request: Request) -> bool:
         error = self._unserved.lateness(request, self._timeout_s)
@@ -138,9 +138,10 @@ class ClusterCalls:
             ends_at = self._patience.ends_at
             replies = wire.calls.end(stream, _asked(requests), patience_s, ends_at)
         except BrokerUnavailable as exc:
-            for request in requests:
-                request.finish(again(exc))
             lost = not wire.alive
+            for request in requests:  # where an earlier try has said why, that says more
+                known = request.why and not lost
+                request.finish(self._impatience(request) if known else again(exc))
             # Also where only the patience of this thread was at an end.
             if isinstance(exc, BrokerTimeout) and (lost or monotonic() - began > _SILENT_S):
                 self._nodes.silent(wire)

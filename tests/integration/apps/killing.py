@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
-from reliq.engines.redis.cluster.batches import ClusterBatches
 
 from reliq.engines.redis.batches import RedisBatches
+from reliq.engines.redis.cluster.reads import ClusterBatches
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.cluster.wire import ClusterWire
 from reliq.engines.redis.store import RedisStore

@@ -123,7 +123,7 @@ class DeadLetters:
         """Do what :meth:`replay` does, step by step: yields how many each step put back."""
         if to is not None:
             refuse_part(self._store, to)
-        if to is not None and self._store.status(to) is None:
+        if to is not None and self._store.reads.status(to) is None:
             raise NotFound(f"no queue {to!r} to move dead letters of {queue!r} to; declare it")
         pages = self._pages(queue, tags, **part)
         return (
@@ -228,7 +228,7 @@ class DeadLetters:
         return len(self._exported(queue, Path(path), Choice(tags=tags, **filters))[1][:limit])
 
     def _exported(self, queue: str, path: Path, choice: Choice) -> tuple[str, list[Move]]:
-        if self._store.status(queue) is None:
+        if self._store.reads.status(queue) is None:
             raise NotFound(
                 f"no queue {queue!r} to read dead letters into: declare it, or start its worker"
             )

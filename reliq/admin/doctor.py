@@ -78,7 +78,7 @@ def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
 def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list[Finding]:
     """Look at the consumers. partial: some queues cannot be told, so perhaps they cannot either."""
     try:
-        consumers = store.consumers()
+        consumers = store.reads.consumers()
     except BrokerUnavailable as exc:
         if not partial:
             raise

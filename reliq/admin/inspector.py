@@ -97,7 +97,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
 
     def about(self) -> BrokerInfo:
         """Return what the broker says of itself: engine, role, memory, persistence."""
-        return self._store.about()
+        return self._store.reads.about()
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""
@@ -114,7 +114,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
         At one instant; where it is divided, each of its partitions at one.
         """
         own = status_of(self._store, queue)
-        others = map(self._store.status, names_of(self._store, queue)[1:])
+        others = map(self._store.reads.status, names_of(self._store, queue)[1:])
         (status,) = partitions.merged([own, *filter(None, others)])
         return replace(status, name=queue, arguments=own.declared)
 
@@ -135,7 +135,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
         """
         return [
             replace(consumer, queues=tuple(partitions.names(consumer.queues)))
-            for consumer in self._store.consumers()
+            for consumer in self._store.reads.consumers()
         ]
 
     def peek(
@@ -180,7 +180,7 @@ class Inspector(DeadLetters, JobBatches, Looking):
         Each check is in the result, with its remedy where something is wrong. Takes up to
         some seconds on a broker with millions of keys.
         """
-        found = self._store.diagnose()
+        found = self._store.reads.diagnose()
         try:
             return [*found, *doctor.examine(self._store)]
         except (BrokerRefused, BrokerUnavailable) as exc:

@@ -59,7 +59,7 @@ class Looking:
         minutes = max(now_ms // MINUTE_MS - since_ms // MINUTE_MS, 1)
         # A time that began before it counts too: one more than there is room for, perhaps.
         width = -(-minutes // points) * MINUTE_MS
-        parts = [self._store.history(name, since_ms, now_ms) for name in names]
+        parts = [self._store.reads.history(name, since_ms, now_ms) for name in names]
         return thinned(parts, width)[-points:]
 
     def due(self, queue: str, every_s: float = 60.0, points: int = 60) -> list[int]:
@@ -77,7 +77,7 @@ class Looking:
         names = self._partitions(queue)
         now_ms = self._store.now_ms()
         edges = [now_ms + int(1000 * every_s * point) for point in range(1, points + 1)]
-        ends = [self._store.count_due(name, [*edges, _NEVER_MS]) for name in names]
+        ends = [self._store.reads.count_due(name, [*edges, _NEVER_MS]) for name in names]
         totals = [sum(counts) for counts in zip(*ends, strict=True)]
         return [max(end - begin, 0) for begin, end in pairwise([0, *totals])]
 
@@ -103,11 +103,11 @@ class Looking:
                 )
             tag = found.found[0].tag
         for partition in names:
-            located = self._store.look_up(partition, tag)
+            located = self._store.reads.look_up(partition, tag)
             if located is not None:
-                failures = self._store.failures(partition)
+                failures = self._store.reads.failures(partition)
                 return details(partition, located, now_ms, failures)
-        known = [item for partition in names for item in self._store.failures(partition)]
+        known = [item for partition in names for item in self._store.reads.failures(partition)]
         return gone(queue, tag, now_ms, known)
 
     def find(
@@ -128,7 +128,7 @@ class Looking:
         """
         if not text or limit < 1 or looks < 1:
             raise ConfigurationError("expected a text to search, and limit and looks of at least 1")
-        names = self._store.told().queues if queue is None else self._partitions(queue)
+        names = self._store.reads.told().queues if queue is None else self._partitions(queue)
         if is_tag(text):
             return by_tag(self._store, names, text)
 
@@ -146,7 +146,7 @@ class Looking:
         In the order in which the leases end, one queue of its after the other. Raises NotFound
         where there is no such consumer.
         """
-        known = [item for item in self._store.consumers() if item.id == consumer]
+        known = [item for item in self._store.reads.consumers() if item.id == consumer]
         if not known:
             raise NotFound(f"no consumer {consumer!r}")
         owner = f"{consumer}/"  # and the number of its connection

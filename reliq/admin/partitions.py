@@ -188,7 +188,7 @@ def for_each_queue(
             if not goes_on(store):
                 raise
             failure = again(exc)
-    told = store.told()
+    told = store.reads.told()
     names, lost = told.queues, told.untold
     if queue is not None:
         names = sorted((name for name in names if queue_of(name) == queue), key=number_of)

@@ -58,15 +58,15 @@ class Report:
 
 def statuses(store: Store, queues: Sequence[str]) -> list[QueueStatus]:
     """Return the status of each of *queues*; raises as :meth:`Store.measure` does."""
-    return [measure.status for measure in store.measure(queues)]
+    return [measure.status for measure in store.reads.measure(queues)]
 
 
 def report(store: Store, since: Report | None = None) -> Report:
     """Look at the broker and at each of its queues; rates are those since *since*."""
-    about, at = store.about(), monotonic()
+    about, at = store.reads.about(), monotonic()
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
-    there = for_each_queue(store, None, store.measure)
+    there = for_each_queue(store, None, store.reads.measure)
     parts = coverage(there)
     found = [
         _queue(measure, before.get(name), passed_s, parts.get(name, WHOLE))

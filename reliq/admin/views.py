@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..message.envelope import Envelope
-    from ..store.inspection import AnyPlace, DeadLetter, Stored
-    from ..store.scanning import Failure, Located
+    from ..store.inspection import AnyPlace, DeadLetter, Failure, Located, Stored
 
 _SHOWN = 200
 # What is text by itself; everything else is not looked into.

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import ConfigurationError, NotFound
 from ..message.delivery_tag import published_ms, rank_of
 from ..message.queue_names import queue_of
+from ..store.inspection import SCANNED_AT_ONCE, Position
 from ..store.protocol import status_of
-from ..store.scanning import SCANNED_AT_ONCE, Position
 from .views import of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..store.inspection import AnyPlace, Stored
+    from ..store.inspection import AnyPlace, Looked, Stored
     from ..store.protocol import Store
-    from ..store.scanning import Looked
     from .views import Message
 
 PLACES: tuple[AnyPlace, ...] = ("ready", "delayed", "unacked", "dead")
@@ -91,7 +90,9 @@ class Ground(NamedTuple):
 
 def ground(store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLACES) -> Ground:
     """Return where in queues, or partitions, *names* there is something, of these *places*."""
-    statuses = sorted((item.status for item in store.measure(names)), key=lambda item: item.name)
+    statuses = sorted(
+        (item.status for item in store.reads.measure(names)), key=lambda item: item.name
+    )
     counts = [(item.name, place, getattr(item, place)) for item in statuses for place in places]
     there = [(name, place) for name, place, count in counts if count]
     return Ground(there, sum(count for *_, count in counts))
@@ -119,7 +120,7 @@ def walk(
 
 def look(store: Store, begun: Cursor, limit: int, contains: str) -> Looked:
     """Return what is found where a step begins that looks at *limit* messages."""
-    return store.scan(begun.name, begun.place, begun.position, limit, contains=contains)
+    return store.reads.scan(begun.name, begun.place, begun.position, limit, contains=contains)
 
 
 def gone_on(begun: Cursor, found: Looked) -> Cursor:
@@ -158,7 +159,7 @@ def page(store: Store, queue: str, place: AnyPlace, limit: int, skip: int) -> li
     passed = skip
     while len(found) < limit:
         left = min(limit - len(found), SCANNED_AT_ONCE)
-        looked = store.scan(queue, place, Position("", passed), left, whole_bytes=WHOLE_BYTES)
+        looked = store.reads.scan(queue, place, Position("", passed), left, whole_bytes=WHOLE_BYTES)
         found += looked.items
         passed += looked.looked
         if looked.after is None or not looked.looked:
@@ -224,7 +225,7 @@ def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:
     """Look a tag up in each of these queues: there is nothing to search."""
     found, now_ms = [], store.now_ms()
     for name in names:
-        located = store.look_up(name, tag)
+        located = store.reads.look_up(name, tag)
         if located is not None:
             found.append(of_stored(queue_of(name), located.place, located.stored, now_ms))
     total = ground(store, names).total

@@ -18,25 +18,26 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..errors import BrokerRefused, ReliqError
 from ..routing.routes import Routes
-from ..store.protocol import Store
 
 if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Iterator, Sequence
+
     from ..options import Options
+    from ..store.protocol import Store
     from ..store.values import Liveness
 
 logger = logging.getLogger("reliq")
 
-_Deferred = deque[Callable[[Store], None]]
+_Deferred: TypeAlias = "deque[Callable[[Store], None]]"
 _Who = TypeVar("_Who")
 
 

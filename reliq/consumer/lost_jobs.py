@@ -204,7 +204,7 @@ def _whereabouts(store: Store, queues: Sequence[str], tags: list[str]) -> dict[s
     """Return where the messages of *tags* are that are in one of *queues*."""
     found: dict[str, Whereabouts] = {}
     for queue in queues:
-        some = store.whereabouts(queue, tags)
+        some = store.reads.whereabouts(queue, tags)
         found.update({tag: place for tag, place in some.items() if place})
     return found
 
@@ -231,7 +231,7 @@ def _dead(store: Store, queues: Sequence[str], jobs: Sequence[Job]) -> list[Chan
     letters = {
         letter.tag: letter
         for queue in queues
-        for letter in store.dead_letters(queue, _MOST_DEAD, since_ms)
+        for letter in store.reads.dead_letters(queue, _MOST_DEAD, since_ms)
     }
     return [
         _given_up(

@@ -271,7 +271,7 @@ class Failback:
         gone = self._gone.setdefault(url, {})
         with transport.temporary_connection(url, gone=gone) as there:
             for queue in chain(*(names_of(there, queue) for queue in transport.consumed)):
-                status = there.status(queue)
+                status = there.reads.status(queue)
                 if status is None or not is_durable(status.declared):
                     continue
                 if status.ready + status.delayed + status.unacked + status.dead:

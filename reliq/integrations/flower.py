@@ -67,7 +67,7 @@ class Queues:
     def _look(self, names: list[str]) -> list[dict[str, Any]]:
         store = open_store(self._connection, f"flower:{socket.gethostname()}:{os.getpid()}")
         try:
-            return [_row(measure) for measure in store.measure(names)]
+            return [_row(measure) for measure in store.reads.measure(names)]
         finally:
             store.close()
 

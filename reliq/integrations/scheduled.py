@@ -19,6 +19,7 @@ from kombu.serialization import loads
 
 from ..errors import BrokerRefused
 from ..message.envelope import Envelope, EnvelopeError, decode
+from ..store.inspection import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,17 +81,18 @@ def _waiting(consumer: Any) -> list[dict[str, Any]]:
 
 def _of_queue(store: Store, queue: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (due, task) of what waits in *queue*, as much as an answer may hold."""
-    size = 0
-    for skip in range(0, _MOST, _AT_ONCE):
-        page = store.browse(queue, "delayed", _AT_ONCE, skip)
-        for item in page:
+    size, start = 0, Position()
+    for _ in range(0, _MOST, _AT_ONCE):
+        page = store.reads.scan(queue, "delayed", start, _AT_ONCE, whole_bytes=_MOST_BYTES)
+        for item in page.items:
             with suppress(EnvelopeError):  # whoever takes it will say so
                 envelope = decode(item.envelope or b"")
                 if "task" in envelope.headers:
                     yield item.at_ms, _task(item, envelope, store.broker)
             size += len(item.envelope or b"")
-        if len(page) < _AT_ONCE or size > _MOST_BYTES:
+        if page.after is None or size > _MOST_BYTES:
             return
+        start = page.after
 
 
 def _task(item: Stored, envelope: Envelope, broker: str) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class _Broker:
         began = perf_counter()
         with self._lock:
             try:
-                each = for_each_queue(self._store, None, self._store.measure)
+                each = for_each_queue(self._store, None, self._store.reads.measure)
                 parts, measures, lost = coverage(each), merged_measures(each), each.unreachable
                 if not measures:
                     each.whole()
@@ -148,7 +148,7 @@ class _Broker:
         for item in untold:
             queues[item.node] += len(item.queues)
         with suppress(ReliqError):
-            for node in self._store.nodes():
+            for node in self._store.reads.nodes():
                 families.add_node(self._store.broker, node, queues[node.name])
 
     def _add_batches(self, families: Families) -> None:
@@ -167,7 +167,7 @@ class _Broker:
         partial: some queues cannot be read, so perhaps the register cannot: None then, too.
         """
         try:
-            return self._store.consumers()
+            return self._store.reads.consumers()
         except BrokerUnavailable:
             if not partial:
                 raise

@@ -140,7 +140,7 @@ class Migration:
             self._known = None
             found = {item.queue for item in self._bindings() if of_durable_queue(item)}
             return sorted(found | {queue for _, queue in self._kombu.held()})
-        statuses = ((queue, self._store.status(queue)) for queue in self._store.queues())
+        statuses = ((queue, self._store.reads.status(queue)) for queue in self._store.queues())
         return [
             queue
             for queue, status in statuses

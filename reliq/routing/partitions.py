@@ -162,7 +162,7 @@ def _settle(
     for number in range(1, layout.end):
         still_mine()
         name = partition_name(queue, number)
-        store.open_partition(name, layout.partitions, closed=number >= layout.partitions)
+        store.lay_out(name, layout.partitions, closed=number >= layout.partitions)
     if layout.paused:
         _pause(store, queue, partition_names(queue, layout.end)[1:])
 
@@ -233,7 +233,7 @@ def divide(
 
 def _arguments_of(store: Store, queue: str) -> bytes:
     """Return the arguments of *queue*, as they were declared."""
-    status = store.status(queue)
+    status = store.reads.status(queue)
     given = None if status is None else status.arguments.get("")
     return given if isinstance(given, bytes) else b""
 
@@ -295,10 +295,10 @@ def _remove_drained(store: Store, queue: str, still_mine: Callable[[], None]) ->
     for number in reversed(range(layout.partitions, layout.end)):
         still_mine()
         name = partition_name(queue, number)
-        if not store.remove_drained(name):
+        if store.delete_queue(name, if_drained=True).outcome not in {"deleted", "missing"}:
             return
         store.unbind_queue(name)
-        store.lower_end(queue, number + 1, number)
+        store.lay_out(queue, end=number, end_was=number + 1)
 
 
 def recovered(store: Store, queue: str) -> Layout | None:

@@ -7,13 +7,13 @@ engine decides in one atomic step whether it is news; the counters of the batch 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
-from ..errors import ConfigurationError, MessageRefused, ReliqError
+from ..errors import ConfigurationError, MessageRefused
 from .limits import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 State: TypeAlias = Literal[
     "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
@@ -314,97 +314,3 @@ class BatchRecord(NamedTuple):
     def total(self) -> int:
         """How many jobs there are: the sum of the states."""
         return sum(self.counts.values())
-
-
-class Batches(Protocol):
-    """The batches of one broker. Each is in a slot of its own.
-
-    Methods that change something are one atomic step each, but for what says otherwise.
-    """
-
-    def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
-        """Make *batch* unless there is one; whether there was none. It is listed beside that."""
-
-    def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
-        """Change jobs, in order, some hundred a step; None where there is no such batch.
-
-        *by* is the job that adds others: while it runs it may add to a batch that is sealed.
-        """
-
-    def post_change(
-        self,
-        batch: str,
-        changes: Sequence[Change],
-        on_result: Callable[[Changed | ReliqError | None], None],
-    ) -> None:
-        """Post what :meth:`change` sends: one step, of up to 200 changes."""
-
-    def said(self, batch: str, callback: Callback) -> None:
-        """Note that a callback that was due is published. It is not due again."""
-
-    def next_batches(self, limit: int, again_ms: int) -> list[str]:
-        """Return the ids of up to *limit* batches that are due to be looked after.
-
-        Each is given to one who asks, and again *again_ms* later; a new one at once. One of
-        which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
-        finds it so takes it off the list.
-        """
-
-    def look_later(self, at_ms: Mapping[str, int]) -> None:
-        """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each.
-
-        By the broker's clock. A batch that is forgotten meanwhile is not listed again.
-        """
-
-    def batch(self, batch: str) -> BatchRecord | None:
-        """Return what is known of *batch*."""
-
-    def records(
-        self, batches: Sequence[str], fields: Sequence[str] = ()
-    ) -> list[BatchRecord | ReliqError | None]:
-        """Return what is known of each of *batches*, in their order; for many at once.
-
-        Each is of one instant, has of its producer's notes only *fields*, and no ``heard_ms``. In
-        the place of one that cannot be read is the error; of several nodes, one may not answer.
-        Raises BrokerRefused where none can, which is a matter of this user's rights.
-        """
-
-    def batches(self, limit: int, before_ms: int = 0) -> list[str]:
-        """Return the ids of up to *limit* batches, those opened last first."""
-
-    def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
-        """Yield all jobs, some hundred at a time, in no order. Not at one instant.
-
-        One that is there all the time is among them at least once.
-        """
-
-    def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
-        """Return some hundred of all jobs, and *after* what the next are; "": these are the last.
-
-        So who looks at many may go on later, over another connection, too.
-        """
-
-    def failures(self, batch: str, limit: int, skip: int = 0) -> list[JobFailure]:
-        """Return up to *limit* jobs that failed, the last first."""
-
-    def note(self, batch: str, note: Note) -> bool:
-        """Note what an open job says; whether it is noted.
-
-        It is not where the job has ended, an earlier delivery says it, or the job has reported
-        as often as it may and says nothing else.
-        """
-
-    def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
-        """Return how far up to *limit* jobs are, those first that have said so last.
-
-        Of a batch the last 1,000 are listed.
-        """
-
-    def reports(self, batch: str, limit: int, skip: int = 0) -> list[Report]:
-        """Return up to *limit* reports, the last first; the last 10,000 of a batch are kept."""
-
-    def forget_batch(self, batch: str) -> None:
-        """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""
-
-    def unlist_batch(self, batch: str) -> None:
-        """Take a batch that is not there off the list; one that is made meanwhile stays, listed."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FORMAT = 1
-"""The version of what is stored in Redis: another one is refused (engines/redis/formats.py)."""
+"""The version of what is stored in Redis: another one is refused (engines/redis/connect.py)."""
 
 BATCH = 200
 """So many messages one step handles at most, so that it takes well under 5 ms."""
@@ -25,8 +25,6 @@ MOST_REMEMBERED = 4096
 """So many names a connection remembers something of."""
 MOVED_AT_ONCE = 100
 """So many messages one step of a move takes."""
-BROWSED_AT_ONCE = 100
-"""So many messages one look into a queue brings at most."""
 
 RANK = 2**45
 """What one rank is worth in a score: rank * RANK + sequence."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
+
+from ..errors import ReliqError
 
 if TYPE_CHECKING:
     from .inspection import DeadLetter
+
+T = TypeVar("T")
+OnResult: TypeAlias = Callable[[T | ReliqError], None]
+"""Gets the result of a step that was posted, or the error it ended with."""
 
 How: TypeAlias = Literal["undelivered", "released", "nacked"]
 """How a message goes back: it was never given to the application; in order

@@ -57,7 +57,7 @@ class DeadLetterRouter:
         Each is stored once in every queue it is routed to, whoever is killed meanwhile.
         Those that could not be routed are left alone for a while, and not read again before.
         """
-        status = store.status(queue)
+        status = store.reads.status(queue)
         arguments = status.declared if status is not None else {}
         exchange = arguments.get("x-dead-letter-exchange")
         before = self._stuck.pop(queue, None)

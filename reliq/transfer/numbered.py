@@ -54,12 +54,12 @@ def pages(
     seen = set(known)
     while True:
         most = MOVED_AT_ONCE + len(seen)
-        found = store.dead_letters(queue, most, from_ms, envelopes and not seen)
+        found = store.reads.dead_letters(queue, most, from_ms, envelopes and not seen)
         page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
         if not page:
             return
         if envelopes and seen:
-            found = store.dead_letters(queue, most, from_ms, envelopes)
+            found = store.reads.dead_letters(queue, most, from_ms, envelopes)
             page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
             if not page:
                 return
@@ -136,7 +136,7 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
     Raises NotFound for a *target* that does not exist, QueueFull when it takes no more;
     what was not moved stays where it is.
     """
-    if store.status(target) is None:
+    if store.reads.status(target) is None:
         raise NotFound(f"no queue {target!r} to move dead letters of {queue!r} to; declare it")
 
     def stored(low_water: int, moves: Sequence[Move]) -> Sequence[str]:
@@ -243,7 +243,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
 
     Returns whether it is there now: one that only a publish has made is not made by this.
     """
-    status = source.status(queue)
+    status = source.reads.status(queue)
     if status is None:
         raise NotFound(f"no queue {queue!r} to move")
     arguments = status.declared
@@ -252,7 +252,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
         declare_queue(target, queue, *queue_arguments(queue, auto_delete, arguments))
         there_is = True
     else:  # a publish made it: its declaration is still to come, there too
-        there_is = target.status(queue) is not None
+        there_is = target.reads.status(queue) is not None
     for exchange in source.exchanges():
         table = source.exchange_table(exchange)
         bindings = [binding for binding in table.bindings if unpack(binding)[1] == queue]

@@ -31,7 +31,7 @@ class Client:
         Kombu counts those of each priority apart, under other names, of which there is none
         here: a sum over them is right too.
         """
-        statuses = map(self._store.status, names_of(self._store, name))
+        statuses = map(self._store.reads.status, names_of(self._store, name))
         return sum(status.ready for status in statuses if status is not None)
 
     def __getattr__(self, name: str) -> object:

@@ -120,7 +120,7 @@ class Consumers:
             raise
         self._pull.begin_to_consume()
         self._schedule.add(subscription)
-        store.end_wait()
+        store.notifier.end_wait()
         self._loop.keep_leases()
         self._failback.watch_primary()
 
@@ -298,7 +298,7 @@ class Consumers:
     def _end(self, subscription: Subscription, count: int) -> None:
         queue = subscription.queue
         session, store, routes = self._link.session, self._link.store, self._link.routes
-        store.end_wait()
+        store.notifier.end_wait()
         if subscription.in_flight:
             store.wait_for_replies()
         self._loop.flush_acks()

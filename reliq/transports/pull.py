@@ -210,7 +210,7 @@ class PullLoop:
         if not notifier.listening or (store.has_nodes and queues != notifier.queues):
             notifier.listen(sorted(queues), max(left, 0.001))
         elif not queues <= notifier.queues:
-            store.end_wait()
+            store.notifier.end_wait()
         return False
 
     def heed_notification(self) -> None:

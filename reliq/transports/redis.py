@@ -10,7 +10,6 @@ from urllib.parse import quote
 from kombu.utils.url import as_url
 
 from ..engines import redis as engine
-from ..engines.redis.client_store import ClientStore
 from ..engines.redis.urls import Said, address_of, our_scheme, read, scheme_of
 from ..errors import ConfigurationError
 from ..options import parse
@@ -71,7 +70,7 @@ class Transport(BaseTransport):
 
     def store_factory(self) -> StoreFactory:
         """Return what opens a store over two new connections."""
-        return partial(ClientStore, self.address, self.options)
+        return partial(engine.RedisStore, self.address, self.options)
 
 
 class TLSTransport(Transport):

@@ -295,13 +295,13 @@ class Steps:
 
     def places(self, queue: str = "q") -> dict[str, int]:
         """Return how many messages are where, without the empty places."""
-        status = self.store.status(queue)
+        status = self.store.reads.status(queue)
         assert status is not None
         return {place: n for place in PLACES if (n := getattr(status, place))}
 
     def ledger(self, counter: str, queue: str = "q") -> int:
         """Return one counter of the ledger."""
-        status = self.store.status(queue)
+        status = self.store.reads.status(queue)
         assert status is not None
         return status.ledger.get(counter, 0)
 
@@ -350,7 +350,7 @@ class Steps:
 def audit(store: Store, queues: Iterable[str]) -> None:
     """Fail where what was published is not what left and what is here, each in one place."""
     for queue in queues:
-        status = store.status(queue)
+        status = store.reads.status(queue)
         if status is None:
             continue
         here = {place: getattr(status, place) for place in PLACES}

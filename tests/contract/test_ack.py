@@ -29,7 +29,7 @@ def test_an_unknown_tag_is_harmless(store, queue):
     store.publish(message())
     assert 0 == store.ack("05" + "0" * 28, queue=queue)
     assert {"ready": 1} == store.places()
-    assert store.store.status("unknown") is None
+    assert store.store.reads.status("unknown") is None
 
 
 def test_an_ack_counts_what_was_still_there(store):
@@ -44,7 +44,7 @@ def test_an_ack_counts_what_was_still_there(store):
     tags = [acked.tag, ready.tag, dead.tag, held.tag, delayed.tag, "gone"]
     assert 4 == store.ack(*tags)
     assert {"delayed": 1} == store.places()
-    assert [] == store.store.dead_letters("q", 9)
+    assert [] == store.store.reads.dead_letters("q", 9)
 
 
 # -- late: the lease was lost, the work is done
@@ -87,7 +87,7 @@ def test_a_late_ack_takes_a_message_out_of_the_dead(store):
     store.dead_letter(held)
     assert 1 == store.ack(held.tag)
     assert {} == store.places()
-    assert [] == store.store.dead_letters("q", 9)
+    assert [] == store.store.reads.dead_letters("q", 9)
 
 
 def test_an_ack_by_tag_finishes_a_delayed_message(store):

@@ -52,7 +52,7 @@ def look(store):
 
 def stored(store, queue="done"):
     """Return how many messages are in a queue."""
-    status = store.store.status(queue)
+    status = store.store.reads.status(queue)
     return 0 if status is None else status.stored
 
 

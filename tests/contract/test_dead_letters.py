@@ -11,7 +11,7 @@ def test_gives_up_and_says_why(store):
     assert [] == store.dead_letter(*store.take(), reason="undecodable", error="not JSON")
     assert {"dead": 1} == store.places()
     assert 1 == store.ledger("dead_lettered")
-    (dead_letter,) = store.store.dead_letters("q", 9)
+    (dead_letter,) = store.store.reads.dead_letters("q", 9)
     assert (sent.tag, "undecodable", 1, "s/1", "not JSON") == (
         dead_letter.tag,
         dead_letter.reason,
@@ -26,7 +26,7 @@ def test_any_error_text_is_kept(store, error):
     """Whatever the text holds, it comes back as it was."""
     store.publish(message())
     store.dead_letter(*store.take(), error=error)
-    (dead_letter,) = store.store.dead_letters("q", 9)
+    (dead_letter,) = store.store.reads.dead_letters("q", 9)
     assert ("rejected", error) == (dead_letter.reason, dead_letter.error)
 
 
@@ -52,7 +52,7 @@ def test_what_is_not_held_is_refused(store):
     assert [ready.tag, acked.tag, dead.tag] == refused
     assert {"ready": 1, "dead": 2} == store.places()
     assert ["rejected", "again"] == [
-        dead_letter.reason for dead_letter in store.store.dead_letters("q", 9)
+        dead_letter.reason for dead_letter in store.store.reads.dead_letters("q", 9)
     ]
 
 
@@ -62,12 +62,12 @@ def test_oldest_first_and_no_more_than_asked(store):
     taken = store.take(3)
     for delivery in reversed(taken):
         store.dead_letter(delivery)
-    dead_letters = store.store.dead_letters("q", 9)
+    dead_letters = store.store.reads.dead_letters("q", 9)
     died = [dead_letter.died_ms for dead_letter in dead_letters]
     assert sorted(died) == died
     assert {delivery.tag for delivery in taken} == {dead_letter.tag for dead_letter in dead_letters}
-    assert dead_letters[:2] == store.store.dead_letters("q", 2)
-    assert [] == store.store.dead_letters("unknown", 9)
+    assert dead_letters[:2] == store.store.reads.dead_letters("q", 2)
+    assert [] == store.store.reads.dead_letters("unknown", 9)
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_above_the_cap_the_oldest_go(connect):
         store.dead_letter(delivery)
     assert {"dead": 2} == store.places()
     assert 3 == store.ledger("dropped")
-    kept = {dead_letter.tag for dead_letter in store.store.dead_letters("q", 9)}
+    kept = {dead_letter.tag for dead_letter in store.store.reads.dead_letters("q", 9)}
     assert kept <= {delivery.tag for delivery in taken}
 
 
@@ -99,9 +99,9 @@ def test_dropped_letters_are_the_oldest(store, connect):
     store.publish(*(message() for _ in range(5)))
     for delivery in store.take(5):
         store.dead_letter(delivery)
-    dead_letters = store.store.dead_letters("q", 9)
+    dead_letters = store.store.reads.dead_letters("q", 9)
     connect("s/2", dead_letter_max=2).restore()
-    assert dead_letters[3:] == store.store.dead_letters("q", 9)
+    assert dead_letters[3:] == store.store.reads.dead_letters("q", 9)
 
 
 def test_hundreds_die_in_one_call(connect):
@@ -125,7 +125,7 @@ def test_the_failures_of_a_dropped_letter_are_forgotten(connect):
     store.publish(message())
     store.dead_letter(*store.take())
     assert 1 == store.ledger("dropped")
-    left = {dead_letter.tag for dead_letter in store.store.dead_letters("q", 9)}
+    left = {dead_letter.tag for dead_letter in store.store.reads.dead_letters("q", 9)}
     if sent.tag not in left:  # both may have died in the same ms
         store.publish(sent)
         assert -1 == store.take()[0].failed

@@ -21,7 +21,7 @@ def test_a_requeue_counts_towards_the_limit(connect):
     (died,) = fail(store, 1).dead
     assert (sent.tag, 3, "s/1") == (died.tag, died.failed, died.consumer)
     assert {"dead": 1} == store.places()
-    (dead_letter,) = store.store.dead_letters("q", 9)
+    (dead_letter,) = store.store.reads.dead_letters("q", 9)
     assert ("delivery_limit", 3, "s/1", "nacked") == (
         dead_letter.reason,
         dead_letter.count,

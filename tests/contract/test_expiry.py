@@ -211,7 +211,7 @@ def test_an_expired_message_becomes_a_dead_letter_where_the_queue_asks(store, de
     store.pass_time(3)
     assert [] == store.reserve().deliveries
     assert {"dead": 1} == store.places()
-    (dead_letter,) = store.store.dead_letters("q", 9)
+    (dead_letter,) = store.store.reads.dead_letters("q", 9)
     assert (sent.tag, "expired", 0) == (dead_letter.tag, dead_letter.reason, dead_letter.count)
     assert (0, 1) == (store.ledger("expired"), store.ledger("dead_lettered"))
 
@@ -250,11 +250,13 @@ def test_messages_expire_to_the_dead_letters_though_nobody_reserves(store):
     store.pass_time(2)
     store.expire()
     assert {"ready": 1, "dead": 1} == store.places()
-    assert ["expired"] == [dead_letter.reason for dead_letter in store.store.dead_letters("q", 9)]
+    assert ["expired"] == [
+        dead_letter.reason for dead_letter in store.store.reads.dead_letters("q", 9)
+    ]
     assert 7 == store.ledger("waiting_bytes")
 
 
 def test_there_is_nothing_to_expire_in_a_queue_that_is_not_there(store):
     """It is not made by looking."""
     assert not store.expire()
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None

@@ -16,7 +16,7 @@ SHORT_MS = 50
 
 def history(store, queue="q", *, since_ms=0, every_ms=60_000):
     """Return all snapshots of a queue."""
-    return store.store.history(queue, since_ms, store.store.now_ms(), every_ms)
+    return store.store.reads.history(queue, since_ms, store.store.now_ms(), every_ms)
 
 
 def wait_for_next(store, every_ms=SHORT_MS):
@@ -105,8 +105,8 @@ def test_what_is_too_old_is_forgotten(store):
     assert [] == history(store, every_ms=every_ms)
     store.snapshot(every_ms=every_ms)
     long_ago = store.store.now_ms() - 60
-    assert [] == store.store.history("q", 0, first.at_ms, every_ms)
-    assert 1 == len(store.store.history("q", long_ago, store.store.now_ms(), every_ms))
+    assert [] == store.store.reads.history("q", 0, first.at_ms, every_ms)
+    assert 1 == len(store.store.reads.history("q", long_ago, store.store.now_ms(), every_ms))
 
 
 def test_a_queue_takes_its_history_along(store):
@@ -128,7 +128,7 @@ def test_a_temporary_queue_has_none(store, meta):
     store.snapshot("q", "unknown")
     assert [] == history(store)
     assert [] == history(store, "unknown")
-    assert store.store.status("unknown") is None
+    assert store.store.reads.status("unknown") is None
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_one_that_is_moved_to_another_queue_waits_there(store, batches, state, p
     told(store)
     job = job_of(batches, "b", "j")
     assert ("waiting", "r", []) == (job.state, job.queue, why(batches))
-    assert {job.tag: "there"} == store.store.whereabouts("r", [job.tag])
+    assert {job.tag: "there"} == store.store.reads.whereabouts("r", [job.tag])
 
 
 def test_a_move_that_was_cut_off(store, batches, state, publish):
@@ -311,7 +311,7 @@ def test_no_job(store):
     """Nothing is kept of other messages, and no token is used."""
     store.publish(message())
     reject(store)
-    store.replay(store.store.dead_letters("q", 1)[0].tag)
+    store.replay(store.store.reads.dead_letters("q", 1)[0].tag)
     store.purge()
     assert [] == events(store)
     assert 1 == store.ledger("token")

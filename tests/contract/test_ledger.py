@@ -176,7 +176,7 @@ def test_balanced_at_any_instant(connect, engine):
     looker = connect("s/9").store
     looks = 0
     while any(thread.is_alive() for thread in threads):
-        balance(looker.status("q"))
+        balance(looker.reads.status("q"))
         looks += 1
     assert [] == failures
     assert looks > 10

@@ -12,7 +12,8 @@ def declare(store, overflow="drop-head", **limits):
 def died(store):
     """Return reason and tag of the dead letters."""
     return [
-        (dead_letter.reason, dead_letter.tag) for dead_letter in store.store.dead_letters("q", 99)
+        (dead_letter.reason, dead_letter.tag)
+        for dead_letter in store.store.reads.dead_letters("q", 99)
     ]
 
 
@@ -99,7 +100,7 @@ def test_the_bytes_follow_every_move(store):
     assert 30 == bytes_waiting()
     store.dead_letter(*store.take())
     assert 20 == bytes_waiting()
-    (dead_letter,) = store.store.dead_letters("q", 9)
+    (dead_letter,) = store.store.reads.dead_letters("q", 9)
     store.replay(dead_letter.tag)
     assert 30 == bytes_waiting()
     store.publish(message(envelope=b"y" * 5, ttl_ms=1))

@@ -13,7 +13,7 @@ from tests.contract.steps import LONG_MS, message
 
 def measure(store, queue="q"):
     """Return the measure of one queue."""
-    (found,) = store.store.measure([queue])
+    (found,) = store.store.reads.measure([queue])
     return found
 
 
@@ -22,10 +22,12 @@ def test_many_queues_each_as_its_status_says(store):
     """In the order asked for, without those that do not exist."""
     store.publish(message("a"), message("b"), message("b", delay_ms=LONG_MS))
     store.take(queue="b")
-    found = store.store.measure(["b", "none", "a"])
+    found = store.store.reads.measure(["b", "none", "a"])
     assert ["b", "a"] == [item.status.name for item in found]
-    assert [store.store.status("b"), store.store.status("a")] == [item.status for item in found]
-    assert [] == store.store.measure([])
+    assert [store.store.reads.status("b"), store.store.reads.status("a")] == [
+        item.status for item in found
+    ]
+    assert [] == store.store.reads.measure([])
 
 
 def test_more_queues_than_go_out_at_once(store):
@@ -33,7 +35,7 @@ def test_more_queues_than_go_out_at_once(store):
     names = [f"q{number}" for number in range(450)]
     for name in names:
         store.store.create_queue(name)
-    assert names == [item.status.name for item in store.store.measure(names)]
+    assert names == [item.status.name for item in store.store.reads.measure(names)]
 
 
 def test_ready_by_rank_and_the_oldest(store):
@@ -60,25 +62,25 @@ def test_a_report_counts_and_ages_at_one_instant(store, monkeypatch):
     """A queue with ready messages has an oldest one, also where they are taken after that look."""
     store.declare()
     store.publish(message())
-    monkeypatch.setattr(store.store, "about", lambda: None)
+    monkeypatch.setattr(store.store.reads, "about", lambda: None)
     for name in ("measure", "status"):
-        look = getattr(store.store, name)
+        look = getattr(store.store.reads, name)
 
         def look_and_purge(*given, look=look, **options):
             found = look(*given, **options)
             store.store.purge("q")
             return found
 
-        monkeypatch.setattr(store.store, name, look_and_purge)
+        monkeypatch.setattr(store.store.reads, name, look_and_purge)
     (found,) = report(store.store).queues
     assert found.ready == 1
     assert found.oldest_age_s is not None
-    assert store.store.measure(["q"])[0].status.ready == 0
+    assert store.store.reads.measure(["q"])[0].status.ready == 0
 
 
 def test_a_report_names_the_queue_of_a_lone_partition(store, monkeypatch):
     """Where no other one can be read: it is never shown by a name of its own."""
-    monkeypatch.setattr(store.store, "about", lambda: None)
+    monkeypatch.setattr(store.store.reads, "about", lambda: None)
     store.store.create_queue(partition_name("q", 1))
     assert ["q"] == [one.queue for one in report(store.store).queues]
 
@@ -157,7 +159,7 @@ def test_dead_letters_that_arrive_are_counted_by_reason(connect):
     )
     source.publish(message())
     source.dead_letter(*source.take(), reason="undecodable")
-    (dead_letter,) = source.store.dead_letters("q", 1)
+    (dead_letter,) = source.store.reads.dead_letters("q", 1)
     low_water, moves = source.store.begin_move("q", "broker:to", [dead_letter.tag])
     target.store.create_queue("q")
     target.store.accept("q", "from:q", low_water, [moves[0]._replace(dead_letter=dead_letter)])

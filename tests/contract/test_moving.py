@@ -44,7 +44,7 @@ def test_ready_delayed_and_dead_messages_go(source, target):
     assert {} == source.places()
     assert 3 == source.ledger("moved")
     assert {"ready": 1, "delayed": 1, "dead": 1} == target.places()
-    (there,) = target.store.dead_letters("q", 9, 0, True)
+    (there,) = target.store.reads.dead_letters("q", 9, 0, True)
     assert ("undecodable", "a|b", b"dead") == (there.reason, there.error, there.envelope)
     assert there.tag != dead.tag
     assert [b"now"] == [item.envelope for item in target.take()]
@@ -69,7 +69,7 @@ def test_replies_make_no_queue_there(source, target, caplog):
     source.publish(message(envelope=reply()), message(envelope=reply(), number=1))
     assert 2 == move(source, target)
     assert {} == source.places()
-    assert target.store.status("q") is None
+    assert target.store.reads.status("q") is None
     assert "2 replies for queue 'q' are dropped" in caplog.text
 
 
@@ -176,7 +176,7 @@ def test_a_queue_that_does_not_exist(source, target):
     """Nothing is declared."""
     with pytest.raises(NotFound, match="no queue 'q' to move"):
         move(source, target)
-    assert target.store.status("q") is None
+    assert target.store.reads.status("q") is None
 
 
 def test_one_broker_is_not_two(source, connect):
@@ -206,7 +206,7 @@ def test_a_move_of_dead_letters_leaves_it_alone(source, target):
     (held,) = source.take()
     source.store.dead_letter("q", "rejected", "", [Lease(held.tag, held.token)])
     source.publish(message(envelope=b"ready"))
-    (dead_letter,) = source.store.dead_letters("q", 1)
+    (dead_letter,) = source.store.reads.dead_letters("q", 1)
     name = f"broker:{target.store.broker_id()}"
     _, (moved,) = source.store.move_out("q", name)
     low_water, (begun,) = source.store.begin_move("q", "queue:other", [dead_letter.tag])

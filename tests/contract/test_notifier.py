@@ -212,10 +212,10 @@ def test_a_wait_can_be_ended(store):
     notifier = store.store.notifier
     notifier.listen(["q"], 30.0)
     assert not notifier.wait(0.05)
-    store.store.end_wait()
+    store.store.notifier.end_wait()
     store.store.wait_for_replies()
     assert heard(store) is None
-    store.store.end_wait()
+    store.store.notifier.end_wait()
     store.publish(message("r"))
     assert "r" == notify(store, "r")
 

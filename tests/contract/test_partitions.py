@@ -189,7 +189,7 @@ def test_what_is_true_of_the_queue_is_true_of_a_new_partition(store):
     for name in partition_names("q", 3):
         found = store.store.configure(name, {})
         assert ("1000", "3") == (found["message_ttl"], found["delivery_limit"])
-        assert store.store.status(name).paused
+        assert store.store.reads.status(name).paused
     del names
 
 
@@ -202,7 +202,7 @@ def test_a_partition_that_a_declaration_makes_is_paused_as_the_queue(store, paus
     assert [paused] * 4 == [store.store.layout(name).paused for name in names]
     store.store.delete_queue(names[2])
     declare(store, 4)
-    assert [paused] * 4 == [store.store.status(name).paused for name in names]
+    assert [paused] * 4 == [store.store.reads.status(name).paused for name in names]
     into(store, names[2])
     assert (0 if paused else 1) == len(store.reserve(9, queue=names[2]).deliveries)
 
@@ -224,7 +224,7 @@ def test_a_partition_that_is_made_while_an_operator_changes_that(store, monkeypa
 
     monkeypatch.setattr(store.store, "declare_queue", declare_then_change)
     declare(store, 4)
-    assert paused == store.store.status(names[2]).paused
+    assert paused == store.store.reads.status(names[2]).paused
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -235,7 +235,7 @@ def test_a_partition_that_a_publish_makes_is_paused_as_the_queue(store, paused):
     name = partition_name("q", 5)
     assert [CREATED] == store.publish(message(name))
     partitions.adopt(store.store, name)
-    assert paused == store.store.status(name).paused
+    assert paused == store.store.reads.status(name).paused
 
 
 def test_only_one_changes_a_layout_at_a_time(store, other, monkeypatch):

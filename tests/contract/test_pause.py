@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 
 def paused(store, queue="q"):
     """Whether the status says that the queue is paused."""
-    return store.store.status(queue).paused
+    return store.store.reads.status(queue).paused
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_a_queue_says_whether_it_is_paused(store):
 def test_a_queue_that_does_not_exist_cannot_be_paused(store, state):
     """It is refused, and no queue comes of it."""
     assert not store.pause(state)
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
 
 
 def test_one_that_is_due_waits_for_the_end_of_the_pause(store):

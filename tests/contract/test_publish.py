@@ -19,7 +19,7 @@ def test_the_first_message_creates_the_queue(store):
 def test_what_is_not_to_create_a_queue(store):
     """It is stored where there is one, and nowhere else; what comes beside it may create it."""
     assert [NO_QUEUE] == store.publish(message(create=False))
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
     assert [NO_QUEUE, CREATED, STORED] == store.publish(
         message(create=False), message(), message(create=False)
     )
@@ -62,7 +62,7 @@ def test_a_named_exchange_creates_no_queue(store):
     store.store.bind("e", True, [b"binding"])
     version = store.store.bindings_version("e")
     assert [NO_QUEUE] == store.publish(message(exchange="e", version=version))
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
 
 
 def test_a_stale_route_stores_nothing(store):

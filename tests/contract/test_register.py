@@ -39,7 +39,7 @@ def test_auto_delete_with_the_last_consumer(store):
     assert store.store.attach("q", "host:1", 0)
     assert {"ready": 1} == store.places()
     assert not store.store.attach("q", "host:2", 0)
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
     assert [] == store.store.queues()
 
 
@@ -62,7 +62,7 @@ def test_without_auto_delete_a_queue_stays(store):
 def test_leaving_a_queue_that_is_gone(store):
     """It is as if it had been left before."""
     assert store.store.attach("q", "host:1", 0)
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
 
 
 # -- x-expires
@@ -84,7 +84,7 @@ def test_an_idle_queue_expires(store):
         interval_s=0.005,
     )
     assert all(outcome == "not_idle" and 0 < left <= 30 for outcome, left in outcomes[:-1])
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_the_dead_are_taken_off_a_queue(store):
     assert dropped(store, "host:1")
     assert ["host:2"] == store.store.consumers_of("q")
     assert not dropped(store, "host:2")
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
 
 
 def test_one_that_has_come_back_is_not_dead(store, connect):
@@ -303,7 +303,7 @@ def test_the_register_can_be_read(store):
     given = {"host": "h", "pid": "7", "version": "1", "started_ms": "5", "held": "3"}
     store.heartbeat("h:7:b", **mine, **given, queues="q\nr")
     store.heartbeat("h:7:a", **mine, **given)
-    first, second = store.store.consumers()
+    first, second = store.store.reads.consumers()
     assert ("h:7:a", ()) == (first.id, first.queues)
     assert ("h:7:b", "h", 7, "1", ("q", "r")) == (
         second.id,
@@ -318,13 +318,13 @@ def test_the_register_can_be_read(store):
 
 def test_the_register_names_no_ghosts(store):
     """Neither who said goodbye is in it nor whose heartbeats have stopped."""
-    assert [] == store.store.consumers()
+    assert [] == store.store.reads.consumers()
     mine = record(store)
     store.heartbeat("h:1", 30, **mine, host="h", pid="1", version="1")
     store.heartbeat("h:2", **mine, host="h", pid="2", version="1")
-    assert "h:2" in [consumer.id for consumer in store.store.consumers()]
+    assert "h:2" in [consumer.id for consumer in store.store.reads.consumers()]
     store.store.forget_consumer("h:2")
-    wait_until(lambda: [] == store.store.consumers(), interval_s=0.01)
+    wait_until(lambda: [] == store.store.reads.consumers(), interval_s=0.01)
 
 
 def test_what_a_worker_runs_is_in_the_register(store):
@@ -336,20 +336,20 @@ def test_what_a_worker_runs_is_in_the_register(store):
         store.store.wait_for_replies()
 
     say(1, q=1)
-    assert [] == store.store.consumers()
+    assert [] == store.store.reads.consumers()
     given = {**record(store), "host": "h", "pid": "1", "version": "1", "processes": "8"}
     store.heartbeat("h:1", **given)
-    (mine,) = store.store.consumers()
+    (mine,) = store.store.reads.consumers()
     assert ({}, 8) == (mine.running, mine.processes)
     say(3, q=2, r=1)
     say(2)  # came over a slower connection
     store.heartbeat("h:1", **given)
-    (mine,) = store.store.consumers()
+    (mine,) = store.store.reads.consumers()
     assert {"q": 2, "r": 1} == mine.running
     say(4)
-    (mine,) = store.store.consumers()
+    (mine,) = store.store.reads.consumers()
     assert {} == mine.running
     store.store.forget_consumer("h:1")
     say(5, q=1)
-    assert [] == store.store.consumers()
+    assert [] == store.store.reads.consumers()
     assert [False, True, True, True, False] == told

@@ -106,5 +106,5 @@ def test_hundreds_are_renewed_and_all_lost_ones_reported(store):
 def test_nothing_is_renewed_into_being(store):
     """A renewal creates neither lease nor queue."""
     assert ["tag"] == store.renew(Lease("tag", "1"))
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
     assert {} == store.restore(force=True).by_consumer

@@ -24,7 +24,7 @@ def test_a_replayed_message_is_delivered_again(store):
     store.dead_letter(held)
     assert [held.tag] == store.replay(held.tag)
     assert {"ready": 1} == store.places()
-    assert [] == store.store.dead_letters("q", 9)
+    assert [] == store.store.reads.dead_letters("q", 9)
     (again,) = store.take()
     assert (held.tag, -1, b"m") == (again.tag, again.failed, again.envelope)
 
@@ -100,7 +100,7 @@ def test_purged_dead_letters_are_gone_and_counted(store):
     store.publish(kept := message())
     assert 1 == store.purge_dead(one, kept.tag, "00nothing")
     assert {"ready": 1, "dead": 1} == store.places()
-    assert [two] == [dead_letter.tag for dead_letter in store.store.dead_letters("q", 9)]
+    assert [two] == [dead_letter.tag for dead_letter in store.store.reads.dead_letters("q", 9)]
     assert 1 == store.ledger("purged")
 
 
@@ -112,18 +112,20 @@ def test_listed_from_a_moment_on(store):
     one = dead(store)
     store.pass_time(2)
     two = dead(store)
-    first, second = store.store.dead_letters("q", 9)
+    first, second = store.store.reads.dead_letters("q", 9)
     assert one + two == [first.tag, second.tag]
-    assert [second] == store.store.dead_letters("q", 9, second.died_ms)
+    assert [second] == store.store.reads.dead_letters("q", 9, second.died_ms)
 
 
 def test_listed_with_their_envelopes(store):
     """Where they are asked for."""
     dead(store, envelope=b"m")
     assert [b"m"] == [
-        dead_letter.envelope for dead_letter in store.store.dead_letters("q", 9, 0, True)
+        dead_letter.envelope for dead_letter in store.store.reads.dead_letters("q", 9, 0, True)
     ]
-    assert [None] == [dead_letter.envelope for dead_letter in store.store.dead_letters("q", 9)]
+    assert [None] == [
+        dead_letter.envelope for dead_letter in store.store.reads.dead_letters("q", 9)
+    ]
 
 
 # -- moved to another queue

@@ -20,7 +20,7 @@ def test_an_empty_queue_gives_nothing(store):
     """Nothing to take: no deliveries, nothing due, nothing left, and no queue comes of it."""
     reservation = store.reserve(9)
     assert ([], -1, False) == (reservation.deliveries, reservation.next_due_ms, reservation.left)
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
 
 
 def test_who_promotes_takes_nothing(store):
@@ -306,4 +306,4 @@ def test_nothing_is_handed_back_to_a_queue_that_is_gone(store):
     assert 0 == store.hand_back(taken[0])
     store.delete()
     assert 0 == store.hand_back(taken[1])
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None

@@ -123,7 +123,7 @@ def test_a_queue_that_is_not_there(store):
     """A pass over nothing restores nothing and creates nothing."""
     restored = store.restore()
     assert (0, {}, []) == (restored.unacked, restored.by_consumer, restored.consumers)
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
 
 
 # -- one pass for an interval
@@ -258,7 +258,7 @@ def test_at_the_delivery_limit_a_message_is_given_up_on(connect, limit):
     restored = store.return_ended(*store.take())
     assert ([sent.tag], {"s/1": 1}) == (tags(restored.dead), restored.by_consumer)
     assert {"dead": 1} == store.places()
-    (dead_letter,) = store.store.dead_letters("q", 9)
+    (dead_letter,) = store.store.reads.dead_letters("q", 9)
     assert (sent.tag, "delivery_limit", limit, "s/1") == (
         dead_letter.tag,
         dead_letter.reason,
@@ -322,7 +322,7 @@ def test_the_pass_keeps_the_cap_of_the_dead_letters(connect):
         died += tags(store.return_ended(*store.take()).dead)
     assert {"dead": 3} == store.places()
     assert 2 == store.ledger("dropped")
-    assert died[2:] == [dead_letter.tag for dead_letter in store.store.dead_letters("q", 9)]
+    assert died[2:] == [dead_letter.tag for dead_letter in store.store.reads.dead_letters("q", 9)]
 
 
 def test_the_pass_drops_hundreds_above_the_cap(connect):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliq.message.envelope import Envelope, decode, encode
-from reliq.store.scanning import SCANNED_AT_ONCE, SCANNED_BYTES, Position
+from reliq.store.inspection import SCANNED_AT_ONCE, SCANNED_BYTES, Position
 from tests.contract.steps import LONG_MS, lease_of, message
 
 PLACES = ("ready", "delayed", "unacked", "dead")
@@ -40,7 +40,7 @@ def walk(store, place, at_once=SCANNED_AT_ONCE, **arguments):
     """Return what all steps have found, and how many messages each has looked at."""
     items, sizes, start = [], [], Position()
     while start is not None:
-        looked = store.store.scan("q", place, start, at_once, **arguments)
+        looked = store.store.reads.scan("q", place, start, at_once, **arguments)
         items += looked.items
         sizes.append(looked.looked)
         start = looked.after
@@ -58,29 +58,26 @@ def test_steps_see_everything_once(store, place):
         assert sorted(tags) == sorted(item.tag for item in items)
         assert sum(sizes) == 23
     in_order = [item.tag for item in items]
-    by_rank = store.store.scan("q", place, Position("", 20))
+    by_rank = store.store.reads.scan("q", place, Position("", 20))
     assert in_order[20:] == [item.tag for item in by_rank.items]
     assert by_rank.after is None
-    if place in {"ready", "delayed"}:
-        browsed = store.store.browse("q", place, 100)
-        assert in_order == [item.tag for item in browsed]
 
 
 def test_what_leaves_meanwhile_hides_nothing(store):
     """A step begins behind the message at which the last one ended, not behind so many."""
     tags = fill(store, 10)["ready"]
-    first = store.store.scan("q", "ready", Position(), 5)
+    first = store.store.reads.scan("q", "ready", Position(), 5)
     store.take(3)
-    second = store.store.scan("q", "ready", first.after, 100)
+    second = store.store.reads.scan("q", "ready", first.after, 100)
     assert tags == [item.tag for item in (*first.items, *second.items)]
 
 
 def test_what_is_known_of_what_is_found(store):
-    """As browse tells it; of a dead letter when and why it died, and who held it last."""
+    """Of a dead letter when and why it died, and who held it last."""
     fill(store, 1)
     now_ms = store.store.now_ms()
     (ready,), (delayed,), (unacked,), (dead,) = (
-        store.store.scan("q", place, Position(), whole_bytes=1000).items for place in PLACES
+        store.store.reads.scan("q", place, Position(), whole_bytes=1000).items for place in PLACES
     )
     assert (-1, 0, "", "") == (ready.failed, ready.at_ms, ready.consumer, ready.reason)
     assert "body 0" == decode(ready.envelope).body
@@ -97,7 +94,7 @@ def test_a_search_returns_what_has_the_text_behind_its_body(store):
     items, sizes = walk(store, "ready", 10, contains="ready-17")
     assert ["ready-17"] == [decode(item.envelope).headers["id"] for item in items]
     assert 30 == sum(sizes)
-    assert [18] == store.store.scan("q", "ready", Position(), contains="ready-17").numbers
+    assert [18] == store.store.reads.scan("q", "ready", Position(), contains="ready-17").numbers
     assert 30 == len(walk(store, "dead", contains="tasks.ship")[0])
     assert [] == walk(store, "ready", contains="body")[0]
 
@@ -130,22 +127,22 @@ def test_nothing_is_found_in_an_empty_place_nor_without_a_queue(store, place):
     """No queue comes of asking."""
     store.declare()
     for queue in ("q", "unknown"):
-        assert ([], [], 0, None) == store.store.scan(queue, place, Position())
-    assert store.store.status("unknown") is None
+        assert ([], [], 0, None) == store.store.reads.scan(queue, place, Position())
+    assert store.store.reads.status("unknown") is None
 
 
 def test_a_message_is_looked_up_by_its_tag(store):
     """Where it is, how many are before it, and what is known of it."""
     tags = fill(store, 3)
     for place in PLACES:
-        found = store.store.look_up("q", tags[place][0])
+        found = store.store.reads.look_up("q", tags[place][0])
         assert place == found.place
         assert f"{place}-0" == decode(found.stored.envelope).headers["id"]
         assert tags[place][0] == found.stored.tag
         assert len(found.stored.envelope) == found.stored.size
-    assert [0, 1, 2] == [store.store.look_up("q", tag).before for tag in tags["ready"]]
-    assert "rejected" == store.store.look_up("q", tags["dead"][0]).stored.reason
-    assert "s/1" == store.store.look_up("q", tags["unacked"][0]).stored.consumer
+    assert [0, 1, 2] == [store.store.reads.look_up("q", tag).before for tag in tags["ready"]]
+    assert "rejected" == store.store.reads.look_up("q", tags["dead"][0]).stored.reason
+    assert "s/1" == store.store.reads.look_up("q", tags["unacked"][0]).stored.consumer
 
 
 def test_a_message_that_expires_says_when(store):
@@ -153,20 +150,20 @@ def test_a_message_that_expires_says_when(store):
     item = message(ttl_ms=LONG_MS)
     before = store.store.now_ms()
     store.publish(item)
-    expires_ms = store.store.look_up("q", item.tag).expires_ms
+    expires_ms = store.store.reads.look_up("q", item.tag).expires_ms
     assert before + LONG_MS <= expires_ms <= store.store.now_ms() + LONG_MS
     store.take()
-    assert store.store.look_up("q", item.tag).expires_ms is None
+    assert store.store.reads.look_up("q", item.tag).expires_ms is None
 
 
 def test_a_message_that_is_not_there(store):
     """It was acked, is another queue's, or there is no such queue."""
     item = message()
     store.publish(item)
-    assert store.store.look_up("other", item.tag) is None
+    assert store.store.reads.look_up("other", item.tag) is None
     store.ack(*(taken.tag for taken in store.take()))
-    assert store.store.look_up("q", item.tag) is None
-    assert store.store.look_up("unknown", item.tag) is None
+    assert store.store.reads.look_up("q", item.tag) is None
+    assert store.store.reads.look_up("unknown", item.tag) is None
 
 
 def test_delayed_messages_are_counted_by_when_they_are_due(store):
@@ -174,8 +171,8 @@ def test_delayed_messages_are_counted_by_when_they_are_due(store):
     now_ms = store.store.now_ms()
     store.publish(*(message(delay_ms=LONG_MS * n) for n in (1, 1, 2, 5)), message())
     times = [now_ms, now_ms + LONG_MS * 3 // 2, now_ms + LONG_MS * 3, 2**53]
-    assert [0, 2, 3, 4] == store.store.count_due("q", times)
-    assert [0] == store.store.count_due("unknown", [now_ms])
+    assert [0, 2, 3, 4] == store.store.reads.count_due("q", times)
+    assert [0] == store.store.reads.count_due("unknown", [now_ms])
 
 
 # -- failed deliveries
@@ -184,7 +181,8 @@ def test_delayed_messages_are_counted_by_when_they_are_due(store):
 def failures(store, queue="q"):
     """Return what is kept of them, without when that was."""
     return [
-        (item.tag, item.how, item.failed, item.consumer) for item in store.store.failures(queue)
+        (item.tag, item.how, item.failed, item.consumer)
+        for item in store.store.reads.failures(queue)
     ]
 
 
@@ -202,7 +200,7 @@ def test_failed_deliveries_are_kept(store, other):
         (item.tag, "lapsed", 2, "s/2"),
         (item.tag, "rejected", 2, "s/1"),
     ] == failures(store)
-    times = [item.at_ms for item in store.store.failures("q")]
+    times = [item.at_ms for item in store.store.reads.failures("q")]
     assert before <= times[0] <= times[1] <= times[2] <= store.store.now_ms()
     store.ack(item.tag)
     assert 3 == len(failures(store))

@@ -68,7 +68,7 @@ def test_dead_letters_that_are_old_or_too_many_need_a_pass(connect):
     store.dead_letter(*store.take(2))
     assert {} == store.survey()
     assert {"q": PASS} == few.survey()
-    assert 1 == len(store.store.dead_letters("q", 1))
+    assert 1 == len(store.store.reads.dead_letters("q", 1))
     store.store.configure("q", {"dead_letter_exchange": "dlx"})
     assert {"q": PASS} == young.survey()
 

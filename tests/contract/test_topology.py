@@ -37,7 +37,7 @@ def test_a_queue_without_arguments_takes_those_of_its_first_declaration(store):
 def test_a_passive_declaration_only_looks(store):
     """It says what there is, whatever its arguments, and creates nothing."""
     assert "missing" == store.declare(passive=True)[0]
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
     assert [] == store.store.queues()
     store.declare(arguments=b"args")
     assert ("existed", 0, 0, b"args") == store.declare(arguments=b"", passive=True)
@@ -62,13 +62,13 @@ def test_a_queue_that_a_publish_created_takes_the_first_arguments(store):
 
 def test_status_of_a_queue(store):
     """Everything about it is read at one instant; None where there is no queue."""
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
     store.declare(arguments=b"args")
     store.publish(*(message() for _ in range(5)), message(delay_ms=LONG_MS))
     _, dead, _ = store.take(3)
     store.dead_letter(dead)
     store.store.attach("q", "host:1", 1)
-    status = store.store.status("q")
+    status = store.store.reads.status("q")
     assert ("q", 2, 1, 2, 1, 6, 1) == (
         status.name,
         status.ready,
@@ -119,10 +119,10 @@ def test_deleting_a_queue_takes_everything_in_it(store):
     held, dead = store.take(2)
     store.dead_letter(dead)
     assert ("deleted", 3) == store.delete()
-    assert store.store.status("q") is None
+    assert store.store.reads.status("q") is None
     assert [] == store.store.queues()
     assert [] == store.store.leases_of_session("q", "s")
-    assert [] == store.store.dead_letters("q", 9)
+    assert [] == store.store.reads.dead_letters("q", 9)
     assert ("created", 0, 0, b"new") == store.declare(arguments=b"new")
     assert LONG_MS == store.reserve().lease_ms
     assert [held.tag] == store.release("nacked", held)

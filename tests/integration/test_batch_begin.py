@@ -18,7 +18,9 @@ def test_a_job_between_its_ack_and_its_begin_is_not_lost(site, pool):
     with Batch("test", url=site.broker, transport_options=site.transport_options) as batch:
         site.send("end_early", "succeed")
     store = batch._connected()
-    wait_until(lambda: not store.status("celery").stored, what="the message to be acknowledged")
+    wait_until(
+        lambda: not store.reads.status("celery").stored, what="the message to be acknowledged"
+    )
     for _ in range(2):
         sweep = Sweep(batch.id, store.now_ms(), lambda _: None, missing_ms=-1000)
         while sweep.step(store):

@@ -114,7 +114,7 @@ def test_where_its_message_is(app, url, confirm):
     with contextlib.closing(batch):
         store = batch._connected()
         (job,) = [job for part in store.batches.jobs(batch.id) for job in part]
-        assert {job.tag: "there"} == store.whereabouts("jobs", [job.tag])
+        assert {job.tag: "there"} == store.reads.whereabouts("jobs", [job.tag])
 
 
 @pytest.mark.parametrize("confirm", ["none", "accepted"])
@@ -130,7 +130,7 @@ def test_where_the_messages_of_many_are(app, url, confirm):
     with Inspector(url) as inspector, contextlib.closing(batch):
         store = batch._connected()
         tags = [job.tag for part in store.batches.jobs(batch.id) for job in part]
-        assert dict.fromkeys(tags, "there") == store.whereabouts("jobs", tags)
+        assert dict.fromkeys(tags, "there") == store.reads.whereabouts("jobs", tags)
         assert 3 == inspector.purge("jobs") == len(tags)
         with looking_after(url, "other"):
             assert {"purged from its queue"} == ended(batch)

@@ -174,7 +174,7 @@ def cancel_batch(operator, owner_url):
         store.batches.forget_batch("c")
     with store_of(operator) as store:
         look_at_batch(store.batches)
-        assert {"t": ""} == store.whereabouts("orders", ["t"])
+        assert {"t": ""} == store.reads.whereabouts("orders", ["t"])
         assert [DONE] == store.batches.change("b", [Change("cancel")]).outcomes
 
 
@@ -239,7 +239,7 @@ def test_a_worker(guarded):
     with store_of(worker) as store:
         store.batches.open_batch("c", "enrol", {})  # the consumer has looked after the other one
         assert "c" in store.batches.next_batches(10, 1000)
-        assert {"t": ""} == store.whereabouts("orders", ["t"])
+        assert {"t": ""} == store.reads.whereabouts("orders", ["t"])
         assert [] == store.job_events("orders", 10)
         store.forget_job_events("orders", [1])
         store.batches.forget_batch("b")

@@ -166,7 +166,9 @@ def test_a_partition_that_is_made_meanwhile(broker, monkeypatch, change):
 
         monkeypatch.setattr(store, "pause", made_before_its_own)
         getattr(inspector, change)("q")
-        assert [change == "pause"] * len(NAMES) == [store.status(name).paused for name in NAMES]
+        assert [change == "pause"] * len(NAMES) == [
+            store.reads.status(name).paused for name in NAMES
+        ]
 
 
 def test_it_is_moved_to_a_broker_that_divides_it_otherwise(broker, fresh_redis):

@@ -20,6 +20,7 @@ from reliq.errors import BatchUncertain, BrokerTimeout, BrokerUnavailable, Confi
 from reliq.message.envelope import decode
 from reliq.message.queue_names import partition_names, partition_of_key
 from reliq.options import parse
+from reliq.store.inspection import Position
 from reliq.store.values import Lease
 from tests.support.cluster import RedisCluster
 from tests.support.site import FAST, CelerySite
@@ -56,7 +57,7 @@ def connect(cluster):
         wire = ClusterWire(cluster_address(cluster.url().split(";"), options), options, "test")
         opened.append(wire)
         wire.connect()
-        for _, node in wire.each_master():
+        for _, node in wire.nodes.each_master():
             assert node.alive
         return wire
 
@@ -147,7 +148,7 @@ def test_a_post_over_an_idle_connection_does_not_wait(cluster, connect):
         node.freeze()
     began = time.monotonic()
     wire.post(("GET", keys[0]))
-    with pytest.raises(BrokerTimeout), wire.patience(0.1):
+    with pytest.raises(BrokerTimeout), wire.calls.patience(0.1):
         wire.call(("GET", keys[1]))
     assert time.monotonic() - began < 10
 
@@ -237,7 +238,7 @@ def bystander(cluster):
 def ready(connection, names):
     """Return how many messages wait in these partitions, whose nodes must be there."""
     store = connection.transport.link.store
-    return sum(store.status(name).ready for name in names)
+    return sum(store.reads.status(name).ready for name in names)
 
 
 def stored(connection):
@@ -245,7 +246,9 @@ def stored(connection):
     store = connection.transport.link.store
     names = partition_names("q", 8)
     pages = [(name, skip) for name in names for skip in range(0, 1000, 100)]
-    found = [one for name, skip in pages for one in store.browse(name, "ready", 100, skip)]
+    scan = partial(store.reads.scan, limit=100, whole_bytes=1000)
+    looked = [scan(name, "ready", Position("", skip)) for name, skip in pages]
+    found = [one for page in looked for one in page.items]
     return sorted(int(decode(one.envelope).body) for one in found)
 
 
@@ -336,7 +339,7 @@ def test_what_has_a_key_waits_for_its_node(cluster, application):
     assert 3 == refusals(attempt, 3)
     silent.thaw()
     wait_until(lambda: 0 == refusals(attempt, 1))
-    assert 1 == channel.transport.link.store.status(place).ready
+    assert 1 == channel.transport.link.store.reads.status(place).ready
     assert [1] == stored(application())
 
 
@@ -546,7 +549,7 @@ def test_messages_that_nobody_waits_for_are_told_of_once(cluster, caplog):
             return f"arrive again: {there!r}" in caplog.text
 
         wait_until(arrived)
-        assert 4 <= store.status(here).ready
+        assert 4 <= store.reads.status(here).ready
     (text,) = texts
     assert (True, False) == (repr(there) in text, repr(here) in text)
 
@@ -609,7 +612,7 @@ def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
 
             def attach_within(name, *rest):
                 if name in there:
-                    left_s.append(store._wire._patience.ends_at - time.monotonic())
+                    left_s.append(store._wire.calls.patience_ends_at - time.monotonic())
                 return attach(name, *rest)
 
             monkeypatch.setattr(store, "attach", attach_within)
@@ -635,7 +638,7 @@ def test_operators_reach_the_partitions_whose_nodes_answer(cluster):
     ):
         for number in range(80):
             connection.Producer().publish(number, routing_key="q", declare=[divided])
-        status = connection.default_channel.transport.link.store.status
+        status = connection.default_channel.transport.link.store.reads.status
         inspector.status("q")
         silent.freeze()
         for change, found in (

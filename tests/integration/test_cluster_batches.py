@@ -14,6 +14,7 @@ from reliq.admin import Inspector
 from reliq.cli import main
 from reliq.cli.batch_watch import looks
 from reliq.cli.target import Target
+from reliq.engines.redis.cluster import reads
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import batch_keys, queues
 from reliq.engines.urls import connect
@@ -169,22 +170,21 @@ def test_a_watch_goes_on_when_its_node_is_back(cluster):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_node_that_freezes_while_it_is_asked(cluster, place):
+def test_a_node_that_freezes_while_it_is_asked(cluster, place, monkeypatch):
     """Its batches are errors that name it; those of the others are there."""
     victim = cluster.masters[place]
     lost = {batch for batch in BATCHES if owner(cluster, batch) is victim}
     with closing(connect(cluster.url(), {}, "owner/1")) as store:
-        batches = store.batches
-        answering = batches._answering
+        answering = reads.answering
 
-        def then_freeze():
-            found = answering()
+        def then_freeze(wire):
+            found = answering(wire)
             victim.freeze()
             return found
 
-        batches._answering = then_freeze
+        monkeypatch.setattr(reads, "answering", then_freeze)
         try:
-            found = dict(zip(BATCHES, batches.records(BATCHES), strict=True))
+            found = dict(zip(BATCHES, store.batches.records(BATCHES), strict=True))
         finally:
             victim.thaw()
             cluster.wait_whole()

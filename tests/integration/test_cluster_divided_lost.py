@@ -77,7 +77,7 @@ def victim(cluster, which):
 def ready(cluster):
     """Return how many messages wait in each partition."""
     with Inspector(cluster.url()) as inspector:
-        return {name: inspector._store.status(name).ready for name in NAMES}
+        return {name: inspector._store.reads.status(name).ready for name in NAMES}
 
 
 def scrape(registry):
@@ -232,7 +232,7 @@ def test_messages_and_dead_letters_that_can_be_seen(cluster, which, victim):
     there = {name: count for name, count in ready(cluster).items() if name not in LOST[which]}
     url = cluster.url()
     with Inspector(url) as inspector:
-        dead = sum(inspector._store.status(name).dead for name in there)
+        dead = sum(inspector._store.reads.status(name).dead for name in there)
         with killed(cluster, victim):
             messages = data(url, "peek", QUEUE, "--limit", 100, code=2)
             done = run(url, "dead", "list", QUEUE)

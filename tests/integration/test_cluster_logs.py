@@ -60,7 +60,7 @@ def test_an_outage_is_told_once(cluster, site, pool):
     with Connection(cluster.url()) as connection:
         for name in (lost_events, events):
             Queue(name, EVENTS)(connection.default_channel).declare()
-        status = connection.default_channel.transport.link.store.status
+        status = connection.default_channel.transport.link.store.reads.status
         wait_until(lambda: status(events).ready)
         victim.kill()
         before = status(events).ready

@@ -146,7 +146,7 @@ def test_a_publisher_finds_the_replica_that_takes_over(cluster):
             with suppress(BrokerUnavailable):
                 connection.Producer().publish(0, routing_key="q")
             store = connection.transport.link.store
-            return not store.is_away(names[lost]) and store.status(names[lost]).ready
+            return not store.is_away(names[lost]) and store.reads.status(names[lost]).ready
 
         wait_until(taken_over, timeout_s=60)
         assert 0 == sum(connection.transport.link.store.is_away(name) for name in names)

@@ -20,8 +20,8 @@ from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import ReliqError
 from reliq.options import parse
+from reliq.store.inspection import Position
 from reliq.store.jobs import Change, Note
-from reliq.store.scanning import Position
 from reliq.store.values import Move
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, lost
 from tests.contract.steps import LONG_MS, audit, lease_of, message, tags
@@ -136,14 +136,13 @@ CALLS = {
     "move_out": lambda store, m: store.move_out(m.queue, "broker:b"),
     "accept": lambda store, m: store.accept(m.queue, "b", 1, [Move("05tag", 1, b"z")]),
     "purge": lambda store, m: store.purge(m.queue),
-    "measure": lambda store, m: store.measure([m.queue]),
-    "browse": lambda store, m: store.browse(m.queue, "ready", 9),
-    "scan": lambda store, m: store.scan(m.queue, "dead", Position()),
-    "look_up": lambda store, m: store.look_up(m.queue, m.died.tag),
+    "measure": lambda store, m: store.reads.measure([m.queue]),
+    "scan": lambda store, m: store.reads.scan(m.queue, "dead", Position()),
+    "look_up": lambda store, m: store.reads.look_up(m.queue, m.died.tag),
     "configure": lambda store, m: store.configure(m.queue, {"max_length": "9"}),
     "pause": lambda store, m: store.pause(m.queue, True),
     "layout": lambda store, m: store.lay_out(m.queue, 4, 4),
-    "whereabouts": lambda store, m: store.whereabouts(m.queue, tags(m.taken)),
+    "whereabouts": lambda store, m: store.reads.whereabouts(m.queue, tags(m.taken)),
 }
 """One call for each script over the keys of a queue, and some for its other ways."""
 

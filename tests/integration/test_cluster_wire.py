@@ -281,7 +281,7 @@ def test_patience_with_a_node(cluster, connect):
     frozen.freeze()
     try:
         began = time.monotonic()
-        with pytest.raises(BrokerTimeout), wire.patience(0.2):
+        with pytest.raises(BrokerTimeout), wire.calls.patience(0.2):
             wire.call(("INCR", key))
         assert time.monotonic() - began < 20
     finally:
@@ -326,7 +326,7 @@ def test_a_large_batch_is_confirmed_by_replicas():
                 body = b"%d" % number
                 batch.publish(channel.prepare_message(body, properties={}), routing_key="q")
             batch.flush()
-            assert 250 == channel.transport.link.store.status("q").ready
+            assert 250 == channel.transport.link.store.reads.status("q").ready
     finally:
         cluster.destroy()
 

@@ -43,7 +43,7 @@ def store_of(connection):
 
 def counts(connection, names=NAMES):
     """Return how many messages are ready in each partition that there is."""
-    statuses = [store_of(connection).status(name) for name in names]
+    statuses = [store_of(connection).reads.status(name) for name in names]
     return [status.ready for status in statuses if status is not None]
 
 

@@ -61,7 +61,7 @@ def test_a_queue_that_is_declared_while_it_is_deleted(open_store, fresh_redis):
         first.declare_queue(f"q{number}", False, b"", meta)
     thread.join()
     names = [f"q{number}" for number in range(ROUNDS)]
-    there = {name for name in names if first.status(name) is not None}
+    there = {name for name in names if first.reads.status(name) is not None}
     assert there == set(first.queues())
     assert there <= {name.decode() for name in client.zrange("reliq:{%}:dead_letter_routed", 0, -1)}
     assert_balanced(fresh_redis.url())

@@ -20,6 +20,7 @@ from reliq.admin import Inspector
 from reliq.errors import BrokerUnavailable, ConfigurationError
 from reliq.integrations.middleware import PublishContext, apply_publish, chain_of
 from reliq.message.envelope import decode
+from reliq.store.inspection import Position
 from tests.support.audits import assert_balanced
 from tests.support.site import close_app
 
@@ -109,7 +110,9 @@ def stored(redis_url):
                 decode(item.envelope).headers
                 for queue in queues
                 for state in ("ready", "delayed")
-                for item in inspector._store.browse(queue, state, 100)
+                for item in inspector._store.reads.scan(
+                    queue, state, Position(), whole_bytes=10_000
+                ).items
             ]
             for queue in queues:
                 inspector.purge(queue)

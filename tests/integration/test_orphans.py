@@ -76,7 +76,7 @@ class Looker:
 
     def unacked(self):
         """Return how many messages are in flight."""
-        return self.steps.places().get("unacked", 0) if self.steps.store.status("q") else 0
+        return self.steps.places().get("unacked", 0) if self.steps.store.reads.status("q") else 0
 
     def connect_again(self, server):
         """Lose every connection, as in an outage, and make another one."""
@@ -171,7 +171,7 @@ def test_a_temporary_queue_outlives_an_outage(open_store, fresh_redis, looker):
     assert 1 == looker.clear()
     time.sleep(GRACE_S)
     looker.clear()
-    assert None is looker.steps.store.status("q")
+    assert None is looker.steps.store.reads.status("q")
 
 
 @pytest.mark.parametrize("look", [Looker.look, Looker.look_after_all])
@@ -188,7 +188,7 @@ def test_silence_through_an_outage_ends_no_queue(open_store, fresh_redis, looker
     assert ["s"] == list(steps.store.attached("q").marks)
     time.sleep(ttl_ms / 1000)
     look(looker)
-    assert None is steps.store.status("q")
+    assert None is steps.store.reads.status("q")
 
 
 def test_a_visit_ends_who_was_gone_at_the_one_before(looker, holder):

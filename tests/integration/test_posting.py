@@ -38,7 +38,7 @@ def test_a_route_that_has_changed_is_not_waited_for(fresh_redis):
         def found():
             connection.transport.link.store.wait_for_replies()
             connection.transport.publishing.posting.do_deferred()
-            return store.status("one").ready == 3 and store.status("two").ready == 2
+            return store.reads.status("one").ready == 3 and store.reads.status("two").ready == 2
 
         wait_until(found, what="the messages in both queues")
         assert {2, 3} == {two.get(no_ack=True).payload for _ in range(2)}
@@ -83,6 +83,6 @@ def test_what_is_only_sent_is_stored_where_its_script_is_not_known(fresh_redis, 
             producer.publish(3, routing_key="q")
             proxy.allow(None)
             store.wait_for_replies()
-            assert 3 == store.status("q").ready
+            assert 3 == store.reads.status("q").ready
     finally:
         proxy.close()

@@ -231,4 +231,4 @@ def test_who_ends_soon_after_a_lost_connection_leaves_its_queues(redis_factory):
         session.finish()
         with closing(session.open_store()) as store:
             assert [] == store.consumers_of("mine")
-            assert store.status("mine") is None
+            assert store.reads.status("mine") is None

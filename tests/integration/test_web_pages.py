@@ -16,6 +16,7 @@ from reliq.admin import Inspector
 from reliq.admin.dead_letter_choice import exception_of
 from reliq.cli import main
 from reliq.integrations.outcomes import outcome_of
+from reliq.store.inspection import Position
 from reliq.store.jobs import Change
 from tests.contract.steps import message
 from tests.integration.kombu_client import FAST, Taker
@@ -250,7 +251,8 @@ def test_a_large_queue_opens_as_fast_as_a_small_one(redis_factory):
     url = server.url("reliq")
     fill(url, "big", 1, headers=HEADERS)
     with Inspector(url) as inspector:
-        envelope = inspector._store.browse("big", "ready", 1)[0].envelope
+        looked = inspector._store.reads.scan("big", "ready", Position(), 1, whole_bytes=1 << 20)
+        envelope = looked.items[0].envelope
         for start in range(0, 100_000, 2000):
             delayed = [3_600_000 if number % 2 else 0 for number in range(start, start + 2000)]
             inspector._store.publish(

@@ -122,7 +122,7 @@ class Stepping(RuleBasedStateMachine):
         """Compare what operators are told."""
         if not hasattr(self, "oracle"):
             return
-        status = self.store().status(QUEUE)
+        status = self.store().reads.status(QUEUE)
         assert (status is not None) == self.oracle.exists
         if status is not None:
             told = [getattr(status, place) for place in PLACES]

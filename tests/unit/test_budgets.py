@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from functools import cached_property
+from inspect import getattr_static
 from pathlib import Path
+from types import FunctionType
+
+from reliq.engines.redis.batches import RedisBatches
+from reliq.engines.redis.notifier import RedisNotifier
+from reliq.engines.redis.reads import RedisReads
+from reliq.engines.redis.store import RedisStore
 
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, those of subfolders named here not counted twice.
 BUDGETS = {
-    "": 1_870,
-    "admin": 3_030,
-    "batches": 615,
+    "": 1_880,
+    "admin": 3_020,
+    "batches": 620,
     "cli": 4_530,
-    "consumer": 3_745,
+    "consumer": 3_750,
     "embedded": 700,
-    "engines": 250,
-    "engines/redis": 6_300,
-    "engines/redis/cluster": 3_000,
-    "engines/redis/lua": 3_750,
+    "engines": 240,
+    "engines/redis": 6_400,
+    "engines/redis/cluster": 2_990,
+    "engines/redis/lua": 3_680,
     "failover": 650,
-    "integrations": 2_690,
+    "integrations": 2_680,
     "message": 650,
-    "metrics": 550,
+    "metrics": 540,
     "migration": 700,
     "routing": 1_660,
-    "spool": 350,
-    "store": 2_200,
+    "spool": 340,
+    "store": 1_380,
     "transfer": 650,
     "transports": 6_160,
     "web": 4_310,
 }
-MODULES = 264
-CLASS_LINES = 598
-STORE_NAMES = 103
+MODULES = 238
+CLASS_LINES = 386
+NAMES = {RedisStore: 80, RedisBatches: 17, RedisNotifier: 13, RedisReads: 14}
+STEPS = (FunctionType, property, cached_property)
 
 
 def weights() -> Counter[str]:
@@ -68,13 +77,8 @@ def test_modules_and_classes():
 
 
 def test_names_of_the_store():
-    """Public methods of the store's contract."""
-    tree = ast.parse((PACKAGE / "store" / "protocol.py").read_text("utf-8"))
-    names = {
-        item.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        for item in node.body
-        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
-    }
-    assert len(names) <= STORE_NAMES
+    """Public methods and properties of the store, and of the objects that it is asked for."""
+    for part, most in NAMES.items():
+        names = [name for name in dir(part) if not name.startswith("_")]
+        steps = [name for name in names if isinstance(getattr_static(part, name), STEPS)]
+        assert len(steps) <= most, part

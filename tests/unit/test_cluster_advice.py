@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliq.engines.redis.cluster import advice
+from reliq.engines.redis.cluster.requests import for_node, for_reply, named
 from reliq.engines.redis.cluster.slots import Place
 from reliq.engines.redis.keys import bindings, queue_key, queues
 from reliq.message.queue_names import partition_name
@@ -24,7 +24,7 @@ FIX = "redis-cli --cluster fix"
 )
 def test_a_reply_by_which_a_node_refuses(reply, said):
     """Only a slot between two nodes, or of none, is to be fixed."""
-    found = advice.for_reply(reply)
+    found = for_reply(reply)
     assert said in found
     assert (said == FIX) is (FIX in found)
 
@@ -32,7 +32,7 @@ def test_a_reply_by_which_a_node_refuses(reply, said):
 @pytest.mark.parametrize("replica", [True, False])
 def test_a_node_that_cannot_be_reached(replica):
     """There is nothing to be fixed: it is started, or replaced."""
-    found = advice.for_node(Place("a", 7000), replica=replica)
+    found = for_node(Place("a", 7000), replica=replica)
     assert ("start a:7000 again" in found, "FAILOVER" in found) == (replica, replica)
     assert replica or "if a:7000 is down, start it again" in found
     assert FIX not in found
@@ -50,4 +50,4 @@ def test_a_node_that_cannot_be_reached(replica):
 )
 def test_what_a_key_is_of(key, said):
     """Whatever the prefix."""
-    assert f"{key!r}{said}" == advice.named(key)
+    assert f"{key!r}{said}" == named(key)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliq.engines.redis.cluster.diagnosis import judge_clocks
+from reliq.engines.redis.cluster.findings import judge_clocks
 from reliq.engines.redis.cluster.slots import Place
 
 A, B, C = (Place(name, 7000) for name in "abc")

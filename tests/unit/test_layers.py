@@ -39,6 +39,9 @@ LAYERS = (
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
+# (module, name): the one class that those below the engines know by its type.
+TYPES_ABOVE = {("reliq.store.protocol", "reliq.engines.redis.store.RedisStore")}
+
 # Files that know each other by their types, which nothing runs by. The list only gets shorter.
 CIRCLES: tuple[set[str], ...] = ()
 
@@ -232,7 +235,7 @@ def complaints(
         top, meant = item.target.split(".")[0], resolve(item.target, known)
         rank = layer_of(meant) if top == "reliq" else None
         if own is not None and rank is not None:
-            if rank > own:
+            if rank > own and not (item.for_types and (module, item.target) in TYPES_ABOVE):
                 found.append(f"{where}, upward")
             elif rank == own and room_of(meant) != room_of(module):
                 found.append(f"{where}, which stands beside it")

@@ -22,8 +22,8 @@ from reliq.engines.redis.kombu import KombuLayout, KombuRedis
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.options import Options
+from reliq.store.inspection import Position
 from reliq.store.jobs import Change, Note
-from reliq.store.scanning import Position
 from reliq.store.values import Delivery, Lease, Move, Publication
 from tests.model.mutants import MUTANTS
 
@@ -375,8 +375,8 @@ CALLS = {
     "renew": lambda store: store.post_renew("q", 1000, LEASES, nothing),
     "dead_letter": lambda store: store.dead_letter("q", "rejected", "", LEASES),
     "restore_visible": lambda store: store.post_restore("q", 1000, nothing),
-    "scan": lambda store: store.scan("q", "dead", Position()),
-    "look_up": lambda store: store.look_up("q", "a"),
+    "scan": lambda store: store.reads.scan("q", "dead", Position()),
+    "look_up": lambda store: store.reads.look_up("q", "a"),
     "snapshot": lambda store: store.post_snapshots(["q"], nothing),
     "survey": lambda store: store.post_survey(["q"], nothing),
     "expire": lambda store: store.post_expire("q", nothing),
@@ -399,13 +399,12 @@ CALLS = {
     "note_bound": lambda store: store.bind("x", True, [b"binding"], "q"),
     "declare_exchange": lambda store: store.declare_exchange("x", b"declaration"),
     "unbound": lambda store: store.delete_exchange("x", if_unbound=True),
-    "measure": lambda store: store.measure(["q"]),
+    "measure": lambda store: store.reads.measure(["q"]),
     "once": lambda store: store.claim("x", "t", 1000),
-    "browse": lambda store: store.browse("q", "ready", 9),
     "configure": lambda store: store.configure("q", {"max_length": "9"}),
     "layout": lambda store: store.lay_out("q", 4, 4),
     "pause": lambda store: store.pause("q", True),
-    "whereabouts": lambda store: store.whereabouts("q", ["a", "b"]),
+    "whereabouts": lambda store: store.reads.whereabouts("q", ["a", "b"]),
     "list_batch": lambda store: store.batches.open_batch("b", "name", {"field": "x"}),
     "open_batch": lambda store: store.batches.open_batch("b", "name", {"field": "x"}),
     "change_jobs": lambda store: store.batches.change("b", [Change("enter", "j", "waiting")] * 2),

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
 from ...store.limits import MOVES_KEPT_MS
@@ -18,13 +18,18 @@ from .notifier import RedisNotifier
 from .wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ...options import Options
-    from ...store.protocol import Notifier, OnResult
-    from ...store.values import Lease
-    from .commands import Commands, Confirming
+    from ...store.values import Lease, OnResult
+    from .cluster.confirm import ClusterConfirmer
+    from .cluster.notifier import ClusterNotifier
+    from .cluster.wire import ClusterWire
+    from .commands import Commands
+    from .confirm import Confirmer
     from .connect import Broker
+    from .posts import OnReply
+    from .scripts import Script
     from .stream import Command, Reply
 
 T = TypeVar("T")
@@ -75,15 +80,29 @@ def flat_of(leases: Iterable[Lease]) -> list[str]:
 class StoreBase:
     """A store's connections to one server: for calls, for posts, and for the notifier."""
 
-    _wire: Commands
-    _notifier: Notifier
+    _wire: Wire | ClusterWire
+    _notifier: RedisNotifier | ClusterNotifier
+    consumer: str
+    """The owner of the leases of this connection: the session's id and a number of its own."""
+    broker: str
+    """The name of the broker in messages and signals; nothing in it is secret."""
+    keeps_long = False
+    """Whether numbers of publishers are kept for a day from the first one on. Otherwise for an
+    hour until the connection has been used for a quarter of one."""
+    has_nodes = False
+    """Whether the broker is several nodes, of which one may be lost while the others go on. Its
+    :meth:`descriptors` change then, and a step that was posted to one may take its time."""
+    has_partitions = True
+    """Whether a queue can be divided; False at a spool, which only notes how."""
+    partitions: dict[str, int]
+    """Of queues that are divided: into how many partitions, as this process was told last."""
 
     def __init__(self, address: Broker, options: Options, consumer: str) -> None:
         self.consumer = consumer
         self.broker = str(address)
         self.options = options
         self._prefix = options.global_keyprefix
-        self.partitions: dict[str, int] = {}
+        self.partitions = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
         self._ack_commands: dict[str, Command] = {}
@@ -93,7 +112,6 @@ class StoreBase:
         self._numbered: set[tuple[str, str]] = set()
         self._kept_epoch = 0
         self._began = monotonic()
-        self.keeps_long = False
         self._delivery_limit = options.delivery_limit or 0
         backoff = options.redelivery_backoff or (0.0, 0.0)
         self._backoff_ms = tuple(int(seconds * 1000) for seconds in backoff)
@@ -111,12 +129,20 @@ class StoreBase:
         )
 
     @cached_property
-    def _confirmer(self) -> Confirming:
+    def _confirmer(self) -> Confirmer | ClusterConfirmer:
         """What waits until messages are as safe as ``confirm`` asks."""
         return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
+
+    def _run(self, script: Script, queue: str, args: Sequence[Any] = ()) -> Reply:
+        """Run *script*, all of whose keys are those of *queue*, and return its reply."""
+        return self._wire.execute(script, script.of(self._keys(queue)), args)
+
+    def _post(self, script: Script, queue: str, args: Sequence[Any], on_reply: OnReply) -> None:
+        """Post *script*, all of whose keys are those of *queue*."""
+        self._wire.post_script(script, script.of(self._keys(queue)), args, on_reply)
 
     def _enlist(self, queues: str, queue: str) -> None:
         """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
@@ -128,40 +154,36 @@ class StoreBase:
         self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 
     @property
-    def notifier(self) -> Notifier:
-        """The second socket, on which a consumer waits."""
+    def notifier(self) -> RedisNotifier | ClusterNotifier:
+        """The second half of the connection, on which a consumer waits."""
         return self._notifier
-
-    def end_wait(self) -> None:
-        """End the notifier's wait, so that it can begin anew for other queues."""
-        self._notifier.end_wait()
 
     @property
     def alive(self) -> bool:
-        """Whether the command socket is open and has not failed."""
+        """Whether the connection is open and has not failed."""
         return self._wire.alive
 
     @property
     def connected_at(self) -> float:
-        """When the command socket began to be opened (monotonic clock)."""
+        """When it began to be opened (this process's monotonic clock)."""
         return self._wire.connected_at
 
     @property
     def epoch(self) -> int:
-        """How often the server was connected to, after it was lost."""
+        """Grows each time the connection is opened anew."""
         return self._wire.connections
 
     @property
     def registered_by(self) -> object:
-        """The connection by which the register knows this store."""
+        """The connection by which the register knows this store: another, where it is another."""
         return self._wire.connections, self._wire.client_id
 
     def connect(self) -> None:
-        """Open the command socket unless it is open; raises BrokerUnavailable."""
+        """Open the connection unless it is open; raises BrokerUnavailable."""
         self._wire.connect()
 
     def require_writable(self) -> None:
-        """Raise BrokerUnavailable unless the server takes writes now.
+        """Raise BrokerUnavailable unless the broker takes writes now.
 
         A replica, and a server that is loading, accept a login all the same.
         """
@@ -169,38 +191,42 @@ class StoreBase:
             self.probe()
 
     def close(self) -> None:
-        """Close both sockets; what was posted gets a BrokerUnavailable."""
+        """Close for good; what was posted gets a BrokerUnavailable."""
         self._notifier.close()
         self._wire.close()
 
-    has_nodes = False
-    has_partitions = True
-
     def is_away(self, queue: str) -> bool:
-        """Mean nothing: there is one server."""
+        """Whether the node that has *queue* is known not to answer; does not wait."""
         del queue
         return False
 
     def node_of(self, queue: str) -> str:
-        """Return the name of the broker: there is one server."""
+        """Return how messages name the node that has *queue*; the broker, where it is one."""
         del queue
         return self.broker
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
-        """Mean nothing: there are no nodes."""
+        """Let the thread, in the block, wait no longer than that for one of several nodes.
+
+        What it asks raises BrokerTimeout then. Without nodes it means nothing.
+        """
         del seconds
         return nullcontext()
 
     def descriptors(self) -> Mapping[int, object]:
-        """Return the descriptor to watch for replies."""
+        """Return the descriptors to watch for replies, each with what it belongs to.
+
+        Where that is another object, it is another connection with the same number. Raises
+        BrokerUnavailable where there is none, and none can be opened.
+        """
         return self._wire.descriptors()
 
     def disable_reconnect(self) -> None:
-        """Never open the command socket anew: an event loop watches it."""
+        """Never open the connection anew: an event loop watches its descriptor."""
         self._wire.disable_reconnect()
 
     def receive(self) -> None:
-        """Read replies that have come, without waiting."""
+        """Read replies that have come, without waiting, and run their callbacks."""
         self._wire.receive()
 
     def wait_for_replies(self, timeout_s: float = inf) -> None:
@@ -208,7 +234,7 @@ class StoreBase:
         self._wire.wait_for_replies(timeout_s)
 
     def check(self) -> None:
-        """Raise BrokerTimeout if a reply is overdue."""
+        """Raise BrokerTimeout if a posted step has had no answer within socket_timeout."""
         self._wire.check()
 
     @property
@@ -217,32 +243,25 @@ class StoreBase:
         return self._wire.waiting
 
     def probe(self, *, whole: bool = False) -> None:
-        """Raise ReliqError unless the server answers and accepts a write now.
+        """Raise ReliqError unless the broker answers and accepts a write now.
 
-        One that does not grow: a full server is one to go to, if only to drain it.
+        Of several nodes one is enough; *whole*: all have to. A write that does not grow: a full
+        server is one to go to, if only to drain it.
         """
         del whole
         self._wire.call(("DEL", keys.probe(self._prefix)))
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id), "" for what is not told."""
-        self._wire.connect_to_post()
-        info: bytes = self._ask_if_allowed("INFO", "server") or b""
-        fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
-        return str(self._wire.client_id or ""), fields.get(b"run_id", b"").decode()
+        return server(self._wire)
 
-    def _ask_if_allowed(self, *command: str) -> Reply | None:
-        """Return the reply; None where the broker refuses the command, as it may."""
-        if refusals.lacks(self._wire.address.identity, command):
-            return None
-        try:
-            return self._wire.call(command)
-        except BrokerRefused as exc:
-            refusals.note(self._wire.address.identity, command, exc)
-            return None
+    def now_ms(self) -> int:
+        """Return the broker's time, in ms since the epoch."""
+        seconds, micros = self._wire.call(("TIME",))
+        return int(seconds) * 1000 + int(micros) // 1000
 
     def broker_id(self) -> str:
-        """Return the name by which other brokers know this one."""
+        """Return the name by which other brokers know this one; it is given at the first call."""
         key = keys.broker_id(self._prefix)
         name = self._wire.call(("GET", key))
         if name is None:
@@ -250,3 +269,30 @@ class StoreBase:
                 [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
             )
         return str(name.decode())
+
+
+def server(wire: Commands) -> tuple[str, str]:
+    """Return (the client id of a connection, the server's run id), "" for what is not told."""
+    wire.connect_to_post()
+    info: bytes = ask_if_allowed(wire, "INFO", "server") or b""
+    fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
+    return str(wire.client_id or ""), fields.get(b"run_id", b"").decode()
+
+
+def ask_if_allowed(wire: Commands, *command: str) -> Reply | None:
+    """Return the reply; None where the broker refuses the command, as it may."""
+    if refusals.lacks(wire.address.identity, command):
+        return None
+    try:
+        return wire.call(command)
+    except BrokerRefused as exc:
+        refusals.note(wire.address.identity, command, exc)
+        return None
+
+
+def queues_of(wire: Commands, prefix: str) -> list[str]:
+    """Return the names of all queues."""
+    listed = sorted(texts(wire.call(("ZRANGE", keys.queues(prefix), 0, -1))))
+    # Whoever declared one, or deleted it, may have died half way.
+    there = wire.exchange([(("EXISTS", queue_keys(prefix, queue).meta), None) for queue in listed])
+    return [queue for queue, exists in zip(listed, there, strict=True) if exists]

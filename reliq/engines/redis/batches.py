@@ -1,4 +1,4 @@
-"""Batches over Redis: see :class:`reliq.store.jobs.Batches`."""
+"""Batches of jobs over Redis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .base import text_of, texts, then
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ...store.protocol import OnResult
+    from ...store.values import OnResult
     from .commands import Commands
     from .stream import Command, Reply
 
@@ -65,14 +65,17 @@ _REPORT = re.compile(rb"(\d{1,19})\|(\d{1,9})\|(.*)", re.DOTALL)
 
 
 class RedisBatches:
-    """The batches at one Redis, or at the nodes of a cluster."""
+    """The batches of one broker. Each is in a slot of its own.
+
+    Methods that change something are one atomic step each, but for what says otherwise.
+    """
 
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
-        """Make *batch* unless there is one; whether there was none."""
+        """Make *batch* unless there is one; whether there was none. It is listed beside that."""
         # First, in case we die: one that is listed and not there is passed over. And again, in
         # case that somebody has found none meanwhile, and forgotten it.
         created = self._list(batch)
@@ -99,7 +102,10 @@ class RedisBatches:
     # -- changes
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
-        """Change jobs, in order."""
+        """Change jobs, in order, some hundred a step; None where there is no such batch.
+
+        *by* is the job that adds others: while it runs it may add to a batch that is sealed.
+        """
         parts = [self._change(batch, part, by) for part in chunks(checked(changes), BATCH)]
         replies = self._wire.exchange([(command, scripts.CHANGE_JOBS) for command in parts])
         found = [done for reply in replies if (done := _changed(reply)) is not None]
@@ -111,7 +117,7 @@ class RedisBatches:
     def post_change(
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
-        """Post what :meth:`change` sends."""
+        """Post what :meth:`change` sends: one step, of up to 200 changes."""
         command = self._change(batch, one_step(changes), "")
         self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
 
@@ -127,12 +133,16 @@ class RedisBatches:
         return ("EVALSHA", scripts.CHANGE_JOBS.sha, len(names), *names, by, *rows)
 
     def said(self, batch: str, callback: Callback) -> None:
-        """Note that a callback is published."""
+        """Note that a callback that was due is published. It is not due again."""
         names = scripts.SAID.named(**self._named(batch, "batch", "guard"))
         self._wire.execute(scripts.SAID, names, (callback,))
 
     def note(self, batch: str, note: Note) -> bool:
-        """Note what an open job says; whether it is noted."""
+        """Note what an open job says; whether it is noted.
+
+        It is not where the job has ended, an earlier delivery says it, or the job has reported
+        as often as it may and says nothing else.
+        """
         job, retries, token, queue, progress, report = checked_note(note)
         done, total, text = ("", "", "") if progress is None else map(str, progress)
         names = scripts.NOTE_JOB.named(
@@ -142,7 +152,7 @@ class RedisBatches:
         return bool(self._wire.execute(scripts.NOTE_JOB, names, rows))
 
     def forget_batch(self, batch: str) -> None:
-        """Remove *batch*: its memory is freed beside the server's work."""
+        """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""
         self._wire.call(("UNLINK", *self._named(batch).values()))
         self.unlist_batch(batch)
 
@@ -157,7 +167,12 @@ class RedisBatches:
     # -- looking
 
     def next_batches(self, limit: int, again_ms: int) -> list[str]:
-        """Return the ids of up to *limit* batches that are due to be looked after."""
+        """Return the ids of up to *limit* batches that are due to be looked after.
+
+        Each is given to one who asks, and again *again_ms* later; a new one at once. One of
+        which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
+        finds it so takes it off the list.
+        """
         return texts(self._take_due(max(limit, 0), again_ms))
 
     def _take_due(self, *args: int | str) -> Reply:
@@ -167,7 +182,10 @@ class RedisBatches:
         return self._wire.execute(scripts.NEXT_BATCHES, names, args)
 
     def look_later(self, at_ms: Mapping[str, int]) -> None:
-        """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each."""
+        """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each.
+
+        By the broker's clock. A batch that is forgotten meanwhile is not listed again.
+        """
         self._take_due(0, 0, *[part for batch, at in at_ms.items() for part in (at, batch)])
 
     def batch(self, batch: str) -> BatchRecord | None:
@@ -180,7 +198,12 @@ class RedisBatches:
     def records(
         self, batches: Sequence[str], fields: Sequence[str] = ()
     ) -> list[BatchRecord | ReliqError | None]:
-        """Return what is known of each of *batches*; some hundred in one round trip."""
+        """Return what is known of each of *batches*, in their order; for many at once.
+
+        Each is of one instant, has of its producer's notes only *fields*, and no ``heard_ms``. In
+        the place of one that cannot be read is the error; of several nodes, one may not answer.
+        Raises BrokerRefused where none can, which is a matter of this user's rights.
+        """
         replies = [reply for part in chunks(batches) for reply in self._records(part, fields)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # not of one, but of this user's rights
@@ -212,7 +235,10 @@ class RedisBatches:
         return texts(found)
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
-        """Yield all jobs, some hundred at a time, in no order."""
+        """Yield all jobs, some hundred at a time, in no order. Not at one instant.
+
+        One that is there all the time is among them at least once.
+        """
         after = ""
         while True:
             found, after = self.some_jobs(batch, after, at_once)
@@ -221,7 +247,10 @@ class RedisBatches:
                 return
 
     def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
-        """Return some hundred of all jobs, and after what the next are; "": these are the last."""
+        """Return some hundred of all jobs, and *after* what the next are; "": these are the last.
+
+        So who looks at many may go on later, over another connection, too.
+        """
         key = self._named(batch)["jobs"]
         cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
         stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
@@ -251,7 +280,10 @@ class RedisBatches:
         ]
 
     def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
-        """Return how far up to *limit* jobs are, those first that have said so last."""
+        """Return how far up to *limit* jobs are, those first that have said so last.
+
+        Of a batch the last 1,000 are listed.
+        """
         if limit < 1:
             return []
         names = self._named(batch)
@@ -270,7 +302,7 @@ class RedisBatches:
         return [one for one in found if one is not None]
 
     def reports(self, batch: str, limit: int, skip: int = 0) -> list[Report]:
-        """Return up to *limit* reports, the last first."""
+        """Return up to *limit* reports, the last first; the last 10,000 of a batch are kept."""
         if limit < 1:
             return []
         key = self._named(batch)["reports"]

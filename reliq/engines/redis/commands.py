@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerUnavailable, ReliqError, again
 from ...store.values import ignore_result
 from .stream import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from ...options import Confirm, Options
-    from ...store.values import Publication
+    from ...options import Options
     from .connect import Broker
     from .posts import OnReply
     from .scripts import Script
@@ -24,7 +22,8 @@ if TYPE_CHECKING:
 class Commands(ABC):
     """A command is called, and its reply waited for; or posted, and its reply read later.
 
-    Between a call and a post there is no order.
+    Between a call and a post there is no order. What a store needs of its connections beside that
+    is in both kinds of wire.
     """
 
     address: Broker
@@ -36,23 +35,8 @@ class Commands(ABC):
 
     @property
     @abstractmethod
-    def alive(self) -> bool:
-        """Whether the broker is connected to, and was not lost since."""
-
-    @property
-    @abstractmethod
-    def waiting(self) -> bool:
-        """Whether a posted command has no reply yet."""
-
-    @property
-    @abstractmethod
     def dials(self) -> int:
         """Grows whenever a connection is opened."""
-
-    @property
-    @abstractmethod
-    def connected_at(self) -> float:
-        """When the broker began to be connected to (monotonic clock)."""
 
     @property
     @abstractmethod
@@ -66,18 +50,6 @@ class Commands(ABC):
     @abstractmethod
     def connect_to_post(self) -> None:
         """Have the connection that is posted over; raises BrokerUnavailable."""
-
-    @abstractmethod
-    def descriptors(self) -> Mapping[int, object]:
-        """Return the descriptors to watch for replies, each with its owner; dials if need be."""
-
-    @abstractmethod
-    def disable_reconnect(self) -> None:
-        """Never connect anew, where an event loop watches one descriptor."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
 
     # -- calls
 
@@ -153,38 +125,6 @@ class Commands(ABC):
     @abstractmethod
     def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script* behind what was posted to its server before; raises ReliqError."""
-
-    @abstractmethod
-    def receive(self) -> None:
-        """Read what has come, without waiting, and call its handlers.
-
-        Leaves it to a thread that reads already, because it waits for a reply: the background
-        loop, which looks after many connections, must not be blocked with it. Raises
-        BrokerUnavailable when the only connection is found broken.
-        """
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise BrokerTimeout if the only server is late with the reply to a post."""
-
-    @abstractmethod
-    def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait until everything that was posted so far has its reply; at most *timeout_s*.
-
-        Raises BrokerUnavailable where the only connection fails meanwhile.
-        """
-
-
-class Confirming(Protocol):
-    """See :class:`.confirm.Confirmer`."""
-
-    def require_confirm(self, level: Confirm) -> None:
-        """Raise BrokerRefused where the broker cannot say that a write is on disk."""
-
-    def confirm(
-        self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
-    ) -> None:
-        """Wait for replicas or the disk; raises NotConfirmed after *timeout_ms*."""
 
 
 def require_reached(replies: list[Reply]) -> list[Reply]:

@@ -17,6 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from ..._version import __version__
 from ...errors import (
     BrokerRefused,
     BrokerTimeout,
@@ -25,7 +26,8 @@ from ...errors import (
     ReliqError,
     again,
 )
-from . import refusals
+from ...store.limits import FORMAT
+from . import keys, refusals
 
 if TYPE_CHECKING:
     from ...options import Options
@@ -209,3 +211,42 @@ def socket_of(connection: redis.connection.AbstractConnection) -> socket.socket:
     if sock is None:
         raise BrokerUnavailable("the connection was closed while it was opened")
     return sock
+
+
+# -- formats
+
+
+def format_questions(prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the commands that ask in which version everything under *prefix* is stored.
+
+    Sent over each connection that is opened; of a cluster the node that has the key answers. The
+    version is written, where it is missing, by list_queue.lua, heartbeat.lua and
+    declare_exchange.lua. The oldest layout had no such key, and other ones for all queues.
+    """
+    return ("HMGET", keys.stored_format(prefix), "version"), ("EXISTS", *keys.older_layout(prefix))
+
+
+def require_known_format(version: Any, older: Any, prefix: str, broker: Broker) -> None:
+    """Raise ConfigurationError where the replies say that something is stored in another format.
+
+    Replies that do not say it pass: of another node, or to a user who may not look at the key.
+    """
+    where = f"{broker}, global_keyprefix {prefix!r},"
+    if isinstance(version, Exception):
+        stored: object = "of another type" if "WRONGTYPE" in str(version) else str(FORMAT)
+    else:
+        (found,) = version
+        stored = None if found is None else found.decode("utf-8", "replace")
+    if stored is None and not isinstance(older, Exception) and older:
+        raise ConfigurationError(
+            f"{where} holds queues in the layout of an older reliq, which this one "
+            f"({__version__}) cannot read; nothing was changed. Use another database or "
+            "global_keyprefix; or drain them with the version that wrote them, and then delete "
+            f"its lists: DEL {' '.join(keys.older_layout(prefix))}"
+        )
+    if stored not in {None, str(FORMAT)}:
+        raise ConfigurationError(
+            f"{where} is stored in format {stored}, and this reliq ({__version__}) knows format "
+            f"{FORMAT}; nothing was changed. Upgrade reliq, or use another database or "
+            "global_keyprefix"
+        )

@@ -1,4 +1,4 @@
-"""Consuming over Redis: messages are taken, acknowledged, or expire."""
+"""Consuming over Redis: messages are taken under a lease, acknowledged, or given back."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.limits import BATCH, MOST_REMEMBERED, chunks
 from ...store.unreadable import number
-from ...store.values import HOLDING, RESERVED_BYTES, Delivery, Promoted, Reservation, ignore_result
+from ...store.values import (
+    HOLDING,
+    RESERVED_BYTES,
+    Delivery,
+    How,
+    Lease,
+    Lost,
+    Released,
+    Reservation,
+    Returned,
+)
 from . import scripts
-from .base import StoreBase, then
+from .base import StoreBase, flat_of, text_of, texts, then
 from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...store.protocol import OnResult
+    from ...store.values import OnResult
     from .stream import Reply
 
 
@@ -62,7 +72,13 @@ class RedisConsuming(StoreBase):
     def reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
     ) -> Reservation:
-        """Take up to *n* messages, behind what was posted: acks make room for more."""
+        """Take up to *n* messages, 1 at least, under a lease; with *no_ack* they are finished.
+
+        No more than RESERVED_BYTES of them, but one whatever its size; the rest is *left*.
+        A message whose next failure is its last goes to who is ALONE: holds nothing, of any
+        queue, and asks for nothing else meanwhile. Who is HOLDING or IDLE claims it; who is
+        BUSY leaves it to others.
+        """
         names, args = self._reserve(queue, n, lease_ms, no_ack, company)
         return self._reservation(queue, self._wire.execute_in_order(scripts.RESERVE, names, args))
 
@@ -80,22 +96,8 @@ class RedisConsuming(StoreBase):
         on_reply = then(partial(self._reservation, queue), on_result)
         self._wire.post_script(scripts.RESERVE, names, args, on_reply)
 
-    def post_promote(self, queue: str, on_result: OnResult[Promoted]) -> None:
-        """Make ready what is due, and notify; what has expired is removed before.
-
-        Where that is refused, whoever reserves is told.
-        """
-        self.post_expire(queue, ignore_result)
-        names = scripts.PROMOTE.of(self._keys(queue))
-
-        def parse(reply: Reply) -> Promoted:
-            next_due_ms, left = reply
-            return Promoted(next_due_ms, left == 1)
-
-        self._wire.post_script(scripts.PROMOTE, names, (BATCH,), then(parse, on_result))
-
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
-        """Finish messages, whoever holds their lease."""
+        """Finish messages, whoever holds their lease. Acking twice is harmless."""
         if queue not in self._ack_commands:
             names = scripts.ACK.of(self._keys(queue))
             if len(self._ack_commands) > MOST_REMEMBERED:
@@ -105,8 +107,11 @@ class RedisConsuming(StoreBase):
         self._wire.post_packed(pack(command), command, on_result, scripts.ACK)
 
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
-        """Store again what was taken with *no_ack* and never handed out."""
-        names = scripts.HAND_BACK.of(self._keys(queue))
+        """Store again what was taken with *no_ack* and never handed out; return how many.
+
+        At its old place and not counted, as if it had not been taken. None where the queue
+        was deleted. Not to be tried again: whether it was done is not known then.
+        """
         back = 0
         for chunk in chunks(deliveries):
             args = [
@@ -120,10 +125,66 @@ class RedisConsuming(StoreBase):
                     item.envelope or b"",
                 )
             ]
-            back += self._wire.execute(scripts.HAND_BACK, names, args)
+            back += self._run(scripts.HAND_BACK, queue, args)
         return back
 
-    def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
-        """Remove messages beyond their time to live; the result is whether there are more."""
-        names = scripts.EXPIRE.of(self._keys(queue))
-        self._wire.post_script(scripts.EXPIRE, names, (BATCH,), then(bool, on_result))
+    # -- leases
+
+    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
+        """Give messages back to their old place.
+
+        A requeued one is counted: it may have to wait (``redelivery_backoff``), and at its
+        delivery limit it is dead-lettered instead. In the order of what is posted: a reserve that
+        is posted after it finds them.
+        """
+        names = scripts.RELEASE.of(self._keys(queue))
+        result = Released([], [])
+        for chunk in chunks(leases):
+            args = (how, self._delivery_limit, *self._backoff_ms, *flat_of(chunk))
+            refused, died = self._wire.execute_in_order(scripts.RELEASE, names, args)
+            result.refused.extend(texts(refused))
+            for tag, count in zip(died[::2], died[1::2], strict=True):
+                result.dead.append(Returned(text_of(tag), int(count), self.consumer, None))
+        return result
+
+    def post_renew(
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
+    ) -> None:
+        """Extend leases; the result, once for each batch, is what was lost of them."""
+
+        def parse(reply: Reply) -> Lost:
+            tags, gone, extended_ms = reply
+            return Lost(texts(tags), texts(gone), extended_ms)
+
+        for chunk in chunks(leases):
+            args = (lease_ms, *flat_of(chunk))
+            self._post(scripts.RENEW, queue, args, then(parse, on_result))
+
+    def post_end_leases(
+        self, queue: str, leases: Sequence[Lease], on_result: OnResult[list[str]]
+    ) -> None:
+        """End leases now: the next pass returns their messages.
+
+        The result is the tags that were refused, once for each batch.
+        """
+        for chunk in chunks(leases):
+            args = flat_of(chunk)
+            self._post(scripts.END_LEASES, queue, args, then(texts, on_result))
+
+    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
+        """Return the leases of *consumer*: of one connection, as it takes messages."""
+        return self._leases(queue, consumer, of_session=False)
+
+    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
+        """Return the leases of *session*: of all its connections, of now and before."""
+        return self._leases(queue, session, of_session=True)
+
+    def _leases(self, queue: str, owner: str, *, of_session: bool) -> list[Lease]:
+        found: set[Lease] = set()
+        cursor = "0"
+        while True:
+            args = (owner, 1 if of_session else 0, cursor, BATCH)
+            cursor, *flat = texts(self._run(scripts.LEASES_OF, queue, args))
+            found.update(map(Lease, flat[::2], flat[1::2]))
+            if cursor == "0":
+                return sorted(found)

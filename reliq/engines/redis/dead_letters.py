@@ -1,92 +1,59 @@
-"""Dead letters over Redis, kept for inspection; events of jobs, kept until batches know."""
+"""Dead letters over Redis, what became of jobs, and messages on their way to other queues."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...store import unreadable
-from ...store.inspection import DeadLetter
+from ...message.delivery_tag import is_of_job, new_tag, rank_of
 from ...store.jobs import JobEvent
-from ...store.limits import chunks
-from ...store.unreadable import left_out, number
-from . import scripts
+from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS, chunks
+from ...store.unreadable import number
+from ...store.values import Move
+from . import keys, scripts
 from .base import StoreBase, flat_of, text_of, texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Lease
-    from .stream import Command
 
 
-_INFO_FIELDS = 4
 # What keep_events of the scripts writes; the error, which may be any text, has so many bytes.
 _EVENT = re.compile(rb"\d+\|(dead|gone|waits)\|([^|]*)\|([^|]*)\|(\d{1,9})\|", re.ASCII)
 
 
 class RedisDeadLetters(StoreBase):
-    """Messages that were dead-lettered, and what became of jobs."""
+    """Messages that were dead-lettered or are moved, and what became of jobs."""
 
     def dead_letter(
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]
     ) -> list[str]:
         """Give up on messages; return the tags that were refused."""
-        names = scripts.DEAD_LETTER.of(self._keys(queue))
         limit = self.options.dead_letter_max
         refused: list[str] = []
         for chunk in chunks(leases):
             args = (reason, error, limit, *flat_of(chunk))
-            refused += texts(self._wire.execute(scripts.DEAD_LETTER, names, args))
+            refused += texts(self._run(scripts.DEAD_LETTER, queue, args))
         return refused
-
-    def dead_letters(
-        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
-    ) -> list[DeadLetter]:
-        """Return up to *limit* that died at *from_ms* or later, oldest first."""
-        k = self._keys(queue)
-        reply = self._wire.call(
-            ("ZRANGEBYSCORE", k.dead, from_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)
-        )
-        tags = texts(reply[::2])
-        if not tags:
-            return []
-        asked: list[tuple[Command, None]] = [(("HMGET", k.dead_info, *tags), None)]
-        if envelopes:
-            asked.append((("HMGET", k.messages, *tags), None))
-        infos, *stored = self._wire.exchange(asked)
-        dead_letters = []
-        for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
-            if info is None:  # it left between the two looks
-                continue
-            text = info.decode("utf-8", "replace")
-            fields = text.split("|", 3)
-            if len(fields) != _INFO_FIELDS:
-                left_out(self.broker, f"records of dead letters of {queue!r}", [tag])
-                fields = ["unknown", "0", "", text]
-            reason, count, consumer, error = fields
-            envelope = stored[0][i] if envelopes else None
-            counted = unreadable.number(count)
-            dead_letters.append(
-                DeadLetter(tag, unreadable.number(died), reason, counted, consumer, error, envelope)
-            )
-        return dead_letters
 
     def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
         """Put dead letters back into *queue*, uncounted; return the tags that were."""
-        names = scripts.REPLAY.of(self._keys(queue))
         replayed: list[str] = []
         for chunk in chunks(tags):
-            replayed += texts(self._wire.execute(scripts.REPLAY, names, chunk))
+            replayed += texts(self._run(scripts.REPLAY, queue, chunk))
         return replayed
 
     def purge_dead(self, queue: str, tags: Sequence[str]) -> int:
         """Remove dead letters for good; return how many."""
-        names = scripts.PURGE_DEAD.of(self._keys(queue))
-        return sum(self._wire.execute(scripts.PURGE_DEAD, names, batch) for batch in chunks(tags))
+        return sum(self._run(scripts.PURGE_DEAD, queue, batch) for batch in chunks(tags))
 
     def job_events(self, queue: str, limit: int, after: int = 0) -> list[JobEvent]:
-        """Return up to *limit* events of jobs of *queue*, in order."""
+        """Return up to *limit* events of jobs of *queue*, in order, whose number is above *after*.
+
+        Each step that makes a job's message a dead letter, removes it, or puts a dead letter
+        back, keeps one, but for a deletion of the whole queue. A job's tag says that it is one.
+        """
         key = self._keys(queue).job_events
         found = self._wire.call(
             ("ZRANGEBYSCORE", key, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, limit)
@@ -94,9 +61,67 @@ class RedisDeadLetters(StoreBase):
         return [_event(one, number(at)) for one, at in zip(found[::2], found[1::2], strict=True)]
 
     def forget_job_events(self, queue: str, numbers: Sequence[int]) -> None:
-        """Remove events of which the batches have been told."""
+        """Remove events of which the batches have been told; harmless when repeated."""
         key = self._keys(queue).job_events
         self._wire.exchange([(("ZREMRANGEBYSCORE", key, one, one), None) for one in numbers])
+
+    # -- moves
+
+    def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
+        """Give numbers to dead letters that are to be stored elsewhere, or find them again.
+
+        *target* names the destination; a dead letter that is on its way to another one is left
+        out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
+        """
+        names = scripts.MOVE.of(self._keys(queue))
+        low_water, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:MOVED_AT_ONCE]))
+        moves = [
+            Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
+        ]
+        return int(low_water), moves
+
+    def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
+        """Take up to 100 waiting messages out of *queue*, or go on with those taken out before.
+
+        They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
+        Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
+        """
+        low_water, *flat = self._run(scripts.MOVE_OUT, queue, (target, MOVED_AT_ONCE))
+        moves = []
+        for i in range(0, len(flat), 6):
+            tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
+            moves.append(Move(text_of(tag), int(number), envelope, delay_ms, ttl_ms, failed))
+        return int(low_water), moves
+
+    def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
+        """Store messages that come from *source*, each once; return what became of each.
+
+        STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
+        """
+        publisher = keys.publisher(self._prefix, queue, f"move:{source}")
+        names = scripts.ACCEPT.named(**self._keys(queue)._asdict(), publisher=publisher)
+        args: list[Any] = [MOVES_KEPT_MS, low_water]
+        for move in moves:
+            rank, dead_letter = rank_of(move.tag), move.dead_letter
+            tag = new_tag(rank, job=is_of_job(move.tag))
+            args += tag, move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
+            args.append(move.failed)
+            if dead_letter is None:
+                args += 0, ""
+            else:
+                info = (
+                    dead_letter.reason,
+                    str(dead_letter.count),
+                    dead_letter.consumer,
+                    dead_letter.error,
+                )
+                args += dead_letter.died_ms, "|".join(info)
+        outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
+        return outcomes
+
+    def end_move(self, queue: str, tags: Sequence[str]) -> int:
+        """Take out what is stored elsewhere now, counted as moved; return how many."""
+        return sum(self._run(scripts.MOVED, queue, chunk) for chunk in chunks(tags))
 
 
 def _event(stored: bytes, at: int) -> JobEvent:

@@ -7,13 +7,15 @@ syncs nothing by itself (see :mod:`reliq.embedded.keeper`), but its files are on
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...embedded.folder import SCHEME, Folder
 from ...embedded.keeper import LOOKS, logs, sync
 from ...embedded.start import ensure
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
+from .. import redis as engine
 from .connect import Address, dial
 from .store import RedisStore
 
@@ -23,10 +25,8 @@ if TYPE_CHECKING:
     import redis
 
     from ...options import Confirm, Options
-    from ...store.inspection import BrokerInfo, Finding
     from ...store.values import Publication
-
-_OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
+    from .reads import RedisReads
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,7 @@ class EmbeddedStore(RedisStore):
                 "it again with the same properties is safe and stores it once"
             ) from exc
 
-    def about(self) -> BrokerInfo:
-        """Return what the server says of itself."""
-        about = super().about()
-        fsync = "second" if about.persistence == "AOF no" else "always"
-        return replace(about, persistence=f"AOF {fsync}")
-
-    def diagnose(self) -> list[Finding]:
-        """Look at what can be wrong: no login, replica or network belongs to it."""
-        return [
-            item
-            for item in super().diagnose()
-            if item.check not in _OF_A_NETWORK and "without fsync" not in item.message
-        ]
+    @cached_property
+    def reads(self) -> RedisReads:
+        """See :attr:`RedisStore.reads`."""
+        return engine.EmbeddedReads(self._wire, self._prefix)

@@ -13,7 +13,7 @@ from .base import StoreBase, gathered, texts, then
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ...store.protocol import OnResult
+    from ...store.values import OnResult
     from .stream import Command
 
 # As the script takes it: remove, and make no table where there is none.
@@ -62,12 +62,16 @@ class RedisExchanges(StoreBase):
         *,
         present: bool = False,
     ) -> int:
-        """Add or remove *bindings* and change the table's version, together.
+        """Add (*bound*) or remove bindings, and change the version of the table.
+
+        Returns how many the exchange has now. They are those of *queue*, where it is
+        given: :meth:`unbind_queue` will find them. With *present* nothing is bound where
+        there is no such queue, NO_QUEUE is returned, and one that is deleted meanwhile
+        leaves nothing.
 
         Whoever dies half way leaves a note of a binding that is not there, never a binding
-        without a note. With *present* the queue is looked for when it is bound: who deletes it
-        after that finds the note. Should we die before that, it is listed, so somebody finds
-        that it is not there, and what it was bound to.
+        without a note. A queue that is to be present is looked for when it is bound: who deletes
+        it after that finds the note. It is listed before, so that somebody finds both.
         """
         noted = keys.bound(self._prefix, queue)
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
@@ -106,9 +110,11 @@ class RedisExchanges(StoreBase):
         self._wire.execute(scripts.NOTE_BOUND, names, notes)
 
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
-        """Remove the bindings of a queue that is gone, in three round trips for all of them.
+        """Remove the bindings of a queue that is gone, however many exchanges there are.
 
-        Then it is listed no more.
+        Returns the exchanges that have none left, with their declarations. Not atomic with
+        the deletion of the queue: one that was made anew meanwhile keeps its bindings. Then it is
+        listed no more.
         """
         noted = keys.bound(self._prefix, queue)
         notes = self._wire.call(("SMEMBERS", noted))
@@ -157,7 +163,7 @@ class RedisExchanges(StoreBase):
             self._enlist(dead_letter_routed, queue)
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
-        """Return the declaration, the bindings and their version."""
+        """Return declaration, bindings and version of *exchange*."""
         return _table(*self._wire.exchange([(ask, None) for ask in self._asks(exchange)]))
 
     def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
@@ -174,7 +180,7 @@ class RedisExchanges(StoreBase):
         )
 
     def bindings_version(self, exchange: str) -> bytes | None:
-        """Return the version of the bindings of *exchange*."""
+        """Return the version of the bindings of *exchange*; None where it has none."""
         version: bytes | None = self._wire.call(
             ("HGET", keys.bindings(self._prefix, exchange), "version")
         )

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ...store.values import ignore_result
-from ..pipe import Pipe
-from ..poll import readable
+from ..poll import Pipe, readable
 from . import keys, refusals, scripts
 from .keys import queue_keys
 
@@ -37,7 +36,7 @@ _TOKEN_MS = 60_000
 
 
 class RedisNotifier:
-    """See :class:`reliq.store.protocol.Notifier`."""
+    """Waits until a queue may have something to take. A hint, never the message."""
 
     def __init__(self, wire: Wire, commands: Commands, unblock: Callable[[OnReply], None]) -> None:
         """Wait over *wire*; *unblock* ends its BLPOP over another one, and passes the reply on.
@@ -62,16 +61,16 @@ class RedisNotifier:
 
     @property
     def listening(self) -> bool:
-        """Whether a BLPOP is under way."""
+        """Whether a wait is under way on the broker."""
         return self._listening and self._wire.alive
 
     @property
     def queues(self) -> frozenset[str]:
-        """The queues of the BLPOP that is under way, or was last."""
+        """The queues of the wait that is under way, or was last."""
         return self._queues
 
     def take_notification(self) -> str | None:
-        """Return the queue that ended the last wait, once; None when its time was up."""
+        """Return a queue whose notification has come, each once; None when there is no more."""
         notified, self._notified = self._notified, None
         return notified
 
@@ -81,15 +80,15 @@ class RedisNotifier:
         return self._wire.client_id
 
     def descriptors(self) -> Mapping[int, object]:
-        """Return the descriptor that becomes readable when a notification comes."""
+        """Return what becomes readable when a notification comes; see :class:`Store`."""
         return self._wire.descriptors()
 
     def disable_reconnect(self) -> None:
-        """Never open the connection anew: an event loop watches it."""
+        """Never open the connection anew: an event loop watches its descriptor."""
         self._wire.disable_reconnect()
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
-        """Send the BLPOP, unless one is under way; raises BrokerUnavailable."""
+        """Begin to wait, unless a wait is under way; over nodes, for what is not waited for yet."""
         if self.listening:
             return
         notifications = [queue_keys(self._prefix, queue).notification for queue in queues]
@@ -130,13 +129,16 @@ class RedisNotifier:
             self._notified = self._notifications.get(reply[0])
 
     def receive(self) -> bool:
-        """Take what has come; True when the wait is over. Raises BrokerUnavailable."""
+        """Take what has come without waiting; True when the wait is over.
+
+        Raises BrokerUnavailable.
+        """
         self._wire.receive()
         self._raise()
         return not self._listening
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a notification, :meth:`wake` or *timeout_s*; True when one came."""
+        """Wait for a notification, for :meth:`wake`, or for *timeout_s*; True when one came."""
         listening = self.listening
         if listening and self.receive():
             return True
@@ -204,7 +206,7 @@ class RedisNotifier:
         self._pipe.write()
 
     def check(self) -> None:
-        """Raise BrokerTimeout if the BLPOP is overdue."""
+        """Raise BrokerTimeout if the broker has let the wait run out unanswered."""
         self._wire.check()
         self._raise()
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...options import Confirm
-    from ...store.protocol import OnResult
-    from ...store.values import Publication
+    from ...store.values import OnResult, Publication
     from .stream import Command
 
 SAID_EVERY_S = 900.0
@@ -108,16 +107,21 @@ class RedisPublishing(StoreBase):
                 self._kept[place] = monotonic()
 
     def forget_publishers(self, finished: Callable[[str], bool]) -> None:
-        """Post the removal of the numbers of publishers that have *finished*."""
+        """Forget the numbers of publishers that have *finished*, as far as stored by this.
+
+        Such a one will try nothing again, and nothing of it is under way. Not waited for.
+        """
         done = [place for place in self._numbered if finished(place[1])]
         self._numbered.difference_update(done)
         for queue, name in done:
             self._wire.post(("HDEL", self._keys(queue).publishers, name))
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications* in one round trip; neighbours alike in one step.
+        """Store *publications*; return what became of each.
 
-        Behind those that were posted before: a queue keeps the order of its publishers.
+        All go out in one round trip; neighbours of one publisher for the same queue, by
+        the same route, are stored in one atomic step of up to some hundred. Behind those that
+        were posted before: a queue keeps the order of its publishers.
         """
         if self._has_posted:
             self._has_posted = False
@@ -163,7 +167,11 @@ class RedisPublishing(StoreBase):
         ]
 
     def require_confirm(self, level: Confirm) -> None:
-        """Raise BrokerRefused where the server can never give this confirmation."""
+        """Raise BrokerRefused where the broker can never give this confirmation.
+
+        Asked before anything is stored; what was learned is kept while the
+        connection lives.
+        """
         self._confirmer.require_confirm(level)
 
     def confirm(
@@ -173,7 +181,12 @@ class RedisPublishing(StoreBase):
         timeout_ms: int,
         publications: Sequence[Publication],
     ) -> None:
-        """Wait until what was published is as safe as *level* says; raises NotConfirmed."""
+        """Return when what :meth:`publish` has stored is as safe as *level* says.
+
+        "replicated": on so many replicas; "fsynced": on the broker's disk. Raises NotConfirmed
+        after *timeout_ms*. It holds for DUPLICATEs too: what an earlier try has stored, over
+        whatever connection, is waited for.
+        """
         self._confirmer.confirm(level, replicas, timeout_ms, publications)
 
     def post_publish(

@@ -1,13 +1,18 @@
-"""Queues over Redis: declared, listed, purged and deleted."""
+"""Queues over Redis: declared, listed, divided, paused, purged and deleted."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+from ...message.queue_arguments import FIELDS, WHOLE
 from ...store.limits import BATCH, LONG_MS
 from ...store.values import Layout, QueueDeclared, QueueDeleted
 from . import keys, scripts
-from .base import StoreBase
+from .base import StoreBase, queues_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _DECLARED = ("missing", "existed", "created", "differs")
 _NUMBER = re.compile(rb"[0-9]{1,15}")
@@ -29,8 +34,12 @@ def _whole(text: bytes | None) -> int:
 class RedisQueues(StoreBase):
     """What a store knows of queues."""
 
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        return queues_of(self._wire, self._prefix)
+
     def list_queue(self, queue: str) -> None:
-        """Make *queue* visible, to operators and to whoever looks after all queues."""
+        """Make a queue that a publish created visible to operators."""
         self._enlist(keys.queues(self._prefix), queue)
 
     def declare_queue(
@@ -52,7 +61,10 @@ class RedisQueues(StoreBase):
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def create_queue(self, queue: str) -> None:
-        """Make *queue* unless there is one; it takes the arguments of its first declaration."""
+        """Make *queue* unless there is one, as a publish does: it has no arguments yet.
+
+        It takes those of its first declaration, whatever they are.
+        """
         k = self._keys(queue)
         if self._wire.call(("HSETNX", k.meta, "exists", "1")):
             # One of the same name may have been deleted a moment ago.
@@ -60,19 +72,22 @@ class RedisQueues(StoreBase):
         self.list_queue(queue)
 
     def delete_queue(
-        self, queue: str, *, if_empty: bool = False, if_unused: bool = False, if_idle: bool = False
+        self,
+        queue: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        if_idle: bool = False,
+        if_drained: bool = False,
     ) -> QueueDeleted:
-        """Delete *queue* and everything in it, if the conditions hold.
+        """Delete *queue* and everything in it, if the conditions hold. Atomic.
 
-        It stays listed until :meth:`unbind_queue`: should we die before that, somebody finds
-        it there, and ends what we began.
+        *if_drained*: it is closed, holds nothing, and has no numbers of publishers, by which a
+        retry would find its message. It stays listed until :meth:`unbind_queue`: should we die
+        before that, somebody finds it there, and ends what we began.
         """
-        flags = (if_empty, if_unused, if_idle, False)
-        return self._delete(queue, flags)
-
-    def _delete(self, queue: str, conditions: tuple[bool, ...]) -> QueueDeleted:
         names = scripts.DELETE_QUEUE.of(self._keys(queue))
-        flags = tuple(1 if condition else 0 for condition in conditions)
+        flags = tuple(map(int, (if_empty, if_unused, if_idle, if_drained)))
         outcome, count = self._wire.execute_in_order(scripts.DELETE_QUEUE, names, flags)
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
 
@@ -88,32 +103,59 @@ class RedisQueues(StoreBase):
         count, end = (_whole(text) for text in numbers)
         return Layout(count, max(count, end), paused is not None)
 
-    def lay_out(self, queue: str, partitions: int, end: int = 0) -> Layout | None:
-        """Divide *queue* into so many partitions to publish to; *end* only grows by this."""
-        return self._lay_out(queue, partitions, end, 0, -1)
+    def lay_out(
+        self,
+        queue: str,
+        partitions: int = 0,
+        end: int = 0,
+        *,
+        end_was: int = 0,
+        closed: bool | None = None,
+    ) -> Layout | None:
+        """Divide *queue* into so many *partitions* to publish to (0: as before).
 
-    def lower_end(self, queue: str, end: int, to: int) -> Layout | None:
-        """Note that the partitions from *to* on are gone, where *end* is still the end."""
-        return self._lay_out(queue, 0, to, end, -1)
-
-    def open_partition(self, partition: str, partitions: int, *, closed: bool = False) -> bool:
-        """Let a partition take messages, as one of so many; *closed*: let it take none."""
-        return self._lay_out(partition, partitions, 0, 0, 1 if closed else 0) is not None
-
-    def _lay_out(self, queue: str, *args: int) -> Layout | None:
-        names = scripts.LAYOUT.of(self._keys(queue))
-        exists, *found = self._wire.execute(scripts.LAYOUT, names, args)
+        The end of its layout becomes *end* where that is more; where *end_was* is still the end,
+        also where it is less. Of a partition *closed* says whether it takes nothing new, but from
+        a publisher with ``create``. Atomic. None: there is no such queue.
+        """
+        args = (partitions, end, end_was, -1 if closed is None else int(closed))
+        exists, *found = self._run(scripts.LAYOUT, queue, args)
         return Layout(found[0], max(found[:2]), found[3] == 1) if exists else None
 
-    def remove_drained(self, partition: str) -> bool:
-        """Delete a partition that takes nothing new and holds nothing; whether it is gone."""
-        deleted = self._delete(partition, (False, False, False, True))
-        return deleted.outcome in {"deleted", "missing"}
-
     def purge(self, queue: str) -> int:
-        """Remove what waits in *queue*, some hundred messages a call; return how many."""
-        names = scripts.PURGE.of(self._keys(queue))
+        """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
         total = 0
-        while removed := self._wire.execute(scripts.PURGE, names, (BATCH,)):
+        while removed := self._run(scripts.PURGE, queue, (BATCH,)):
             total += removed
         return total
+
+    # -- settings
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+
+        Atomic. Whoever waits for a queue that goes on is woken.
+        """
+        return bool(self._run(scripts.PAUSE, queue, (1 if paused else 0,)))
+
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+        """Change what scripts know of the arguments of *queue*; None removes a field.
+
+        Atomic; the declaration that is compared stays as it is. Returns all fields as they
+        are now (without *changes*: only looks), None where there is no such queue.
+        """
+        of_queue = self._keys(queue)
+        if changes:
+            pairs = [part for field, value in changes.items() for part in (field, value or "")]
+            names = scripts.CONFIGURE.of(of_queue)
+            flat = self._wire.execute(scripts.CONFIGURE, names, pairs)
+        else:
+            flat = self._wire.call(("HGETALL", of_queue.meta))
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        if b"exists" not in fields:
+            return None
+        return {
+            field: text_of(fields[field.encode()])
+            for field in (*FIELDS.values(), *WHOLE.values())
+            if field.encode() in fields
+        }

@@ -7,31 +7,19 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...store.inspection import Consumer
 from ...store.limits import LOOKED_AT
-from ...store.unreadable import counts, left_out, mapping, number
+from ...store.unreadable import left_out, number
 from ...store.values import Attached, Duties, Liveness
 from . import keys, scripts
-from .base import StoreBase, text_of, texts, then
+from .base import StoreBase, ask_if_allowed, server, text_of, texts, then
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...store.protocol import OnResult
+    from ...store.values import OnResult
+    from .commands import Commands
     from .stream import Reply
 
-_FIELDS = (
-    "host",
-    "pid",
-    "version",
-    "started_ms",
-    "held",
-    "pool",
-    "options",
-    "running",
-    "processes",
-    "failing",
-)
 _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 
 
@@ -39,7 +27,11 @@ class RedisRegister(StoreBase):
     """What a store knows of consumers."""
 
     def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
-        """Ask for the duty to look after all consumers."""
+        """Ask for the duty to look after all consumers, which one has for *hold_ms*.
+
+        The result is who is in the register, those first who have been silent longest, up
+        to some hundred; nobody where the duty is another's.
+        """
         names = scripts.LOOK.named(
             consumers=keys.consumers(self._prefix),
             looking=keys.looking(self._prefix),
@@ -56,7 +48,11 @@ class RedisRegister(StoreBase):
         record: dict[str, str],
         on_result: OnResult[Duties],
     ) -> None:
-        """Say that *consumer* lives; the result is what queues need of whoever lives."""
+        """Say that *consumer* lives; the result is what queues need of whoever lives.
+
+        A queue that is named as due is so again, to whoever asks first, *again_ms* later;
+        later than that where there are very many queues.
+        """
         names = scripts.HEARTBEAT.named(
             consumers=keys.consumers(self._prefix),
             consumer=keys.consumer(self._prefix, consumer),
@@ -77,7 +73,11 @@ class RedisRegister(StoreBase):
     def post_running(
         self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
     ) -> None:
-        """Say which tasks a worker runs that are acknowledged; False: it is not known."""
+        """Say which tasks a worker runs that are acknowledged: queue -> how many.
+
+        What was said with a higher *number* stays. The result is False where the consumer is
+        not in the register: then nothing was said.
+        """
         names = scripts.TELL_RUNNING.named(
             consumer=keys.consumer(self._prefix, consumer), guard=keys.guard_of_all(self._prefix)
         )
@@ -95,104 +95,35 @@ class RedisRegister(StoreBase):
             ]
         )
 
-    def _records(self, names: Sequence[str], fields: Sequence[str]) -> list[Any]:
-        """Return these fields of each consumer, None where it has none; of one without a record."""
-        replies: list[Any] = self._wire.replies(
-            [(("HMGET", keys.consumer(self._prefix, name), *fields), None) for name in names]
-        )
-        wrong = []
-        for place, (name, reply) in enumerate(zip(names, replies, strict=True)):
-            if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply):
-                wrong.append(name)
-                replies[place] = [None] * len(fields)
-            elif isinstance(reply, ReliqError):
-                raise again(reply)
-        left_out(self.broker, "records of consumers", wrong)
-        return replies
-
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
         """Return what is known of *consumers*; None for one that is not in the register."""
-        fields = ("client_id", "run_id", "queues", "seen", "ttl", "host", "pid")
-        records = self._records(consumers, fields)
-        clock = self._wire.call(("TIME",))
-        now = int(clock[0]) * 1000 + int(clock[1]) // 1000
-        _, run_id = self.server()
-        ids = [text_of(first) for first, *_ in records if _CLIENT_ID.fullmatch(first or b"")]
-        listing: bytes | None = self._ask_if_allowed("CLIENT", "LIST", "ID", *ids) if ids else b""
-        connected = {
-            line.split(b" ", 1)[0].removeprefix(b"id=").decode()
-            for line in (listing or b"").split(b"\n")
-        }
-        if listing is None:  # leases alone decide
-            connected.update(ids)
-        known: dict[str, Liveness | None] = {}
-        for name, record in zip(consumers, records, strict=True):
-            if record[0] is None:
-                known[name] = None
-                continue
-            client_id, run, queues, seen, ttl, host, pid = (value or b"" for value in record)
-            # After a restart of the server no client id of before means anything; nor is there one
-            # where it was not told.
-            present = text_of(client_id) in {*connected, ""} or text_of(run) != run_id
-            held = tuple(filter(None, text_of(queues).split("\n")))
-            known[name] = Liveness(
-                text_of(client_id),
-                text_of(run),
-                held,
-                present,
-                now - number(seen, now),
-                number(ttl, 0),
-                text_of(host),
-                number(pid, 0),
-            )
-        return known
-
-    def consumers(self) -> list[Consumer]:
-        """Return every consumer whose record has not lapsed, by id."""
-        flat = self._wire.call(("ZRANGE", keys.consumers(self._prefix), 0, -1, "WITHSCORES"))
-        seen = {
-            text_of(name): number(score) for name, score in zip(flat[::2], flat[1::2], strict=True)
-        }
-        names = sorted(seen)
-        if not names:
-            return []
-        records = self._records(names, _FIELDS)
-        living = self.liveness(names)
-        found, wrong = [], []
-        for name, record in zip(names, records, strict=True):
-            liveness = living[name]
-            if liveness is None or liveness.lapsed or record[0] is None:
-                continue
-            try:
-                said = {
-                    field: value.decode()
-                    for field, value in zip(_FIELDS, record, strict=True)
-                    if value is not None
-                }
-                found.append(_consumer_of(name, seen[name], liveness, said))
-            except (ValueError, RecursionError):  # also JSON's, and that of text that is none
-                wrong.append(name)
-        if wrong:
-            left_out(self.broker, "records of consumers", wrong)
-        return found
+        return liveness_of(self._wire, self._prefix, consumers)
 
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
-        """Note who consumes; False when there is no such queue, or no more."""
+        """Note how many *subscriptions* a consumer has on *queue*; 0 when it left.
+
+        False when there is no such queue to consume from (nothing was noted), or when the
+        last one left and the queue was deleted (auto_delete). A queue that is deleted
+        under its consumers has them again when it is made anew.
+        """
         mark = f"{subscriptions} {self.consumer}" if subscriptions else ""
         return self._attach(queue, consumer, mark, "", 0)
 
     def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
-        """Take a dead consumer off *queue*, unless its mark is another by now."""
+        """Take a dead consumer off *queue*, unless it has come back: its mark is another.
+
+        Its last use counts from when it was heard of. False when it was the last and the
+        queue was deleted (auto_delete).
+        """
         return self._attach(queue, consumer, "", mark, silent_ms)
 
     def _attach(self, queue: str, consumer: str, mark: str, seen: str, silent_ms: int) -> bool:
         args = (consumer, mark, seen, silent_ms)
-        names = scripts.ATTACH.of(self._keys(queue))
-        kept: int = self._wire.execute(scripts.ATTACH, names, args)
+        kept: int = self._run(scripts.ATTACH, queue, args)
         return kept == 1
 
     def attached(self, queue: str) -> Attached:
-        """Return who consumes from *queue*, and whether it goes by itself."""
+        """Return who consumes from *queue*, dead ones that nobody removed included."""
         k = self._keys(queue)
         flags, marks = self._wire.exchange(
             [
@@ -208,23 +139,59 @@ class RedisRegister(StoreBase):
         return sorted(texts(self._wire.call(("HKEYS", self._keys(queue).consumers))))
 
 
-def _consumer_of(
-    name: str, seen_ms: int, liveness: Liveness, record: Mapping[str, str]
-) -> Consumer:
-    """Return what *record* says; raises ValueError, RecursionError for one that is none."""
-    return Consumer(
-        id=name,
-        host=record["host"],
-        pid=int(record.get("pid") or 0),
-        version=record.get("version") or "0",
-        queues=liveness.queues,
-        started_ms=int(record.get("started_ms") or 0),
-        seen_ms=seen_ms,
-        held=int(record.get("held") or 0),
-        connected=liveness.connected,
-        pool=record.get("pool", ""),
-        options=mapping(record.get("options")),
-        running=counts(record.get("running")),
-        processes=int(record.get("processes") or 0),
-        failing=mapping(record.get("failing")),
+def records_of(
+    wire: Commands, prefix: str, names: Sequence[str], fields: Sequence[str]
+) -> list[Any]:
+    """Return these fields of each consumer, None where it has none; of one without a record."""
+    replies: list[Any] = wire.replies(
+        [(("HMGET", keys.consumer(prefix, name), *fields), None) for name in names]
     )
+    wrong = []
+    for place, (name, reply) in enumerate(zip(names, replies, strict=True)):
+        if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply):
+            wrong.append(name)
+            replies[place] = [None] * len(fields)
+        elif isinstance(reply, ReliqError):
+            raise again(reply)
+    left_out(str(wire.address), "records of consumers", wrong)
+    return replies
+
+
+def liveness_of(
+    wire: Commands, prefix: str, consumers: Sequence[str]
+) -> dict[str, Liveness | None]:
+    """Return what is known of *consumers*; None for one that is not in the register."""
+    fields = ("client_id", "run_id", "queues", "seen", "ttl", "host", "pid")
+    records = records_of(wire, prefix, consumers, fields)
+    clock = wire.call(("TIME",))
+    now = int(clock[0]) * 1000 + int(clock[1]) // 1000
+    _, run_id = server(wire)
+    ids = [text_of(first) for first, *_ in records if _CLIENT_ID.fullmatch(first or b"")]
+    listing: bytes | None = ask_if_allowed(wire, "CLIENT", "LIST", "ID", *ids) if ids else b""
+    connected = {
+        line.split(b" ", 1)[0].removeprefix(b"id=").decode()
+        for line in (listing or b"").split(b"\n")
+    }
+    if listing is None:  # leases alone decide
+        connected.update(ids)
+    known: dict[str, Liveness | None] = {}
+    for name, record in zip(consumers, records, strict=True):
+        if record[0] is None:
+            known[name] = None
+            continue
+        client_id, run, queues, seen, ttl, host, pid = (value or b"" for value in record)
+        # After a restart of the server no client id of before means anything; nor is there one
+        # where it was not told.
+        present = text_of(client_id) in {*connected, ""} or text_of(run) != run_id
+        held = tuple(filter(None, text_of(queues).split("\n")))
+        known[name] = Liveness(
+            text_of(client_id),
+            text_of(run),
+            held,
+            present,
+            now - number(seen, now),
+            number(ttl, 0),
+            text_of(host),
+            number(pid, 0),
+        )
+    return known

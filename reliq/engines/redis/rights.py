@@ -81,7 +81,6 @@ WORKER = _role(
         scripts.ACCEPT,
         scripts.ACK,
         scripts.ATTACH,
-        scripts.BROWSE,
         scripts.DEAD_LETTER,
         scripts.END_LEASES,
         scripts.EXPIRE,

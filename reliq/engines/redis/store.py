@@ -1,71 +1,62 @@
-"""The Redis engine: one method per script builds keys and arguments and reads the reply."""
+"""The store: one connection to one broker, all that the parts above know of Redis.
+
+It keeps the invariants of docs/design.md: each method that changes state is one atomic step on the
+broker. Deadlines come from the broker's clock. One method per script builds keys and arguments and
+reads the reply.
+
+``post_*`` methods start a step and return; their callback gets the result, or the ReliqError it
+ended with, from whichever thread reads the reply. All other methods wait, and raise ReliqError.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from .. import redis as engine
 from . import keys, scripts
-from .batches import RedisBatches
 from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
 from .exchanges import RedisExchanges
-from .leases import RedisLeases
-from .measuring import RedisMeasuring
-from .moves import RedisMoves
-from .operators import RedisOperators
 from .publishing import RedisPublishing
 from .queues import RedisQueues
 from .register import RedisRegister
-from .scanning import RedisScanning
-from .sentinel import SentinelAddress
-from .server import Server
+from .upkeep import RedisUpkeep
 
 if TYPE_CHECKING:
-    from ...store.inspection import BrokerInfo, Finding, Node
+    from .batches import RedisBatches
+    from .reads import RedisReads
 
 
 class RedisStore(
     RedisPublishing,
     RedisConsuming,
-    RedisLeases,
+    RedisUpkeep,
     RedisRegister,
     RedisQueues,
     RedisExchanges,
     RedisDeadLetters,
-    RedisMoves,
-    RedisOperators,
-    RedisMeasuring,
-    RedisScanning,
 ):
-    """See :class:`reliq.store.protocol.Store`: each part is in a file of its own."""
+    """One connection to one broker. Each part is in a file of its own."""
 
     @cached_property
     def batches(self) -> RedisBatches:
         """The batches of jobs at this broker."""
-        return RedisBatches(self._wire, self._prefix)
+        return engine.RedisBatches(self._wire, self._prefix)
+
+    @cached_property
+    def reads(self) -> RedisReads:
+        """Queues, messages and consumers as operators see them."""
+        return engine.RedisReads(self._wire, self._prefix)
 
     def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
-        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own."""
+        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own.
+
+        Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
+        has finished it; else the ms that the claim of another still counts.
+        """
         names = scripts.ONCE.named(
             once=keys.once(self._prefix, name), guard=keys.guard(self._prefix, name)
         )
         args = (token, keep_ms, 1 if finished else 0)
         return int(self._wire.execute(scripts.ONCE, names, args))
-
-    @cached_property
-    def _server(self) -> Server:
-        return Server(self._wire, self._prefix)
-
-    def about(self) -> BrokerInfo:
-        """Return what the server says of itself."""
-        return self._server.about(self.broker)
-
-    def diagnose(self) -> list[Finding]:
-        """Look at what can be wrong with the server and with this user's rights."""
-        behind = isinstance(self._wire.address, SentinelAddress)
-        return self._server.diagnose(behind_sentinels=behind)
-
-    def nodes(self) -> list[Node]:
-        """Return nothing: the broker is one server."""
-        return []

@@ -16,10 +16,17 @@ from weakref import ref
 from ...errors import BrokerUnavailable, ReliqError, again
 from ...forks import PROCESS, OwnLock, here
 from ...store.values import ignore_result
-from . import formats, refusals
+from . import refusals
 from .calls import Calls
 from .commands import Commands, require_reached
-from .connect import FAILURES, ask_all, hang_up, translate
+from .connect import (
+    FAILURES,
+    ask_all,
+    format_questions,
+    hang_up,
+    require_known_format,
+    translate,
+)
 from .posts import OnReply, Post, Posts
 from .stream import Command, Reply, Stream
 
@@ -160,9 +167,9 @@ class Wire(Commands):
         connection = self.address.connect(self.options, self.name)
         try:
             prefix = self.options.global_keyprefix
-            asked = ("CLIENT", "ID"), *formats.questions(prefix)
+            asked = ("CLIENT", "ID"), *format_questions(prefix)
             client_id, version, older = ask_all(connection, self.address, *asked)
-            formats.require_known(version, older, prefix, self.address)
+            require_known_format(version, older, prefix, self.address)
             stream = Stream(connection, client_id or 0)
         except BaseException as exc:
             hang_up(connection)
@@ -267,7 +274,12 @@ class Wire(Commands):
         return reply
 
     def receive(self) -> None:
-        """Read what has come, without waiting, and call its handlers."""
+        """Read what has come, without waiting, and call its handlers.
+
+        Leaves it to a thread that reads already, because it waits for a reply: the background
+        loop, which looks after many connections, must not be blocked with it. Raises
+        BrokerUnavailable when the connection is found broken.
+        """
         self._leave_parent()
         self.posts.receive()
 
@@ -277,6 +289,9 @@ class Wire(Commands):
             self.posts.check()
 
     def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait until everything that was posted so far has its reply; at most *timeout_s*."""
+        """Wait until everything that was posted so far has its reply; at most *timeout_s*.
+
+        Raises BrokerUnavailable where the connection fails meanwhile.
+        """
         self._leave_parent()
         self.posts.wait(timeout_s)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 
 from reliq.engines.redis.batches import RedisBatches
-from reliq.engines.redis.cluster.batches import ClusterBatches
+from reliq.engines.redis.cluster.reads import ClusterBatches
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.cluster.wire import ClusterWire
 from reliq.engines.redis.store import RedisStore
@@ -274,12 +274,12 @@ def _look(url: str, point: Point, step: Step) -> dict[str, Any]:
     by_tag = {job.tag: job for job in jobs.values() if job.tag}
     job = jobs.get(step.job) or by_tag.get(step.tag)
     tag = step.tag or (job.tag if job is not None else "")
-    place = store.whereabouts(queue, [tag]).get(tag) if tag else None
+    place = store.reads.whereabouts(queue, [tag]).get(tag) if tag else None
     return {
         "batch": None if record is None else {k: v for k, v in record.counts.items() if v},
         "due": [] if record is None else record.due,
         "said": [] if record is None else record.said,
         "state": job and job.state,
         "message": place,
-        "stored": (found.stored if (found := store.status(queue)) is not None else 0),
+        "stored": (found.stored if (found := store.reads.status(queue)) is not None else 0),
     }

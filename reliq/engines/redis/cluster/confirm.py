@@ -93,7 +93,7 @@ class ClusterConfirmer:
                     level, replicas, timeout_ms, items
                 )
             except BrokerRefused as exc:
-                if not self._cluster.heed_redirection(exc):
+                if not self._cluster.unserved.heed(exc):
                     raise
             else:
                 if wire.alive and wire.calls.broken == broken:

@@ -10,21 +10,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
 from ....forks import OwnLock
+from ..connect import LOGIN_REFUSED
 from ..wire import Wire
-from . import advice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ....options import Options
+    from ..stream import Reply
     from .slots import Place, SlotMap
 
 logger = logging.getLogger("reliq")
@@ -104,7 +106,7 @@ class Nodes:
         try:
             wire.connect()
         except ReliqError as exc:
-            error = again(exc) if place in self._slots.reached else advice.for_announced(exc)
+            error = again(exc) if place in self._slots.reached else _for_announced(exc)
             self.failed(place, error)
             raise _unavailable(error) from exc
         self._slots.reached.add(place)
@@ -122,6 +124,40 @@ class Nodes:
             raise BrokerUnavailable(f"{wire.address}: this connection was closed")
         self._changed()
         return there
+
+    def each_master(self) -> Iterator[tuple[Place, Wire | ReliqError]]:
+        """Yield each node that has slots, with the connections to it, or why there is none."""
+        for place in sorted(self._slots.masters):
+            found: Wire | ReliqError
+            try:
+                found = self.connect(place)
+            except ReliqError as exc:
+                found = again(exc)
+            yield place, found
+
+    def ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
+        """Yield each master with its reply, within a second of each.
+
+        An error is a reply, too; then there may be no wire.
+        """
+        for place, wire in self.each_master():
+            if isinstance(wire, ReliqError):
+                yield place, None, wire
+                continue
+            reply: Reply
+            try:
+                reply = wire.ask(command, PATIENCE_S)
+            except ReliqError as exc:
+                reply = again(exc)
+            yield place, wire, reply
+
+    def reach_any(self, but_for: Place | None) -> bool:
+        """Whether a node that has slots can be reached; *but_for* is not tried."""
+        for place in sorted(self._slots.masters - {but_for}):
+            with suppress(ReliqError):
+                self.connect(place)
+                return True
+        return False
 
     def _forget(self, place: Place) -> None:
         wire = self._wires.pop(place, None)
@@ -180,7 +216,11 @@ class Nodes:
     # -- in another thread
 
     def connect_soon(self, place: Place) -> None:
-        """Have another thread open the connection that is posted over, unless one does."""
+        """Have another thread open the connection that is posted over, unless one does.
+
+        Raises BrokerUnavailable where the node was not reachable a moment ago.
+        """
+        self.require_reachable(place)
         if not self._jobs.get(place):
             self.do_soon(place, partial(self._try, place))
 
@@ -261,3 +301,14 @@ def _unavailable(error: ReliqError) -> ReliqError:
     found = BrokerUnavailable(*error.args)
     found.reply = error.reply
     return found
+
+
+def _for_announced(error: ReliqError) -> ReliqError:
+    """Return *error* of a node that only the cluster has named, with what may be wrong there."""
+    if error.reply or LOGIN_REFUSED in str(error) or not isinstance(error, BrokerUnavailable):
+        return error
+    return type(error)(
+        f"{error}; the cluster announces this address (cluster-announce-ip, "
+        "cluster-announce-hostname): where it cannot be reached from here, the option address_map "
+        "names another"
+    )

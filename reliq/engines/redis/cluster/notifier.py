@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from ....errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ....forks import here
-from ...pipe import Pipe
-from ...poll import many_may_wait, readable
+from ...poll import Pipe, many_may_wait, readable
 from ..keys import queue_keys
 from ..notifier import RedisNotifier
 from ..wire import Wire
@@ -27,6 +26,7 @@ from .slots import Place, slot_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..posts import OnReply
     from .wire import ClusterWire
 
 MOST = 8
@@ -49,9 +49,7 @@ class _Part:
     def __init__(self, wire: Wire, place: Place, cluster: ClusterWire) -> None:
         self.wire = wire
         self.place = place
-        self.notifier = RedisNotifier(
-            wire, cluster, lambda on_reply: cluster.unblock(place, wire.client_id, on_reply)
-        )
+        self.notifier = RedisNotifier(wire, cluster, partial(_unblock, cluster, place, wire))
         self.ready = False
         """Whether its connection was opened, or could not be."""
         self.queues: tuple[str, ...] = ()
@@ -67,7 +65,7 @@ class _Part:
 
 
 class ClusterNotifier:
-    """See :class:`reliq.store.protocol.Notifier`. Of one thread, but for :meth:`wake`."""
+    """See :class:`..notifier.RedisNotifier`. Of one thread, but for :meth:`wake`."""
 
     def __init__(self, cluster: ClusterWire, name: str) -> None:
         self._cluster = cluster
@@ -313,7 +311,7 @@ class ClusterNotifier:
         self._waits.discard(slot)
         self._slots -= {slot}
         self._left_out[slot] = monotonic() + _AGAIN_S
-        if not self._cluster.heed_redirection(exc):
+        if not self._cluster.unserved.heed(exc):
             if isinstance(exc, BrokerRefused):
                 raise again(exc)
             self._drop(slot)
@@ -396,3 +394,14 @@ class ClusterNotifier:
         for slot in list(self._parts):
             self._drop(slot)
         self._pipe.close()
+
+
+def _unblock(cluster: ClusterWire, place: Place, waits: Wire, on_reply: OnReply) -> None:
+    """End the wait of *waits* over the other connection to its node; does not wait.
+
+    Raises BrokerUnavailable, and *on_reply* is not called then.
+    """
+    wire = cluster.nodes.open(place)
+    if wire is None:
+        raise BrokerUnavailable(f"{cluster.address}: there is no connection to {place}")
+    wire.post(("CLIENT", "UNBLOCK", waits.client_id), on_reply)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ReliqError, again
 from ....store.limits import MINUTE_MS, MOVES_KEPT_MS, alike
 from ....store.values import STALE
+from ... import redis as engine
 from .. import keys, scripts
+from ..base import gathered, then
 from ..store import RedisStore
-from .batches import ClusterBatches
 from .confirm import ClusterConfirmer
-from .diagnosis import ClusterDiagnosis
-from .looking import SLOT_PATIENCE_S, ClusterLooking
 from .nodes import PATIENCE_S
 from .notifier import ClusterNotifier
 from .slots import SLOTS, slot_of
@@ -25,16 +24,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ....options import Options
-    from ....store.inspection import Consumer
-    from ....store.protocol import OnResult
-    from ....store.values import Publication, Work
+    from ....store.values import OnResult, Publication, Work
     from ..stream import Reply
     from .address import ClusterAddress
-    from .request import Request
+    from .reads import ClusterBatches, ClusterReads
+    from .requests import Request
 
 
-class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
-    """See :class:`reliq.store.protocol.Store`."""
+class ClusterStore(RedisStore):
+    """See :class:`..store.RedisStore`."""
 
     _wire: ClusterWire
     _confirmer: ClusterConfirmer
@@ -53,16 +51,15 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
         self._confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
         self._notifier = ClusterNotifier(cluster, f"{name}:notification")
 
-    @property
+    @cached_property
     def batches(self) -> ClusterBatches:
         """The batches of jobs, each at the node that has its slot."""
-        # Not kept here: it would keep the store until the garbage collector runs.
-        return ClusterBatches(self._wire, self._prefix, self.answering)
+        return engine.ClusterBatches(self._wire, self._prefix)
 
-    @property
-    def epoch(self) -> int:
-        """How often the cluster was connected to: a node that is lost is not all of it."""
-        return self._wire.connections
+    @cached_property
+    def reads(self) -> ClusterReads:
+        """Queues, messages and consumers, at the nodes that answer."""
+        return engine.ClusterReads(self._wire, self._prefix)
 
     def probe(self, *, whole: bool = False) -> None:
         """Raise ReliqError unless a node answers and accepts a write now; *whole*: each has to."""
@@ -116,13 +113,17 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
         """Let this thread wait no longer than that for a node."""
-        return self._wire.patience(seconds)
+        return self._wire.calls.patience(seconds)
 
-    def consumers(self) -> list[Consumer]:
-        """Return every consumer whose record has not lapsed, by id."""
-        self.require_anchor()
-        with self.patience(SLOT_PATIENCE_S):
-            return super().consumers()
+    def now_ms(self) -> int:
+        """Return the time of a node that answers, in ms since the epoch."""
+        refusals: list[str] = []
+        for _, _, reply in self._wire.nodes.ask_each("TIME"):
+            if not isinstance(reply, ReliqError):
+                seconds, micros = reply
+                return int(seconds) * 1000 + int(micros) // 1000
+            refusals.append(str(reply))
+        raise BrokerUnavailable(f"{self.broker}: no node answers: {'; '.join(refusals)}")
 
     def give_up_lost_slots(self, after_s: float) -> None:
         """Wait no longer than that for what is lost until somebody does something about it."""
@@ -177,22 +178,15 @@ class ClusterStore(ClusterLooking, ClusterDiagnosis, RedisStore):
         if not exchanges:
             super().post_publish(publications, on_result)
             return
-        replies: dict[object, Any] = {}
 
-        def arrived(what: object, reply: Reply) -> None:
-            replies[what] = reply
-            if len(replies) <= len(exchanges):
-                return
-            error = next((item for item in replies.values() if isinstance(item, ReliqError)), None)
-            if error is not None:
-                on_result(error)
-                return
-            outcomes = replies[None]
-            on_result(_marked(publications, outcomes, replies))
+        def marked(replies: list[Reply]) -> list[int]:
+            versions = dict(zip(exchanges, replies[1:], strict=True))
+            return _marked(publications, replies[0], versions)
 
-        super().post_publish(publications, partial(arrived, None))
-        for name in exchanges:
-            self.post_bindings_version(name, partial(arrived, name))
+        arrived = gathered(1 + len(exchanges), then(marked, on_result))
+        super().post_publish(publications, partial(arrived, 0))
+        for place, name in enumerate(exchanges, 1):
+            self.post_bindings_version(name, partial(arrived, place))
 
     # -- surveying
 

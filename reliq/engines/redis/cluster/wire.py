@@ -2,65 +2,43 @@
 
 A command goes to the node that has the slot of its first key; one without a key to the anchor,
 the node of what belongs to no queue. A node that is the wrong one, or that does not serve the slot
-now, has not carried it out: a call is sent again by the thread that waits for it, a post by those
-that read (:mod:`.retries`), until ``socket_timeout``. A call waits for one node only.
+now, has not carried it out: a call is sent again by the thread that waits for it (:mod:`.calls`), a
+post by those that read (:mod:`.posts`), until ``socket_timeout``.
 """
 
 from __future__ import annotations
 
-import re
-import threading
-import time
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
+from ....errors import BrokerUnavailable, ReliqError, again
 from ....forks import OwnLock, here
 from ....store.values import ignore_result
-from ...pipe import Pipe
+from ...poll import Pipe
 from .. import keys
 from ..commands import Commands, require_reached
-from ..posts import Post
-from ..stream import SILENCE_S, pack
-from . import advice
-from .nodes import PATIENCE_S, Nodes
-from .request import Request, key_of, next_number
-from .retries import Retries, lengthen
-from .slots import Place, slot_of
+from ..stream import SILENCE_S
+from .calls import ClusterCalls
+from .nodes import Nodes
+from .posts import ClusterPosts
+from .requests import COVER, Request, Unserved, key_of
+from .slots import slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Sequence
 
     from ....options import Options
     from ..posts import OnReply
     from ..scripts import Script
-    from ..stream import Command, Reply, Stream
+    from ..stream import Command, Reply
     from ..wire import Wire
     from .address import ClusterAddress
+    from .slots import Place
 
-# The node has not carried it out: another may, or this one later.
-_NOT_HERE = re.compile(r"^(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|LOADING|MASTERDOWN|READONLY)\b")
-_MOVED = re.compile(r"^MOVED (\d+) (.*):(\d+)$")
-_ASK = re.compile(r"^ASK (\d+) (\S+)")
-_ON_ITS_WAY = frozenset({"ASK", "TRYAGAIN"})
-# A node may name another that does not know of it yet, and names it in turn.
-_MOVES_AT_ONCE = 3
-# A node that has not answered a call for so long is away, until it answers.
-_SILENT_S = 0.9
 # So often the nodes are asked who has which slot, while somebody needs to know.
 _LOOK_EVERY_S = 1.0
-# A thread that waits for posts looks so often at those that are sent again, and at other nodes.
-_LOOK_AGAIN_S = 0.005
-_READS_S = 0.02
-
-
-class _Patience(threading.local):
-    """Until when each thread waits for a node at most (monotonic clock)."""
-
-    ends_at = inf
 
 
 class ClusterWire(Commands):
@@ -84,7 +62,6 @@ class ClusterWire(Commands):
         self._connected = False
         self._closed = False
         self._pipe = Pipe()
-        self._patience = _Patience()
         self._begin()
 
     def _begin(self) -> None:
@@ -94,7 +71,10 @@ class ClusterWire(Commands):
         )
         self._anchor: Wire | None = None
         self._doubts = False
-        self._retries = Retries(self._send_post, self._give_up_late)
+        timeout_s = self.options.socket_timeout
+        self.unserved = Unserved(self.address, self.nodes, self.doubt)
+        self.posts = ClusterPosts(self.slots, self.nodes, self.unserved, timeout_s, self.doubt)
+        self.calls = ClusterCalls(self.address, self.nodes, self.unserved, timeout_s, self.doubt)
         self.give_up_lost_slots(self._lost_s)
         self._process = process
 
@@ -108,8 +88,7 @@ class ClusterWire(Commands):
 
     def _nodes_changed(self) -> None:
         """Send what has waited for a connection; have an event loop watch it."""
-        self._retries.hurry()
-        self._retries.pump()
+        self.posts.hurry()
         self._pipe.write()
 
     # -- state
@@ -122,10 +101,11 @@ class ClusterWire(Commands):
     @property
     def waiting(self) -> bool:
         """Whether something posted has no reply yet."""
-        return bool(self._retries) or any(wire.waiting for _, wire in self._open())
+        return bool(self.posts) or any(wire.waiting for _, wire in self._open())
 
     @property
-    def _anchor_if_open(self) -> Wire | None:
+    def anchor_connection(self) -> Wire | None:
+        """The connection to the anchor; where there is none, the last one."""
         wire = self.nodes.open(self.slots.place_of(self.anchor_slot))
         if wire is not None:
             self._anchor = wire
@@ -134,19 +114,14 @@ class ClusterWire(Commands):
     @property
     def client_id(self) -> int:
         """The anchor's name for its connection; where there is none, for the last one."""
-        wire = self._anchor_if_open
+        wire = self.anchor_connection
         return 0 if wire is None else wire.client_id
 
     @property
     def connected_at(self) -> float:
         """When the connection to the anchor began to be opened (monotonic clock)."""
-        wire = self._anchor_if_open
+        wire = self.anchor_connection
         return 0.0 if wire is None else wire.connected_at
-
-    @property
-    def anchor_connection(self) -> object:
-        """The connection to the anchor; where there is none, the last one."""
-        return self._anchor_if_open
 
     @property
     def dials(self) -> int:
@@ -167,9 +142,10 @@ class ClusterWire(Commands):
         try:
             self.wire_of(self.anchor_slot)
         except BrokerUnavailable as exc:
-            if not self._reaches_another():
+            anchor = self.slots.place_of(self.anchor_slot)  # which takes its time again
+            if not self.nodes.reach_any(anchor):
                 self.slots.refresh(self.options, self.name)  # somebody answers; but can be reached?
-                if not self._reaches_another():
+                if not self.nodes.reach_any(self.slots.place_of(self.anchor_slot)):
                     raise again(exc) from exc
         self.connections += 1
         self._connected = True
@@ -178,23 +154,13 @@ class ClusterWire(Commands):
         """Have the connection to the anchor that is posted over; raises BrokerUnavailable."""
         self.wire_of(self.anchor_slot).connect_to_post()
 
-    def _reaches_another(self) -> bool:
-        """Whether a node can be reached that is not the anchor, which takes its time again."""
-        anchor = self.slots.place_of(self.anchor_slot)
-        for place in sorted(self.slots.masters - {anchor}):
-            with suppress(ReliqError):
-                self.nodes.connect(place)
-                return True
-        return False
-
     def close(self) -> None:
         """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
         self._leave_parent()
         self._closed = True
         self._connected = False
         self.nodes.close()
-        for request in self._retries.take_all():
-            self._fail(request, self._closed_error())
+        self.posts.end(self._closed_error())
         self._pipe.close()
 
     def _closed_error(self) -> BrokerUnavailable:
@@ -231,7 +197,7 @@ class ClusterWire(Commands):
             elif wire.silent_s > SILENCE_S:
                 self.doubt()
         self._look_if_in_doubt()
-        self._retries.pump()
+        self.posts.pump()
 
     def is_away(self, slot: int) -> bool:
         """Whether it is known that nobody serves *slot* now; does not wait.
@@ -244,7 +210,7 @@ class ClusterWire(Commands):
         if wire is not None and wire.waiting:  # a process that only calls reads no replies to posts
             with suppress(BrokerUnavailable):
                 wire.receive()
-        if self.holds(slot):
+        if self.posts.holds(slot):
             return True
         known = place is not None and place not in self.slots.away
         if known and (wire is None or wire.silent_s <= SILENCE_S):
@@ -264,16 +230,12 @@ class ClusterWire(Commands):
         Raises BrokerUnavailable.
         """
         self._refuse_closed()
+        if self.slots.place_of(slot) is None:
+            self.slots.refresh(self.options, self.name)
         place = self.slots.place_of(slot)
         if place is None:
-            self.slots.refresh(self.options, self.name)
-            place = self.slots.place_of(slot)
-        if place is None:
-            raise BrokerUnavailable(f"{self._uncovered(slot)}: {advice.COVER}")
+            raise BrokerUnavailable(f"{self.address}: no node has slot {slot}: {COVER}")
         return self.nodes.connect(place)
-
-    def _uncovered(self, slot: int) -> str:
-        return f"{self.address}: no node has slot {slot}"
 
     def give_up_lost_slots(self, after_s: float) -> None:
         """Wait no longer than that for a slot that is lost until somebody does something.
@@ -281,27 +243,8 @@ class ClusterWire(Commands):
         No node has it; or one that cannot be reached, and has no replica that could take over:
         it is left alone for so long, too.
         """
-        self._lost_s = after_s
+        self._lost_s = self.unserved.lost_s = after_s
         self.nodes.left_alone_s = 0.0 if after_s == inf else after_s
-
-    def holds(self, slot: int) -> bool:
-        """Whether a post waits for *slot*, and is sent again and again."""
-        return self._retries.of(slot) is not None
-
-    def reason(self, slot: int) -> str:
-        """Return why the posts of *slot* wait, and what to do about that."""
-        request = self._retries.of(slot)
-        return "no reason is known" if request is None else request.told
-
-    def each_master(self) -> Iterator[tuple[Place, Wire | ReliqError]]:
-        """Yield each node that has slots, with the connections to it, or why there is none."""
-        for place in sorted(self.slots.masters):
-            found: Wire | ReliqError
-            try:
-                found = self.nodes.connect(place)
-            except ReliqError as exc:
-                found = again(exc)
-            yield place, found
 
     def doubt(self) -> None:
         """Have another thread ask who has which slot, soon: a node is lost, or silent."""
@@ -366,166 +309,12 @@ class ClusterWire(Commands):
             Request(self._slot_of(command), command, script, patience_s)
             for command, script in commands
         ]
-        left = requests
-        while True:
-            self._call(left)
-            left = [request for request in left if not request.finished]
-            left = [request for request in left if not self._give_up_late(request)]
-            if not left:
-                return requests
-            if monotonic() >= self._patience.ends_at:
-                slot = left[0].slot
-                raise BrokerTimeout(
-                    f"{self.address}: nobody waits longer for slot {slot}: {left[0].told}"
-                )
-            if not all(0 < request.moves <= _MOVES_AT_ONCE for request in left):
-                time.sleep(max(map(lengthen, left)))
-
-    @contextmanager
-    def patience(self, seconds: float) -> Iterator[None]:
-        """Let this thread wait no longer than that for a node: BrokerTimeout is raised then."""
-        before = self._patience.ends_at
-        self._patience.ends_at = min(before, monotonic() + seconds)
-        try:
-            yield
-        finally:
-            self._patience.ends_at = before
+        self.calls.finish(requests)
+        return requests
 
     def _slot_of(self, command: Command) -> int:
         key = key_of(command)
         return self.anchor_slot if key is None else slot_of(key)
-
-    def _call(self, requests: Sequence[Request]) -> None:
-        """Send them, all for one node at once, and wait for their replies."""
-        by_wire: dict[Wire, list[Request]] = {}
-        for request in requests:
-            wire = self._wire_to_call(request)
-            if wire is not None:
-                by_wire.setdefault(wire, []).append(request)
-        begun: list[tuple[Wire, list[Request], Stream]] = []
-        try:
-            for wire, mine in by_wire.items():
-                try:
-                    begun.append((wire, mine, wire.calls.begin(_asked(mine))))
-                except BrokerUnavailable as exc:  # noqa: PERF203 - one of few
-                    self.nodes.unreachable(wire, exc)
-                    for request in mine:
-                        self._not_served(request, str(exc))
-            while begun:
-                self._end_call(*begun.pop())
-        finally:
-            for _, _, stream in begun:
-                stream.close()
-
-    def _wire_to_call(self, request: Request) -> Wire | None:
-        """Return the connections to its node; None where there are none now."""
-        place = self.slots.place_of(request.slot)
-        if place is None:
-            self._not_served(request, self._uncovered(request.slot))
-            return None
-        if (wire := self.nodes.open(place)) is not None:
-            return wire
-        try:
-            if self._patience.ends_at == inf:
-                return self.nodes.connect(place)
-            self._connect_soon(place)  # may take longer than this thread waits
-            why = f"{place} is being connected to"
-        except BrokerUnavailable as exc:
-            why = str(exc)
-        self._not_served(request, why)
-        return None
-
-    def _end_call(self, wire: Wire, requests: Sequence[Request], stream: Stream) -> None:
-        patience_s = max(request.patience_s for request in requests)
-        began = monotonic()
-        try:
-            ends_at = self._patience.ends_at
-            replies = wire.calls.end(stream, _asked(requests), patience_s, ends_at)
-        except BrokerUnavailable as exc:
-            for request in requests:
-                request.finish(again(exc))
-            lost = not wire.alive
-            # Also where only the patience of this thread was at an end.
-            if isinstance(exc, BrokerTimeout) and (lost or monotonic() - began > _SILENT_S):
-                self.nodes.silent(wire)
-            if lost:
-                self.doubt()
-            return
-        for request, reply in zip(requests, replies, strict=True):
-            if not (isinstance(reply, ReliqError) and self._redirected(request, wire, reply)):
-                request.finish(reply, wire)
-
-    # -- a slot that is not served
-
-    def _not_served(self, request: Request, why: str) -> None:
-        """Note that *request* was not sent, and why; the nodes are looked for."""
-        place = self.slots.place_of(request.slot)
-        request.why, request.advice, request.lost = why, "", False
-        if place is None:
-            request.advice, request.lost = advice.COVER, True
-        elif place in self.slots.away:
-            replica = self.slots.has_replica(place)
-            request.advice, request.lost = advice.for_node(place, replica=replica), not replica
-        self.doubt()
-
-    def _redirected(self, request: Request, wire: Wire, error: ReliqError) -> bool:
-        """Whether the node has only said that it is the wrong one; what it says is noted."""
-        found = _NOT_HERE.match(error.reply)
-        if found is None:
-            return False
-        moved = _MOVED.match(error.reply)
-        if moved is not None:
-            slot, host, port = moved.groups()
-            self.slots.moved(int(slot), host or getattr(wire.address, "host", ""), int(port))
-            request.moves += 1
-        elif found[1] not in _ON_ITS_WAY:
-            self.doubt()
-        request.why = f"{wire.address} says {error.reply}"
-        request.advice, request.lost = advice.for_reply(error.reply), False
-        way = _ASK.match(error.reply)
-        if way is not None:
-            request.way = f"it is on its way from {wire.address} to {way[2]}"
-        return True
-
-    def _find_way(self, request: Request) -> None:
-        """Have the node say where the slot goes: of a key that is not there it says so, by ASK."""
-        key, place = key_of(request.command), self.slots.place_of(request.slot)
-        wire = None if place is None else self.nodes.open(place)
-        if key is None or wire is None or request.way or " TRYAGAIN" not in request.why:
-            return
-        absent = key + b":guard" if isinstance(key, bytes) else f"{key}:guard"
-        try:
-            wire.ask(("EXISTS", absent), PATIENCE_S)
-        except ReliqError as exc:
-            found = _ASK.match(exc.reply)
-            if found is not None:
-                request.way = f"it is on its way from {wire.address} to {found[2]}"
-
-    def _give_up_late(self, request: Request) -> bool:
-        """Fail *request* where it has waited for too long; whether it has."""
-        timeout_s = self.options.socket_timeout
-        limit_s = min(self._lost_s, timeout_s) if request.lost else timeout_s
-        if monotonic() - request.began <= limit_s:
-            return False
-        if request.on_reply is None:
-            self._find_way(request)
-        key = key_of(request.command)
-        name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key or "none"
-        in_time = f"in time (socket_timeout {timeout_s:g} s)"
-        error = BrokerTimeout(
-            f"{self.address}: slot {request.slot} was not served "
-            f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.told}. It "
-            f"was asked for {advice.named(name)}; nothing was changed"
-        )
-        error.unsent = True
-        self._fail(request, error)
-        return True
-
-    def _fail(self, request: Request, error: ReliqError) -> None:
-        request.finish(error)
-        self._retries.remove(request)
-        if request.on_reply is not None:
-            request.on_reply(error)
 
     # -- posts
 
@@ -540,116 +329,16 @@ class ClusterWire(Commands):
         """Write *data* now, or when its slot is served. Never waits."""
         self._leave_parent()
         self._refuse_closed()
-        slot = self._slot_of(command)
-        request = Request(slot, command, script, patience_s, on_reply)
-        if self.holds(slot):
-            self._retries.add(request, 0.0)  # behind the others
-            self._retries.pump()
-        else:
-            self._send_post(request, data)
-
-    def _send_post(self, request: Request, data: bytes | None = None) -> None:
-        """Write it to its node, or put it off."""
-        place = self.slots.place_of(request.slot)
-        wire = self.nodes.open(place)
-        if wire is not None:
-            handler = partial(self._replied, request, wire)
-            post = Post(request.command, request.script, request.patience_s, handler)
-            try:
-                if wire.posts.post(data or pack(request.command), post):
-                    return
-                why = "there is no connection to its node yet"
-            except BrokerUnavailable as exc:
-                if post.number:  # it will be answered: a handler of others has raised
-                    raise
-                why = str(exc)
-        elif place is None:
-            why = self._uncovered(request.slot)
-        else:
-            why = self.nodes.failure(place) or f"{place} is being connected to"
-        self._not_served(request, why)
-        self._retries.add(request, lengthen(request))
-        if place is not None:
-            try:
-                self._connect_soon(place)
-            except BrokerUnavailable as exc:
-                request.why = str(exc)
-
-    def _connect_soon(self, place: Place) -> None:
-        self.nodes.require_reachable(place)
-        self.nodes.connect_soon(place)
-
-    def _replied(self, request: Request, wire: Wire, reply: Reply) -> None:
-        if isinstance(reply, ReliqError):
-            if self._redirected(request, wire, reply):
-                at_once = 0 < request.moves <= _MOVES_AT_ONCE
-                self._retries.add(request, 0.0 if at_once else lengthen(request))
-                return
-            if isinstance(reply, BrokerTimeout) and not reply.reply:
-                self.nodes.silent(wire)
-        request.finish(reply, wire)
-        self._retries.remove(request)
-        if request.on_reply is not None:
-            request.on_reply(reply)
+        request = Request(self._slot_of(command), command, script, patience_s, on_reply)
+        self.posts.post(request, data)
 
     def receive(self) -> None:
         """Read what has come, without waiting, and hand it out."""
         self._leave_parent()
         self._pipe.read()
-        for _, wire in self._open():
-            try:
-                wire.receive()
-            except BrokerUnavailable:  # noqa: PERF203 - one of few
-                self.doubt()
-        self._retries.pump()
+        self.posts.receive()
 
-    def wait_for_replies(self, timeout_s: float = inf, but_for: Container[int] = ()) -> None:
-        """Wait until everything that was posted so far has its reply; at most *timeout_s*.
-
-        but_for: slots for which nobody waits.
-        """
+    def wait_for_replies(self, timeout_s: float = inf) -> None:
+        """Wait until everything that was posted so far has its reply; at most *timeout_s*."""
         self._leave_parent()
-        ends_at = min(monotonic() + timeout_s, self._patience.ends_at)
-        later = next_number()
-        posts = [(wire.posts, wire.posts.number) for _, wire in self._open()]
-        while True:
-            self._retries.pump()
-            posts = [(known, number) for known, number in posts if not known.are_over(number)]
-            put_off = self._retries.before(later, but_for)
-            if not (posts or put_off) or monotonic() >= ends_at:
-                return
-            if put_off:
-                self.receive()
-            for known, number in posts:
-                with suppress(BrokerUnavailable):  # who posted was told
-                    known.wait(_READS_S if len(posts) > 1 or put_off else _LOOK_EVERY_S, number)
-            if not posts:
-                time.sleep(_LOOK_AGAIN_S)
-            self.check()
-
-    # -- for the notifier
-
-    def heed_redirection(self, error: ReliqError) -> bool:
-        """Learn from what a node has said to another of our connections.
-
-        False where it is the connection that has failed.
-        """
-        moved = _MOVED.match(error.reply)
-        if moved is not None and moved[2]:
-            self.slots.moved(int(moved[1]), moved[2], int(moved[3]))
-            return True
-        return _NOT_HERE.match(error.reply) is not None
-
-    def unblock(self, place: Place, client_id: int, on_reply: OnReply) -> None:
-        """End the wait of one of our connections to a node; does not wait.
-
-        Raises BrokerUnavailable, and *on_reply* is not called then.
-        """
-        wire = self.nodes.open(place)
-        if wire is None:
-            raise BrokerUnavailable(f"{self.address}: there is no connection to {place}")
-        wire.post(("CLIENT", "UNBLOCK", client_id), on_reply)
-
-
-def _asked(requests: Sequence[Request]) -> list[tuple[Command, Script | None]]:
-    return [(request.command, request.script) for request in requests]
+        self.posts.wait(min(monotonic() + timeout_s, self.calls.patience_ends_at), self.check)

@@ -1,0 +1,205 @@
+"""What can be wrong with a cluster: slots, replicas, users and clocks, each judged by itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ....errors import ReliqError
+from ....store.inspection import Finding
+from ..connect import LOGIN_REFUSED
+from ..server import FARTHEST_S, Server
+from ..wire import Wire
+from .nodes import PATIENCE_S
+from .slots import SLOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from ..stream import Command
+    from .slots import Place
+    from .wire import ClusterWire
+
+# confirm="replicated" waits for one; with another, it still can when one is lost.
+_REPLICAS_WANTED = 2
+# In the line of the node that is asked: [slot->-node it goes to] or [slot-<-node it comes from].
+_OPEN = re.compile(r"\[(\d+)-([<>])-(\w+)\]")
+_REMEDY = (
+    "send it the ACL SETUSER, or the requirepass, that its master has (ACL LIST there prints the "
+    "users): nodes do not tell each other of them, and after a failover clients would be refused"
+)
+
+
+# -- slots
+
+
+def judge_slots(uncovered: int) -> Iterator[Finding]:
+    """Judge how many slots have no node."""
+    if uncovered:
+        yield Finding(
+            "slots",
+            "error",
+            f"{uncovered} of {SLOTS} slots have no node: queues in them cannot be used, and where "
+            "cluster-require-full-coverage is yes (the default) no queue can",
+            "redis-cli --cluster fix HOST:PORT, with any of the nodes",
+        )
+    else:
+        yield Finding("slots", "ok", f"{SLOTS} of {SLOTS} have a node")
+
+
+class OpenSlot(NamedTuple):
+    """A slot on its way from a node or to it, as one of the two says.
+
+    While slots are moved there is one at a time, for as long as its keys take. One that stays was
+    left behind when a move was broken off: its queue cannot be used, as its keys are at two nodes.
+    """
+
+    slot: int
+    source: str
+    target: str
+
+
+def open_slots(reply: str) -> set[OpenSlot]:
+    """Return the open slots that a node names in its reply to CLUSTER NODES."""
+    names: dict[str, str] = {}
+    mine: list[str] = []
+    for line in reply.splitlines():
+        fields = line.split()
+        if len(fields) < 3:  # noqa: PLR2004 - id, address, flags
+            continue
+        names[fields[0]] = fields[1].partition("@")[0]
+        if "myself" in fields[2].split(","):
+            mine = fields
+    found = set()
+    for slot, way, other in _OPEN.findall(" ".join(mine)):
+        ends = (names[mine[0]], names.get(other, other))
+        source, target = ends if way == ">" else ends[::-1]
+        found.add(OpenSlot(int(slot), source, target))
+    return found
+
+
+def judge_open_slots(before: Iterable[OpenSlot], now: Iterable[OpenSlot]) -> Iterator[Finding]:
+    """Tell of the slots that are open; *before*: those that were, a second ago."""
+    stayed = set(before)
+    for slot, source, target in sorted(set(now)):
+        where = f"slot {slot} is open, on its way from {source} to {target}"
+        if (slot, source, target) in stayed:
+            yield Finding(
+                "slots",
+                "error",
+                f"{where}, and stays so: unless it is being moved now, the move was broken off, "
+                "and whoever uses a queue in it waits until socket_timeout",
+                f"redis-cli --cluster fix {source}, once nobody moves slots any more",
+            )
+        else:
+            yield Finding("slots", "info", f"{where}: it is being moved")
+
+
+# -- replicas
+
+
+def judge_replicas(counts: Mapping[Place, int]) -> Iterator[Finding]:
+    """Judge how many replicas each master has."""
+    wanted = f'confirm="replicated" wants {_REPLICAS_WANTED} for each master'
+    bare = sorted(place for place, count in counts.items() if not count)
+    if bare:
+        yield Finding(
+            "replicas",
+            "warning",
+            f"{', '.join(map(str, bare))}: no replica, so that its queues are gone while the node "
+            "is",
+            f"redis-cli --cluster add-node NEW:PORT HOST:PORT --cluster-slave; {wanted}, "
+            "so that it goes on when one is lost",
+        )
+    elif counts:
+        fewest = min(counts.values())
+        note = f"; {wanted}" if fewest < _REPLICAS_WANTED else ""
+        yield Finding("replicas", "ok", f"at least {fewest} for each master{note}")
+
+
+def look_at_replicas(
+    cluster: ClusterWire, prefix: str, lacking: Collection[Command]
+) -> Iterator[Finding]:
+    """Log in at each replica as at its master; *lacking*: what the masters refuse this user.
+
+    ACL SETUSER is not replicated, so a failover may shut everybody out. No role of ours may look at
+    a rule, not even its own (ACL GETUSER shows hashes of passwords): so it tries each command.
+    """
+    user = cluster.address.seeds[0].username or "default"
+    good = 0
+    for place in sorted(cluster.slots.replicas):
+        finding = _look(cluster, place, user, prefix, lacking)
+        good += finding is None
+        if finding is not None:
+            yield finding
+    if good:
+        yield Finding(
+            "replica acl",
+            "ok",
+            f"{good} replica{'s know' if good > 1 else ' knows'} user {user!r} as the masters do",
+        )
+
+
+def _look(
+    cluster: ClusterWire, place: Place, user: str, prefix: str, lacking: Collection[Command]
+) -> Finding | None:
+    timeout_s = min(cluster.options.socket_connect_timeout, PATIENCE_S)
+    options = replace(cluster.options, socket_connect_timeout=timeout_s)
+    wire = Wire(cluster.slots.address(place), options, cluster.name)
+    try:
+        wire.connect()
+        refused = Server(wire, prefix).refuses(lacking)
+    except ReliqError as exc:
+        if LOGIN_REFUSED in str(exc):
+            text = f"replica {place} does not let user {user!r} in as its master does: {exc}"
+            return Finding("replica acl", "warning", text, _REMEDY)
+        text = f"replica {place} cannot be asked whether it knows user {user!r}: {exc}"
+        remedy = "start it, or take it out of the cluster (CLUSTER FORGET at each other node)"
+        return Finding("replica acl", "warning", text, remedy)
+    finally:
+        wire.close()
+    if not refused:
+        return None
+    names = ", ".join(refused)
+    text = f"replica {place} refuses user {user!r} what its master lets it do: {names}"
+    return Finding("replica acl", "warning", text, _REMEDY)
+
+
+# -- clocks
+
+
+def judge_clocks(clocks: Mapping[Place, tuple[float, float]]) -> Iterator[Finding]:
+    """Compare clocks: for each node how far it is ahead of this machine, and what asking took."""
+    if not clocks:
+        return
+    first, last = (choose(clocks, key=lambda p: clocks[p][0]) for choose in (max, min))
+    (ahead_s, one_s), (behind_s, other_s) = clocks[first], clocks[last]
+    apart_s = ahead_s - behind_s
+    if apart_s - (one_s + other_s) / 2 > FARTHEST_S:
+        yield Finding(
+            "clock",
+            "warning",
+            f"the clock of {first} is {apart_s:.1f} s ahead of that of {last}: delays and TTLs "
+            "are by the clock of the node that has the queue",
+            "let all nodes keep their time by NTP",
+        )
+        return
+    farthest = max(clocks, key=lambda p: abs(clocks[p][0]))
+    off_s, took_s = clocks[farthest]
+    if abs(off_s) - took_s / 2 > FARTHEST_S:
+        yield Finding(
+            "clock",
+            "warning",
+            f"the clock of {farthest} is {abs(off_s):.1f} s "
+            f"{'ahead of' if off_s > 0 else 'behind'} this machine's: ages and an eta are wrong by "
+            "as much",
+            "let the nodes and this machine keep their time by NTP",
+        )
+        return
+    slowest_ms = max(took for _, took in clocks.values()) * 1000
+    yield Finding(
+        "clock",
+        "ok",
+        f"{len(clocks)} nodes within {abs(off_s):.2f} s; an answer took {slowest_ms:.1f} ms",
+    )

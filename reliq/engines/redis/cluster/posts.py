@@ -1,0 +1,246 @@
+"""Posts over a cluster: written to the node of their slot, or sent again while nobody serves it.
+
+A slot that moves, or whose node is lost, is served by no node for a while. The threads that read
+replies send such posts again, and give them up after ``socket_timeout``. Not every post has an
+owner that repeats it (``confirm="none"``), and a consumer asks again only after ``poll_interval``.
+A timer sends what no thread reads the replies of.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError
+from ....forks import OwnLock
+from ..posts import Post
+from ..stream import pack
+from .requests import next_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..stream import Reply
+    from ..wire import Wire
+    from .nodes import Nodes
+    from .requests import Request, Unserved
+    from .slots import SlotMap
+
+SHORTEST_S, LONGEST_S = 0.005, 0.1
+# A thread that waits for posts looks so often at those that were put off, and at other nodes.
+_LOOK_AGAIN_S = 0.005
+_READS_S, _LOOK_EVERY_S = 0.02, 1.0
+
+
+def lengthen(request: Request) -> float:
+    """Return how long to wait before *request* is sent again: twice as long each time."""
+    request.pause_s = min(max(request.pause_s * 2, SHORTEST_S), LONGEST_S)
+    return request.pause_s * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
+
+
+class ClusterPosts:
+    """The posts of one client, in one process; those that were put off, by slot."""
+
+    _lock = OwnLock()
+    """Guards what was put off. Nothing is sent or called under it."""
+
+    def __init__(
+        self,
+        slots: SlotMap,
+        nodes: Nodes,
+        unserved: Unserved,
+        timeout_s: float,
+        doubt: Callable[[], None],
+    ) -> None:
+        self._slots = slots
+        self._nodes = nodes
+        self._unserved = unserved
+        self._timeout_s = timeout_s
+        self._doubt = doubt
+        self._put_off: dict[int, list[Request]] = {}
+        self._timed = False
+
+    # -- sending
+
+    def post(self, request: Request, data: bytes) -> None:
+        """Write *data* now, or when its slot is served. Never waits."""
+        if self.holds(request.slot):
+            self._again(request, 0.0)  # behind the others
+            self.pump()
+        else:
+            self._send(request, data)
+
+    def _send(self, request: Request, data: bytes | None = None) -> None:
+        """Write it to its node, or put it off."""
+        place = self._slots.place_of(request.slot)
+        wire = self._nodes.open(place)
+        if wire is not None:
+            handler = partial(self._replied, request, wire)
+            post = Post(request.command, request.script, request.patience_s, handler)
+            try:
+                if wire.posts.post(data or pack(request.command), post):
+                    return
+                why = "there is no connection to its node yet"
+            except BrokerUnavailable as exc:
+                if post.number:  # it will be answered: a handler of others has raised
+                    raise
+                why = str(exc)
+        else:
+            failure = "" if place is None else self._nodes.failure(place)
+            why = failure or f"{place} is being connected to"
+        self._unserved.not_sent(request, why)
+        self._again(request, lengthen(request))
+        if place is not None:
+            try:
+                self._nodes.connect_soon(place)
+            except BrokerUnavailable as exc:
+                request.why = str(exc)
+
+    def _replied(self, request: Request, wire: Wire, reply: Reply) -> None:
+        if isinstance(reply, ReliqError):
+            if self._unserved.redirected(request, wire, reply):
+                self._again(request, 0.0 if request.at_once else lengthen(request))
+                return
+            if isinstance(reply, BrokerTimeout) and not reply.reply:
+                self._nodes.silent(wire)
+        self._forget(request)
+        request.finish(reply, wire)
+
+    # -- reading
+
+    def receive(self) -> None:
+        """Read what has come, without waiting, and hand it out."""
+        for _, wire in self._nodes.all():
+            try:
+                wire.receive()
+            except BrokerUnavailable:  # noqa: PERF203 - one of few
+                self._doubt()
+        self.pump()
+
+    def wait(self, ends_at: float, check: Callable[[], None]) -> None:
+        """Wait until everything that was posted so far has its reply, or until *ends_at*.
+
+        *check* looks whether a node is late.
+        """
+        later = next_number()
+        posts = [(wire.posts, wire.posts.number) for _, wire in self._nodes.all()]
+        while True:
+            self.pump()
+            posts = [(known, number) for known, number in posts if not known.are_over(number)]
+            put_off = self._before(later)
+            if not (posts or put_off) or monotonic() >= ends_at:
+                return
+            if put_off:
+                self.receive()
+            for known, number in posts:
+                with suppress(BrokerUnavailable):  # who posted was told
+                    known.wait(_READS_S if len(posts) > 1 or put_off else _LOOK_EVERY_S, number)
+            if not posts:
+                time.sleep(_LOOK_AGAIN_S)
+            check()
+
+    # -- what was put off
+
+    def __bool__(self) -> bool:
+        """Whether there is one that was put off and has no reply yet."""
+        return bool(self._put_off)
+
+    def holds(self, slot: int) -> bool:
+        """Whether one waits for *slot*, and is sent again and again."""
+        return slot in self._put_off
+
+    def _before(self, number: int) -> bool:
+        """Whether one is older than *number*."""
+        if not self._put_off:
+            return False
+        with self._lock:
+            return any(one.number < number for found in self._put_off.values() for one in found)
+
+    def _again(self, request: Request, pause_s: float) -> None:
+        """Send *request* again after so long, also where no thread reads or waits by then."""
+        with self._lock:
+            found = self._put_off.setdefault(request.slot, [])
+            if request not in found:
+                found.append(request)
+            request.due = monotonic() + pause_s
+            timed, self._timed = self._timed, True
+        if not timed:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        timer = threading.Timer(LONGEST_S, self._on_timer)
+        timer.daemon = True
+        timer.start()
+
+    def _on_timer(self) -> None:
+        try:
+            self.pump()
+        finally:
+            with self._lock:
+                # What has been sent needs a thread that reads its reply, and no timer.
+                self._timed = any(
+                    request.due is not None for found in self._put_off.values() for request in found
+                )
+            if self._timed:
+                self._start_timer()
+
+    def _forget(self, request: Request) -> None:
+        """Note that *request* has its reply; harmless where it was never put off."""
+        if not self._put_off:
+            return
+        with self._lock:
+            found = self._put_off.get(request.slot, [])
+            if request in found:
+                found.remove(request)
+                if not found:
+                    del self._put_off[request.slot]
+
+    def hurry(self) -> None:
+        """Send all again now: there is another connection, or another map."""
+        with self._lock:
+            for found in self._put_off.values():
+                for request in found:
+                    if request.due is not None:
+                        request.due = 0.0
+        self.pump()
+
+    def pump(self) -> None:
+        """Send again those that are due; give up those that have waited too long."""
+        if not self._put_off:
+            return
+        now = monotonic()
+        with self._lock:
+            due = [
+                request
+                for found in self._put_off.values()
+                for request in found
+                if request.due is not None and request.due <= now
+            ]
+            for request in due:
+                request.due = None
+        try:
+            while due:
+                error = self._unserved.lateness(due[0], self._timeout_s)
+                if error is None:
+                    self._send(due[0])
+                else:
+                    self._forget(due[0])
+                    due[0].finish(error)
+                due.pop(0)
+        finally:
+            for request in due:  # that was interrupted
+                if not request.finished:
+                    request.due = now
+
+    def end(self, error: ReliqError) -> None:
+        """Forget all of them: *error* is their reply."""
+        with self._lock:
+            put_off, self._put_off = self._put_off, {}
+        for found in put_off.values():
+            for request in found:
+                request.finish(error)

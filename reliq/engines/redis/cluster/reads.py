@@ -1,0 +1,358 @@
+"""Reads over a cluster some of whose nodes may be lost: what the others hold can be read.
+
+A query for one queue waits for its node until ``socket_timeout``. A query for all queues does not:
+a node that is silent for a second is left out, and its queues are named. What holds for one server
+is looked at in :mod:`..server`, at each node that has slots.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ....errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ....store.inspection import BrokerInfo, Finding, Node, Told, Untold
+from .. import keys
+from ..base import text_of, texts
+from ..batches import RedisBatches
+from ..reads import RedisReads
+from ..server import Server
+from ..server_info import number_of, parse
+from .findings import (
+    judge_clocks,
+    judge_open_slots,
+    judge_replicas,
+    judge_slots,
+    look_at_replicas,
+    open_slots,
+)
+from .nodes import PATIENCE_S
+from .requests import COVER, for_node
+from .slots import slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ....store.inspection import Consumer
+    from ..stream import Command, Reply
+    from ..wire import Wire
+    from .findings import OpenSlot
+    from .slots import Place
+    from .wire import ClusterWire
+
+# So long a slot may be on its way; what is left between two nodes never answers.
+SLOT_PATIENCE_S = 2.0
+# A slot that was not served when it was asked last has less time.
+_STUCK_PATIENCE_S = 0.1
+# SCAN goes on for so long at most: nodes may hold millions of keys of others.
+_SCANNED_S = 5.0
+# A slot that is being moved is open for as long as its keys take.
+_STAYS_S = 1.0
+
+
+def answering(cluster: ClusterWire) -> tuple[list[tuple[Place, Wire]], dict[Place | None, str]]:
+    """Return the nodes that answer within a second; and of the others, and of None, why not.
+
+    Raises BrokerUnavailable where none does.
+    """
+    cluster.slots.refresh(cluster.options, cluster.name)
+    there: list[tuple[Place, Wire]] = []
+    lost: dict[Place | None, str] = {}
+    for place, wire, reply in cluster.nodes.ask_each("PING"):
+        if wire is None or isinstance(reply, BrokerUnavailable):
+            replica = cluster.slots.has_replica(place)
+            lost[place] = f"{str(reply).removesuffix('.')}; {for_node(place, replica=replica)}"
+        else:
+            there.append((place, wire))
+    if not there:
+        raise BrokerUnavailable(f"{cluster.address}: no node answers: {'; '.join(lost.values())}")
+    lost[None] = f"no node has its slot: {COVER}"
+    return there, lost
+
+
+class ClusterReads(RedisReads):
+    """See :class:`..reads.RedisReads`: of the nodes that answer."""
+
+    def __init__(self, cluster: ClusterWire, prefix: str) -> None:
+        super().__init__(cluster, prefix)
+        self._cluster = cluster
+        # The queues there were when they could be listed last: for a time when they cannot.
+        self._listed: set[str] = set()
+        # The slots that were not served when they were asked last.
+        self._stuck_slots: set[int] = set()
+        # The servers that were asked, each with the connection over which that was.
+        self._servers: dict[Place, tuple[Wire, Server]] = {}
+
+    # -- queues
+
+    def told(self) -> Told:
+        """Return the names of the queues that can be read now, and of those that cannot."""
+        cluster = self._cluster
+        there, lost = answering(self._cluster)
+        names, unlisted = self._names(lost, there)
+        missing: dict[Place | None, list[str]] = defaultdict(list)
+        served: list[str] = []
+        for name in names:
+            owner = cluster.slots.place_of(self._slot(name))
+            (missing[owner] if owner in lost else served).append(name)
+        readable, stuck = self._served(served)
+        if not missing[None]:
+            del lost[None]
+        untold = [
+            Untold("" if place is None else str(place), tuple(missing[place]), why)
+            for place, why in lost.items()
+        ]
+        return Told(readable, [*untold, *stuck, *unlisted], complete=not unlisted)
+
+    def _names(
+        self, lost: dict[Place | None, str], there: Iterable[tuple[Place, Wire]]
+    ) -> tuple[list[str], list[Untold]]:
+        """Return the names of all queues; and what is to be said where these may not be all."""
+        anchor = self._cluster.slots.place_of(self._cluster.anchor_slot)
+        why = lost.get(anchor)
+        if why is None:
+            try:
+                with self._cluster.calls.patience(SLOT_PATIENCE_S):
+                    listed = self._cluster.call(("ZRANGE", keys.queues(self._prefix), 0, -1))
+            except BrokerUnavailable as exc:
+                why = str(exc)
+            else:
+                self._listed.clear()
+                self._listed.update(texts(listed))
+                return sorted(self._listed), []
+        # Which exporters may not scan, and ask again and again.
+        names = self._listed or self._scanned(there)
+        note = f"the list of all queues cannot be read, so there may be more than are named: {why}"
+        return sorted(names), [Untold("" if anchor is None else str(anchor), (), note)]
+
+    def _scanned(self, there: Iterable[tuple[Place, Wire]]) -> set[str]:
+        """Return the queues that these nodes have, by their keys; raises BrokerRefused."""
+        pattern = keys.metas(self._prefix)
+        found: set[str] = set()
+        until = time.monotonic() + _SCANNED_S
+        for _, wire in there:
+            cursor = b""
+            with suppress(BrokerUnavailable):  # lost meanwhile
+                while cursor != b"0" and time.monotonic() < until:
+                    command = ("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", 1000)
+                    cursor, page = wire.call(command)
+                    found.update(keys.queue_of_meta(text_of(key), self._prefix) for key in page)
+        return found
+
+    def _served(self, names: list[str]) -> tuple[list[str], list[Untold]]:
+        """Return which of the queues there are, and those whose slot nobody serves now."""
+        asked: dict[str, Reply] = {}
+        for stuck, patience_s in ((False, SLOT_PATIENCE_S), (True, _STUCK_PATIENCE_S)):
+            some = [name for name in names if (self._slot(name) in self._stuck_slots) is stuck]
+            with self._cluster.calls.patience(patience_s):
+                requests = self._cluster.tried([self._measure_command(name) for name in some])
+            asked.update(zip(some, (request.reply for request in requests), strict=True))
+        readable: list[str] = []
+        untold: dict[int, Untold] = {}
+        for name in names:
+            slot, reply = self._slot(name), asked[name]
+            if isinstance(reply, BrokerUnavailable):
+                place = self._cluster.slots.place_of(slot)
+                others = untold[slot].queues if slot in untold else ()
+                where = "" if place is None else str(place)
+                untold[slot] = Untold(where, (*others, name), str(reply))
+            elif isinstance(reply, ReliqError) or reply[0]:  # it is said to who reads it
+                readable.append(name)
+        self._stuck_slots = set(untold)
+        return readable, list(untold.values())
+
+    def _slot(self, queue: str) -> int:
+        return slot_of(self._keys(queue).meta)
+
+    def consumers(self) -> list[Consumer]:
+        """Return every consumer whose record has not lapsed, by id.
+
+        Raises BrokerUnavailable unless the node of the register answers within a second.
+        """
+        anchor = self._cluster.slots.place_of(self._cluster.anchor_slot)
+        for place, _, reply in self._cluster.nodes.ask_each("PING"):
+            if place == anchor and isinstance(reply, BrokerUnavailable):
+                raise BrokerUnavailable(
+                    f"{self.broker}: consumers are registered at {anchor}, which cannot be asked: "
+                    f"{reply}"
+                )
+        with self._cluster.calls.patience(SLOT_PATIENCE_S):
+            return super().consumers()
+
+    # -- the nodes
+
+    def _server_at(self, place: Place, wire: Wire) -> Server:
+        asked_over, server = self._servers.get(place, (None, None))
+        if server is None or asked_over is not wire:
+            server = Server(wire, self._prefix)
+            self._servers[place] = (wire, server)
+        return server
+
+    def about(self) -> BrokerInfo:
+        """Return what the masters say of themselves: sums, and the shortest uptime.
+
+        Raises BrokerUnavailable where none answers.
+        """
+        self._refresh()
+        found: list[BrokerInfo] = []
+        count = 0
+        for place, wire in self._cluster.nodes.each_master():
+            count += 1
+            if not isinstance(wire, ReliqError):
+                with suppress(BrokerUnavailable):
+                    found.append(self._server_at(place, wire).about(self.broker))
+        if not found:
+            raise BrokerUnavailable(f"{self.broker}: none of its {count} masters answers")
+        answer = "" if len(found) == count else f", {len(found)} answer"
+        memory = [item.memory_bytes for item in found]
+        limits = [item.memory_limit_bytes for item in found]
+        clients = [item.clients for item in found]
+        return BrokerInfo(
+            self.broker,
+            _each(item.engine for item in found),
+            _each(item.version for item in found),
+            f"cluster of {count} master{'' if count == 1 else 's'}{answer}",
+            min((item.uptime_s for item in found if item.uptime_s is not None), default=None),
+            _sum(memory),
+            _sum(limits),
+            _each(item.persistence for item in found),
+            _sum(clients),
+        )
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that have slots, and whether each answers; never raises for one."""
+        with suppress(ReliqError):
+            self._cluster.slots.refresh(self._cluster.options, self._cluster.name)
+        sizes = self._cluster.slots.sizes
+        return [
+            _node(place, sizes[place], wire) for place, wire in self._cluster.nodes.each_master()
+        ]
+
+    # -- doctor
+
+    def diagnose(self) -> list[Finding]:
+        """Look at what can be wrong with the cluster, and at each of its masters."""
+        self._refresh()
+        found = [*judge_slots(self._cluster.slots.uncovered), *self._open_slots()]
+        said: dict[Finding, list[Place]] = {}
+        clocks: dict[Place, tuple[float, float]] = {}
+        replicas: dict[Place, int] = {}
+        lacking: set[Command] = set()
+        count = 0
+        for place, wire in self._cluster.nodes.each_master():
+            count += 1
+            try:
+                if isinstance(wire, ReliqError):
+                    raise again(wire)
+                server = self._server_at(place, wire)
+                for finding in server.diagnose(in_cluster=True):
+                    said.setdefault(finding, []).append(place)
+                lacking |= server.lacking
+                connected, clock = server.replicas(), server.clock()
+                if connected is not None:
+                    replicas[place] = connected
+                if clock is not None:
+                    clocks[place] = clock
+            except (BrokerUnavailable, BrokerRefused) as exc:
+                found.append(_lost(place, exc))
+        found += [_named(finding, places, count) for finding, places in said.items()]
+        found += [
+            *judge_replicas(replicas),
+            *look_at_replicas(self._cluster, self._prefix, lacking),
+        ]
+        found += judge_clocks(clocks)
+        return found
+
+    def _open_slots(self) -> list[Finding]:
+        """Look for slots that stay on their way; where there is one, look twice."""
+        try:
+            before = self._open_now()
+            if not before:
+                return []
+            time.sleep(_STAYS_S)
+            return [*judge_open_slots(before, self._open_now())]
+        except BrokerRefused as exc:
+            return [
+                Finding(
+                    "slots",
+                    "info",
+                    f"this user may not look whether one was left on its way: {exc}",
+                    "give it the rule that `reliq acl operator --cluster` prints",
+                )
+            ]
+
+    def _open_now(self) -> set[OpenSlot]:
+        found: set[OpenSlot] = set()
+        for _, wire in self._cluster.nodes.each_master():
+            if not isinstance(wire, ReliqError):
+                with suppress(BrokerUnavailable):  # said of the node
+                    found |= open_slots(wire.call(("CLUSTER", "NODES")).decode())
+        return found
+
+    def _refresh(self) -> None:
+        self._cluster.slots.refresh(self._cluster.options, self._cluster.name)
+
+
+class ClusterBatches(RedisBatches):
+    """See :class:`reliq.store.jobs.Batches`."""
+
+    def __init__(self, cluster: ClusterWire, prefix: str) -> None:
+        super().__init__(cluster, prefix)
+        self._cluster = cluster
+
+    def _records(self, batches: Sequence[str], fields: Sequence[str]) -> list[Reply]:
+        """Return the reply for each; of a node that does not answer the error, without waiting."""
+        _, lost = answering(self._cluster)
+        places = {batch: self._cluster.slots.place_of(self._slot(batch)) for batch in batches}
+        there = [batch for batch in batches if places[batch] not in lost]
+        with self._cluster.calls.patience(SLOT_PATIENCE_S):
+            asked = self._cluster.tried([(self._asked(batch, fields), None) for batch in there])
+        replies = dict(zip(there, (request.reply for request in asked), strict=True))
+        for batch, place in places.items():
+            if place in lost:
+                replies[batch] = BrokerUnavailable(f"{place or 'no node'}: {lost[place]}")
+        return [replies[batch] for batch in batches]
+
+    def _slot(self, batch: str) -> int:
+        return slot_of(keys.batch_keys(self._prefix, batch).batch)
+
+
+def _each(values: Any) -> str:
+    return ", ".join(sorted({value for value in values if value}))
+
+
+def _sum(values: list[int | None]) -> int | None:
+    """Return the sum; None where one of them is not known, or has no limit."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _node(place: Place, slots: int, wire: Wire | ReliqError) -> Node:
+    up, memory = not isinstance(wire, BrokerUnavailable), None
+    if not isinstance(wire, ReliqError):
+        try:
+            memory = number_of(parse(wire.ask(("INFO", "memory"), PATIENCE_S)).get("used_memory"))
+        except BrokerUnavailable:
+            up = False
+        except ReliqError:  # it may not be asked: it is up all the same
+            memory = None
+    return Node(str(place), up=up, slots=slots, memory_bytes=memory)
+
+
+def _named(finding: Finding, places: list[Place], count: int) -> Finding:
+    """Return *finding* with the nodes that it is about."""
+    everywhere = len(places) == count > 1
+    who = f"all {count} masters" if everywhere else ", ".join(map(str, places))
+    return Finding(finding.check, finding.severity, f"{who}: {finding.message}", finding.remedy)
+
+
+def _lost(place: Place, error: ReliqError) -> Finding:
+    return Finding(
+        "node",
+        "error",
+        f"{place} has slots and cannot be asked: {error}",
+        "start it again; where it is gone for good, let a replica take over "
+        "(CLUSTER FAILOVER TAKEOVER at the replica)",
+    )

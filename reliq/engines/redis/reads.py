@@ -1,0 +1,420 @@
+"""Reads over Redis: queues, messages and consumers as people see them. Nothing is touched.
+
+Made when it is first asked for: a process that publishes or consumes does not import it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...errors import BrokerRefused, ReliqError, again
+from ...message.delivery_tag import published_ms
+from ...store.history import Snapshot, snapshots
+from ...store.inspection import (
+    SCANNED_AT_ONCE,
+    SCANNED_BYTES,
+    AnyPlace,
+    Consumer,
+    DeadLetter,
+    Failure,
+    Located,
+    Looked,
+    Measure,
+    Position,
+    QueueStatus,
+    Stored,
+    Told,
+)
+from ...store.limits import MINUTE_MS, chunks
+from ...store.unreadable import counts, left_out, mapping, number
+from . import keys, scripts
+from .base import queues_of, text_of, texts
+from .keys import queue_keys
+from .register import liveness_of, records_of
+from .sentinel import SentinelAddress
+from .server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ...store.inspection import BrokerInfo, Finding, Node, Whereabouts
+    from ...store.values import Liveness
+    from .commands import Commands
+    from .keys import QueueKeys
+    from .scripts import Script
+    from .stream import Command, Reply
+
+_FIELDS = (
+    "host",
+    "pid",
+    "version",
+    "started_ms",
+    "held",
+    "pool",
+    "options",
+    "running",
+    "processes",
+    "failing",
+)
+_OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
+_WHEREABOUTS: tuple[Whereabouts, ...] = ("", "there", "dead")
+_COUNT = re.compile(rb"-?[0-9]{1,19}")
+_PARTITIONS = re.compile(rb"[0-9]{1,2}")
+_BLOCK = re.compile(rb"[0-9]{1,15}")
+# The lease record is "token|score|expires|consumer"; of a dead letter is known
+# "reason|count|consumer|error"; of a failed delivery, after its tag, "at_ms|how|failed|consumer".
+_PARTS = 4
+_CONSUMER_OF_LEASE = 3
+
+
+class RedisReads:
+    """What a broker shows to operators, and to duties that look at queues."""
+
+    def __init__(self, wire: Commands, prefix: str) -> None:
+        self._wire = wire
+        self._prefix = prefix
+        self._server = Server(wire, prefix)
+        self.broker = str(wire.address)
+
+    def _keys(self, queue: str) -> QueueKeys:
+        return queue_keys(self._prefix, queue)
+
+    def _run(self, script: Script, queue: str, args: Sequence[Any] = ()) -> Reply:
+        return self._wire.execute(script, script.of(queue_keys(self._prefix, queue)), args)
+
+    # -- queues
+
+    def told(self) -> Told:
+        """Return the names of the queues that can be read now, and of those that cannot.
+
+        All can, but for those at a server that does not answer, of a broker of several. Raises
+        BrokerUnavailable where none can be listed.
+        """
+        return Told(queues_of(self._wire, self._prefix))
+
+    def status(self, queue: str) -> QueueStatus | None:
+        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+        exists, *reply = self._wire.call(*self._measure_command(queue))
+        return _measure(self.broker, queue, *reply).status if exists else None
+
+    def measure(self, queues: Sequence[str]) -> list[Measure]:
+        """Return what there is of *queues*, each at one instant; none for one that is gone.
+
+        Cheap: what it costs does not grow with the messages in a queue.
+        """
+        found: list[Measure] = []
+        refused: dict[str, ReliqError] = {}
+        for names in chunks(queues):
+            replies = self._wire.replies([self._measure_command(queue) for queue in names])
+            for queue, reply in zip(names, replies, strict=True):
+                if isinstance(reply, BrokerRefused):
+                    refused[queue] = reply
+                elif isinstance(reply, ReliqError):
+                    raise again(reply)
+                elif reply[0]:
+                    found.append(_measure(self.broker, queue, *reply[1:]))
+        if refused and not found:  # not of one queue, but of this user's rights
+            raise again(next(iter(refused.values())))
+        left_out(self.broker, "queues", list(refused))
+        return found
+
+    def _measure_command(self, queue: str) -> tuple[Command, Script]:
+        names = scripts.MEASURE.of(self._keys(queue))
+        return ("EVALSHA", scripts.MEASURE.sha, len(names), *names), scripts.MEASURE
+
+    def history(
+        self, queue: str, since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
+    ) -> list[Snapshot]:
+        """Return the snapshots of *queue* from *since_ms* to *now_ms* (broker's clock), in order.
+
+        One for each *every_ms* in which somebody consumed from the queue; none where there is no
+        such queue.
+        """
+        flat = self._wire.call(("HGETALL", self._keys(queue).history))
+        blocks = {
+            int(name): records
+            for name, records in zip(flat[::2], flat[1::2], strict=True)
+            if _BLOCK.fullmatch(name)
+        }
+        try:
+            return snapshots(blocks, since_ms, now_ms, every_ms)
+        except ValueError:
+            left_out(self.broker, "histories of queues", [queue])
+            return []
+
+    # -- messages
+
+    def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
+        """Say of each of *tags* whether its message is in *queue*, some hundred at one instant.
+
+        Cheap: what it costs does not grow with the messages in a queue, nor with their size. Of
+        a queue that is divided the partition is asked in which it is stored.
+        """
+        names = scripts.WHEREABOUTS.of(self._keys(queue))
+        script = scripts.WHEREABOUTS
+        start = ("EVALSHA", script.sha, len(names), *names)
+        replies = self._wire.exchange([((*start, *some), script) for some in chunks(tags)])
+        found = (_WHEREABOUTS[reply] for part in replies for reply in part)
+        return dict(zip(tags, found, strict=True))
+
+    def scan(
+        self,
+        queue: str,
+        place: AnyPlace,
+        start: Position,
+        limit: int = SCANNED_AT_ONCE,
+        *,
+        contains: str = "",
+        whole_bytes: int = 0,
+    ) -> Looked:
+        """Look at up to *limit* messages of *place* from *start* on, in one step of a few ms.
+
+        In the order in which they will leave it; dead by when they died. However many are before
+        them. At some hundred at most, and a MiB of envelopes; the envelope of a message that is
+        larger than that is None. An envelope of more than *whole_bytes* comes without its body.
+        contains: only those with this text in their envelope, behind the body.
+        """
+        count = max(min(limit, SCANNED_AT_ONCE), 1)
+        args = (place, *start, count, SCANNED_BYTES, whole_bytes, contains)
+        looked, score, skip, flat = self._run(scripts.SCAN, queue, args)
+        items = [self._stored(queue, place, *flat[i + 1 : i + 7]) for i in range(0, len(flat), 7)]
+        after = Position(text_of(score), int(skip)) if score else None
+        return Looked(items, flat[::7], looked, after)
+
+    def look_up(self, queue: str, tag: str) -> Located | None:
+        """Return all that is known of one message, at one instant; None: it is not in *queue*."""
+        reply = self._run(scripts.LOOK_UP, queue, (tag,))
+        if not reply:
+            return None
+        kind, score, before, envelope, *more, expires = reply
+        place: AnyPlace = text_of(kind)  # type: ignore[assignment]
+        stored = self._stored(queue, place, tag.encode(), score, len(envelope), envelope, *more)
+        return Located(place, before, stored, None if expires is None else number(expires))
+
+    def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
+        """Return how many delayed messages of *queue* are due at each of these times, or before.
+
+        Cheap, however many there are. Not read at one instant.
+        """
+        key = self._keys(queue).delayed
+        found: list[int] = self._wire.exchange(
+            [(("ZCOUNT", key, "-inf", until), None) for until in until_ms]
+        )
+        return found
+
+    def failures(self, queue: str) -> list[Failure]:
+        """Return the last failed deliveries of *queue*, a thousand at most, oldest first.
+
+        Also those of messages that have been acked since, or have left it otherwise.
+        """
+        found, wrong = [], []
+        for entry in reversed(
+            self._wire.call(("LRANGE", self._keys(queue).failed_deliveries, 0, -1))
+        ):
+            tag, *fields = text_of(entry).split("|", 4)
+            if len(fields) != _PARTS:
+                wrong.append(tag)
+                continue
+            at_ms, how, failed, consumer = fields
+            found.append(Failure(tag, number(at_ms), how, number(failed), consumer))
+        left_out(self.broker, f"failed deliveries of {queue!r}", wrong)
+        return found
+
+    def dead_letters(
+        self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
+    ) -> list[DeadLetter]:
+        """Return up to *limit* that died at *from_ms* (server clock) or later, oldest first."""
+        k = self._keys(queue)
+        reply = self._wire.call(
+            ("ZRANGEBYSCORE", k.dead, from_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)
+        )
+        tags = texts(reply[::2])
+        if not tags:
+            return []
+        asked: list[tuple[Command, None]] = [(("HMGET", k.dead_info, *tags), None)]
+        if envelopes:
+            asked.append((("HMGET", k.messages, *tags), None))
+        infos, *stored = self._wire.exchange(asked)
+        dead_letters = []
+        for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
+            if info is None:  # it left between the two looks
+                continue
+            text = info.decode("utf-8", "replace")
+            fields = text.split("|", 3)
+            if len(fields) != _PARTS:
+                left_out(self.broker, f"records of dead letters of {queue!r}", [tag])
+                fields = ["unknown", "0", "", text]
+            reason, count, consumer, error = fields
+            envelope = stored[0][i] if envelopes else None
+            counted = number(count)
+            dead_letters.append(
+                DeadLetter(tag, number(died), reason, counted, consumer, error, envelope)
+            )
+        return dead_letters
+
+    def _stored(
+        self,
+        queue: str,
+        place: AnyPlace,
+        tag: bytes,
+        score: Any,
+        size: int,
+        envelope: bytes | None,
+        record: bytes | None,
+        failed: Any,
+    ) -> Stored:
+        name = text_of(tag)
+        at_ms = 0 if place == "ready" else number(score)
+        count = -1 if failed is None else number(failed)
+        if place not in {"unacked", "dead"}:
+            return Stored(name, envelope, count, at_ms, "", size)
+        said = (record or b"").decode("utf-8", "replace")
+        fields = said.split("|", 3)
+        if len(fields) != _PARTS:
+            what = "lease records" if place == "unacked" else "records of dead letters"
+            left_out(self.broker, f"{what} of {queue!r}", [name])
+            fields = ["unknown", "0", "", said] if place == "dead" else [""] * _PARTS
+        if place == "unacked":
+            return Stored(name, envelope, count, at_ms, fields[_CONSUMER_OF_LEASE], size)
+        reason, counted, consumer, error = fields
+        return Stored(name, envelope, number(counted), at_ms, consumer, size, reason, error)
+
+    # -- consumers
+
+    def consumers(self) -> list[Consumer]:
+        """Return every consumer whose heartbeats have not stopped long ago, by id."""
+        flat = self._wire.call(("ZRANGE", keys.consumers(self._prefix), 0, -1, "WITHSCORES"))
+        seen = {
+            text_of(name): number(score) for name, score in zip(flat[::2], flat[1::2], strict=True)
+        }
+        names = sorted(seen)
+        if not names:
+            return []
+        records = records_of(self._wire, self._prefix, names, _FIELDS)
+        living = liveness_of(self._wire, self._prefix, names)
+        found, wrong = [], []
+        for name, record in zip(names, records, strict=True):
+            liveness = living[name]
+            if liveness is None or liveness.lapsed or record[0] is None:
+                continue
+            try:
+                said = {
+                    field: value.decode()
+                    for field, value in zip(_FIELDS, record, strict=True)
+                    if value is not None
+                }
+                found.append(_consumer_of(name, seen[name], liveness, said))
+            except (ValueError, RecursionError):  # also JSON's, and that of text that is none
+                wrong.append(name)
+        if wrong:
+            left_out(self.broker, "records of consumers", wrong)
+        return found
+
+    # -- the broker
+
+    def about(self) -> BrokerInfo:
+        """Return what the broker says of itself; what this user may not ask is None or ""."""
+        return self._server.about(self.broker)
+
+    def diagnose(self) -> list[Finding]:
+        """Look at what can be wrong with the broker itself and with this user's rights.
+
+        Slow, up to some seconds, but never blocks others. Each check that was made is in
+        the result, also one that found nothing wrong ("ok").
+        """
+        behind = isinstance(self._wire.address, SentinelAddress)
+        return self._server.diagnose(behind_sentinels=behind)
+
+    def nodes(self) -> list[Node]:
+        """Return the servers that the broker consists of, where it is several; else none.
+
+        One that does not answer is among them.
+        """
+        return []
+
+
+def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int]:
+    """Return the counters of a queue; one that is no number is left out."""
+    found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
+    wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
+    if wrong:
+        left_out(broker, f"counters of {queue!r}", wrong)
+    return {name: int(value) for name, value in found.items() if name not in wrong}
+
+
+def _measure(  # the reply, part by part
+    broker: str,
+    queue: str,
+    ready: int,
+    delayed: int,
+    unacked: int,
+    dead: int,
+    stored: int,
+    consumers: int,
+    stats: list[bytes],
+    arguments: bytes,
+    paused: int,
+    now_ms: int,
+    due: int,
+    ranks: list[Any],
+    layout: list[bytes | None],
+) -> Measure:
+    ledger = _ledger_of(broker, queue, stats)
+    status = QueueStatus(
+        queue,
+        ready,
+        delayed,
+        unacked,
+        dead,
+        stored,
+        consumers,
+        ledger,
+        {"": arguments},
+        paused == 1,
+        max([1, *(int(text) for text in layout if text and _PARTITIONS.fullmatch(text))]),
+    )
+    by_rank = dict(zip(ranks[::3], ranks[1::3], strict=True))
+    oldest = min(filter(None, (published_ms(text_of(tag)) for tag in ranks[2::3])), default=None)
+    return Measure(status, now_ms, by_rank, oldest, due)
+
+
+def _consumer_of(
+    name: str, seen_ms: int, liveness: Liveness, record: Mapping[str, str]
+) -> Consumer:
+    """Return what *record* says; raises ValueError, RecursionError for one that is none."""
+    return Consumer(
+        id=name,
+        host=record["host"],
+        pid=int(record.get("pid") or 0),
+        version=record.get("version") or "0",
+        queues=liveness.queues,
+        started_ms=int(record.get("started_ms") or 0),
+        seen_ms=seen_ms,
+        held=int(record.get("held") or 0),
+        connected=liveness.connected,
+        pool=record.get("pool", ""),
+        options=mapping(record.get("options")),
+        running=counts(record.get("running")),
+        processes=int(record.get("processes") or 0),
+        failing=mapping(record.get("failing")),
+    )
+
+
+class EmbeddedReads(RedisReads):
+    """The reads of an embedded broker: no login, replica or network belongs to it."""
+
+    def about(self) -> BrokerInfo:
+        """Return what the server says of itself."""
+        about = super().about()
+        fsync = "second" if about.persistence == "AOF no" else "always"
+        return replace(about, persistence=f"AOF {fsync}")
+
+    def diagnose(self) -> list[Finding]:
+        """Look at what can be wrong: no login, replica or network belongs to it."""
+        return [
+            item
+            for item in super().diagnose()
+            if item.check not in _OF_A_NETWORK and "without fsync" not in item.message
+        ]

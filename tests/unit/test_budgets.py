@@ -42,7 +42,7 @@ BUDGETS = {
     "web": 4_310,
 }
 MODULES = 238
-CLASS_LINES = 386
+CLASS_LINES = 388
 NAMES = {RedisStore: 80, RedisBatches: 17, RedisNotifier: 13, RedisReads: 14}
 STEPS = (FunctionType, property, cached_property)
 

@@ -304,7 +304,7 @@ def test_a_consumer_that_has_died_is_not_waited_for(client, operator):
         wait_until(lambda: len(consumer.connection.transport.schedule.subscriptions) == 2)
         operator.attach("q", "ghost:1:0/1", 1)
         began = time.monotonic()
-        operators.change(operator, "q", 4)
+        operators.settings(operator, "q", {"x-partitions": 4})
         waited_s = time.monotonic() - began
         assert all("ghost" not in str(operator.consumers_of(name)) for name in NAMES[:4])
         assert 4 == len(consumer.connection.transport.schedule.subscriptions)

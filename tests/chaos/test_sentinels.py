@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
+import pytest
+
 from tests.chaos.model import Strike
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.sentinel_broker import SentinelBroker
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_no_master_is_hit_while_a_replica_is_in_its_synchronisation():
     """It would be promoted where the other one fails; and what was promoted is on record."""
     strikes = [Strike(0.0, "sentinel-kill", 0.1, 0.5)] * 2

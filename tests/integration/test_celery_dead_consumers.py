@@ -28,6 +28,7 @@ def consumers_of(site):
         return {consumer.pid: consumer for consumer in inspector.consumers()}
 
 
+@pytest.mark.slow
 def test_consumers_are_known_and_ghosts_disappear(site_factory, fresh_redis):
     """Each is there with what it is and holds; one that ends or is killed is there no more."""
     site = site_factory(fresh_redis, **LATE)
@@ -56,6 +57,7 @@ def test_consumers_are_known_and_ghosts_disappear(site_factory, fresh_redis):
     site.settled("more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_blip_causes_no_redelivery(redis_factory, site_factory, pool):
     """Away for less than orphan_grace: it keeps what it holds, however long Celery pauses.
@@ -66,6 +68,7 @@ def test_a_blip_causes_no_redelivery(redis_factory, site_factory, pool):
     assert 1 == runs
 
 
+@pytest.mark.slow
 def test_a_long_absence_is_taken_for_death(redis_factory, site_factory):
     """Away for longer than orphan_grace: what it held runs elsewhere, without its lease's end."""
     runs = run_through_a_blip(site_factory(redis_factory(), **LATE, **GRACE), "threads", 9.0)
@@ -131,6 +134,7 @@ def test_an_outage_of_many_heartbeats(redis_factory, site_factory, pool):
             proxy.close()
 
 
+@pytest.mark.slow
 def test_where_client_list_is_forbidden(fresh_redis, site_factory):
     """Leases alone decide then, and the log says so, once."""
     options = {
@@ -159,6 +163,7 @@ def test_where_client_list_is_forbidden(fresh_redis, site_factory):
     assert 1 == other.log().count("killed consumers are noticed when their leases end")
 
 
+@pytest.mark.slow
 def test_a_frozen_worker(fresh_redis, site_factory):
     """What it holds runs elsewhere within visibility_timeout and restore_interval."""
     options = {

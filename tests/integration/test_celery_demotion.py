@@ -46,6 +46,7 @@ def demote(master, other):
     client.close()
 
 
+@pytest.mark.slow
 def test_demotion_under_workers(pair, site_factory):
     """Idle or busy, a worker of a broker that is demoted waits, and works when it is back.
 

@@ -116,6 +116,7 @@ def test_frozen_broker_does_not_stop_the_loop(all_pools):
         site.settled(pool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lease_s", "frozen_s"), [(5.0, 2.5), (4.0, 5.5)])
 def test_workers_outlive_a_long_freeze(all_pools, lease_s, frozen_s):
     """Redis frozen for longer than socket_timeout: workers reconnect, nothing runs twice.
@@ -165,6 +166,7 @@ def run_in_short_lived_children(site, tasks):
     assert worker.shut_down() == 0
 
 
+@pytest.mark.slow
 def test_children_of_one_task_each(site):
     """40 tasks, each in a new child: none deadlocks, the parent has one thread."""
     run_in_short_lived_children(site, 40)

@@ -20,6 +20,7 @@ OPTIONS = {
 BACK_S = OPTIONS["socket_timeout"] + OPTIONS["poll_interval"] + 15.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_a_worker_notices_and_goes_on(site, site_factory, pool):
     """Idle or busy, with an event loop or without: it connects anew and keeps its leases."""

@@ -104,6 +104,7 @@ def poison_among_innocents(site, *, limit, workers):
     site.settled(dead=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, 3])
 def test_poison_meets_its_limit_alone(fresh_redis, site_factory, limit):
     """One worker, restarted each time: the poison is dead-lettered, all the others run."""
@@ -138,6 +139,7 @@ def fail_in(site, tag_count, failures):
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_fresh_poison_does_not_kill_a_candidate(fresh_redis, site_factory, pool):
     """A task that has failed before and runs beside new poison is not what is dead-lettered."""

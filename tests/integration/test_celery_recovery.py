@@ -72,6 +72,7 @@ def kill_again_and_again(site, *, pool, concurrency, tasks, kills):
     return started
 
 
+@pytest.mark.slow
 def test_few_kills_lose_nothing(fresh_redis, site_factory):
     """A saturated worker is SIGKILLed three times over 5 000 tasks: every task runs."""
     site = site_factory(fresh_redis)
@@ -96,6 +97,7 @@ def test_many_kills_lose_nothing(fresh_redis, site_factory, pool, concurrency, k
     kill_again_and_again(site, pool=pool, concurrency=concurrency, tasks=tasks, kills=kills)
 
 
+@pytest.mark.slow
 def test_killed_workers_tasks_run_again_soon(fresh_redis, site_factory):
     """What a SIGKILLed worker held runs elsewhere long before its leases run out (60 s).
 

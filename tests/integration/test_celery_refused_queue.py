@@ -31,6 +31,7 @@ def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_fa
     assert 0 == worker.shut_down()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_a_bell_that_holds_something_else(redis_server, redis_url, site_factory, pool):
     """It is a token and no more: the worker says so, removes it, and is woken as before."""

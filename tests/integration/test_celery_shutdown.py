@@ -66,6 +66,7 @@ def test_early_acked_prefetched_tasks_go_back_too(site):
     site.settled()
 
 
+@pytest.mark.slow
 def test_eta_tasks_go_back(redis_server, redis_url, site_factory):
     """A warm shutdown gives back a task that a worker holds for its ETA; it runs when due."""
     options = {**FAST, "native_delay": False}
@@ -82,6 +83,7 @@ def test_eta_tasks_go_back(redis_server, redis_url, site_factory):
     site.settled()
 
 
+@pytest.mark.slow
 def test_cold_shutdown_gives_back_what_runs(site):
     """SIGQUIT abandons running late-acked tasks: they are back in the queue, and run again.
 
@@ -105,6 +107,7 @@ def test_cold_shutdown_gives_back_what_runs(site):
     assert {site.journal.runs(task_id) for task_id in running} == {2}
 
 
+@pytest.mark.slow
 def test_soft_shutdown_waits_a_while(site):
     """A soft shutdown lets a short task finish, and gives a long one back."""
     config = {**LATE, "worker_soft_shutdown_timeout": 2.0}

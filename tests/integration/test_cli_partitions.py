@@ -86,6 +86,7 @@ def test_it_is_divided_by_command(broker):
     assert "is a partition of 'q'" in refused.stderr
 
 
+@pytest.mark.slow
 def test_it_is_paused_purged_and_deleted_by_command(broker, client):
     """All partitions."""
     assert 0 == run(broker, "queue", "pause", "q").returncode
@@ -171,6 +172,7 @@ def test_a_partition_that_is_made_meanwhile(broker, monkeypatch, change):
         ]
 
 
+@pytest.mark.slow
 def test_it_is_moved_to_a_broker_that_divides_it_otherwise(broker, fresh_redis):
     """Each message once, whichever partition it was in."""
     target = fresh_redis.url("reliq")

@@ -94,6 +94,7 @@ def test_real_workers(cluster, user, tmp_path):
         site.close()
 
 
+@pytest.mark.slow
 def test_an_operator_and_an_exporter(cluster, user):
     """Looking, putting right and measuring; the doctor finds every right it looks for."""
     with Connection(cluster.url()) as connection:

@@ -84,6 +84,7 @@ def other(cluster, victim):
     return named(cluster, node, "{}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["killed", "frozen"])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_worker_begins_without_the_queues_of_a_lost_node(
@@ -223,6 +224,7 @@ NEW = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["celery", "undeclared"])
 @pytest.mark.parametrize("loss", ["kill", "freeze"])
 def test_publishers_go_on_without_the_node_of_a_divided_queue(

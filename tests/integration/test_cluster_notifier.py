@@ -61,6 +61,7 @@ def listens(store, queues, *, until, timeout_s=0.6):
             return
 
 
+@pytest.mark.slow
 def test_more_slots_than_connections(cluster, store):
     """Each has its turn, over the connections that there are."""
     for queue in QUEUES:
@@ -134,6 +135,7 @@ def test_a_message_costs_no_connection(cluster):
             assert connected(cluster) - before <= 5 * len(cluster.masters)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_lost_is_dialled_now_and_then():
     """Who waits for messages of other nodes does so in peace."""
     extra = ["--cluster-require-full-coverage", "no"]

@@ -65,6 +65,7 @@ def consume(cluster):
             yield names, got, drain
 
 
+@pytest.mark.slow
 def test_a_consumer_hears_of_a_refusal(cluster, consume):
     """As it does from a single server: it is told, and nothing is asked again and again."""
     (name, _), _, drain = consume

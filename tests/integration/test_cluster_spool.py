@@ -35,6 +35,7 @@ def restart(cluster):
     cluster.wait_whole(timeout_s=60)
 
 
+@pytest.mark.slow
 def test_a_cluster_is_away(cluster, tmp_path):
     """All its nodes: what is published goes to the spool, and comes home when they are back."""
     home, path = cluster.url(), tmp_path / "spool.db"

@@ -6,10 +6,13 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.audits import assert_balanced
 from tests.support.workers import ROOT
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_wait_for_what_the_fail_back_waits_for(redis_url):
     """Home accepts connections and never answers; the process forks eight times, and ends."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:

@@ -147,6 +147,7 @@ def test_a_consumer_that_waits(client, blackhole):
     wait_until(lambda: settled_or_drained(client, connection))
 
 
+@pytest.mark.slow
 def test_a_background_loop_of_a_busy_consumer(client, blackhole):
     """Its thread notices and renews over another connection, while the application works."""
     connection = client.connect(blackhole.url(), **OPTIONS)

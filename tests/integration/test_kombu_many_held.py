@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from kombu import Connection, Exchange, Queue
 
 from tests.support.waiting import wait_until
@@ -28,6 +29,7 @@ with Connection(sys.argv[1]) as connection:
 """
 
 
+@pytest.mark.slow
 def test_they_come_back_in_one_go(redis_server, redis_url):
     """With default options. A pass that leaves work behind goes on at once, not a tick later."""
     queue = Queue("q", Exchange(""), "q")

@@ -68,6 +68,7 @@ def test_nothing_to_move_from(client, other):
     assert "give a QUEUE, or --all" in move(client, other, "q", "--all").stderr
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(client, other, tmp_path):
     """Whoever is killed is continued: each message arrives once."""
     seed = random.randrange(2**32)

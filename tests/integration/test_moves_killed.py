@@ -17,6 +17,7 @@ LETTERS = 1500
 KILLS = 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["replay", "route"])
 def test_killed_again_and_again(client, tmp_path, how):
     """Each letter arrives once, however often the mover dies between storing and removing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from kombu import Connection, Exchange, Queue
 
 from reliq.routing import publish_ids
@@ -61,6 +62,7 @@ def test_the_last_message_by_a_route_that_has_changed_is_sent(fresh_redis):
         assert 2 == two.get(no_ack=True).payload
 
 
+@pytest.mark.slow
 def test_what_is_only_sent_is_stored_where_its_script_is_not_known(fresh_redis, monkeypatch):
     """After a restart of Redis: what is sent once more comes after what was published later."""
     monkeypatch.setattr(publish_ids, "_FORGET_BITS", 0)  # each says what is settled before it

@@ -49,6 +49,7 @@ class Scaler:
         self._collector.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 @pytest.mark.parametrize("task", ["record", "record_late"])
 def test_no_scaler_sees_nothing_while_a_task_runs(

@@ -94,6 +94,7 @@ def table(fresh_redis, journal, tmp_path):
         worker.kill_group()
 
 
+@pytest.mark.slow
 def test_rows_of_a_killed_worker_go_back_to_pending(table, tmp_path):
     """Running rows are pending with one retry after SIGKILL; the other worker finishes them."""
     release, busy = tmp_path / "release", tmp_path / "busy"
@@ -115,6 +116,7 @@ def test_rows_of_a_killed_worker_go_back_to_pending(table, tmp_path):
     assert other.running
 
 
+@pytest.mark.slow
 def test_rows_of_a_poison_task_end_as_failed(table, tmp_path):
     """It kills two workers, is then dead-lettered, and its row says why; another task is done."""
     options = {"delivery_limit": 2}
@@ -132,6 +134,7 @@ def test_rows_of_a_poison_task_end_as_failed(table, tmp_path):
     wait_settled(table.url, "celery", dead=1)
 
 
+@pytest.mark.slow
 def test_the_row_of_an_innocent_neighbour_goes_back_too(table, tmp_path):
     """It ran beside one that killed their worker: pending again, with one retry, and done."""
     kill, busy, release = tmp_path / "kill", tmp_path / "busy", tmp_path / "release"
@@ -168,6 +171,7 @@ def test_rows_of_what_raises_are_failed(table):
     wait_settled(table.url, "celery")
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_its_comment_says(redis_url, tmp_path):
     """Two processes of the example itself: eight rows, all done in the end."""
     environment = {

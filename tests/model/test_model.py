@@ -17,6 +17,7 @@ EXAMPLES = 2000
 SHARES = 2
 
 
+@pytest.mark.slow
 def test_any_order_of_steps_on_fakeredis():
     """A hundred examples do as the oracle says."""
     with running("fakeredis") as broker:
@@ -29,12 +30,14 @@ def test_any_order_of_steps_on_redis():
         run(broker, examples=100)
 
 
+@pytest.mark.slow
 def test_any_order_of_steps_on_a_cluster():
     """Over several nodes, too: what is told of each queue is in a slot of its own."""
     with running("cluster") as broker:
         run(broker, examples=100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broker", ["fakeredis", "redis", "cluster"])
 def test_whatever_is_said_of_jobs(broker):
     """A batch counts its jobs as the oracle says, over every engine."""

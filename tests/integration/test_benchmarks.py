@@ -57,8 +57,16 @@ def test_names_and_rows_are_unique():
     assert sorted(set(keys)) == sorted(keys)
 
 
+def figure_names():
+    """Return them as parameters: those beside RabbitMQ are measured by CI, the others by hand."""
+    return [
+        pytest.param(figure.name, marks=() if figure.name in BESIDE_RABBITMQ else pytest.mark.long)
+        for figure in figures.ALL
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [figure.name for figure in figures.ALL])
+@pytest.mark.parametrize("name", figure_names())
 def test_figure_is_measured_and_reported(name, tmp_path):
     """Every figure runs over its transports, and is in the JSON and on the page.
 
@@ -80,6 +88,7 @@ def test_figure_is_measured_and_reported(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rabbitmq_is_measured_beside_or_named_as_left_out(tmp_path):
     """With a RabbitMQ on the machine it is in every table; without one the page says so."""
     only = [text for name in BESIDE_RABBITMQ for text in ("--only", f"={name}")]

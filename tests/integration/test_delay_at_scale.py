@@ -19,7 +19,7 @@ from .kombu_client import Client, Taker
 
 pytestmark = pytest.mark.slow
 
-MANY = 100_000
+MANY = 30_000
 # A look at each key, and at the size of each message: a reserve is bounded in bytes.
 MOST_COMMANDS = 30 + 100
 BODY = b"x" * 500

@@ -46,6 +46,7 @@ def test_whatever_is_said_of_jobs(broker):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("machine", ["queues", "batches"])
 def test_two_thousand_examples(machine):
     """The command runs them, a share on each core; each share has its seed."""

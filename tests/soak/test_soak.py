@@ -11,7 +11,7 @@ from tests.soak.picture import draw
 from tests.soak.run import carry_out
 from tests.soak.settings import Bounds, Settings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # What a shared machine does to a rate within seconds is no finding; what hours show is.
 LOOSE = Bounds(memory=1.25, slack_kb=20_000, keys=1.5, slack_keys=60, throughput=0.2, cpu=8.0)

@@ -263,7 +263,7 @@ def sent(site):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_consumer_is_killed(cluster, tmp_path_factory, pool):
-    """What it held at several nodes runs again within seconds, long before its leases have ended."""
+    """What it held at several nodes runs again within seconds, long before its leases end."""
     options = {"visibility_timeout": 600.0}  # the rest is what it is by default
     config = {**CONFIG, "broker_transport_options": options}
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), config)

@@ -73,6 +73,7 @@ def test_a_transport_that_acks_before_it_runs_is_caught(tmp_path):
     assert not verdict.passed
 
 
+@pytest.mark.long
 def test_a_transport_that_drops_a_message_now_and_then_is_caught(tmp_path):
     """One confirmed message in 10,000 was not stored: lost, and nothing else is found."""
     verdict = short(
@@ -104,6 +105,7 @@ def test_batches_that_are_told_wrongly_are_caught(tmp_path):
     assert any("messages of callbacks were published" in one for one in verdict.findings)
 
 
+@pytest.mark.long
 def test_kombus_own_redis_transport_is_caught(tmp_path):
     """It gives a task that takes longer than its visibility timeout to somebody else."""
     verdict = short(tmp_path, "redis", duration_s=20, options=dict(KOMBU))

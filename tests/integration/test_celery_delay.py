@@ -170,6 +170,7 @@ def test_a_header_delays_a_task_but_not_its_retries(pooled):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand_future_tasks_burden_no_worker(quiet_site):
     """A worker beside them holds none and sends no more commands than an idle one."""
     worker = quiet_site.worker(concurrency=2)

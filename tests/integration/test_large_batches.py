@@ -155,6 +155,7 @@ def steps():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(TIMEOUT_S, method="signal")
 def test_no_step_is_long(steps):
     """Entered, published, run, looked at, cancelled, purged, lost and forgotten."""

@@ -161,7 +161,9 @@ def put(raw, key, field, value):
     raw.execute_command(field, key, *arguments.get(field, (1, "x")))
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.long])]
+)
 def test_no_job_is_counted_twice_by_a_script_that_meets_junk(batch, every):
     """The counters are as many as the jobs then; what is refused has changed nothing."""
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from time import monotonic
 
 import eventlet
 
@@ -29,8 +30,12 @@ def main():
         return wire.exchange([(("BLPOP", nothing, SECONDS), None)], SECONDS)
 
     def wait():
-        notifier.listen([QUEUE], 30)
-        return notifier.wait(30)
+        ends_at = monotonic() + 30
+        while (left := ends_at - monotonic()) > 0:  # it ends early where a node was dialled
+            notifier.listen([QUEUE], left)
+            if notifier.wait(left):
+                return True
+        return False
 
     for order in ((call, wait), (wait, call)):
         threads = {}

@@ -113,6 +113,7 @@ def state_of(pid):
         return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["undone", "killed"])
 def test_starve_leaves_nothing_behind(tmp_path, ending):
     """A busy loop for each core, and a worker that stands still, until it is undone.

@@ -26,6 +26,7 @@ def limited(redis_server, redis_url, site_factory):
     return site_factory(redis_server, **LIMITED)
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_child_meets_its_limit(limited):
     """Celery requeues it each time; with the third failure it is dead, and others ran on."""
     worker = limited.worker(pool="prefork", concurrency=2)

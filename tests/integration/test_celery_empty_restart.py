@@ -17,6 +17,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_an_empty_broker_is_furnished_again(fresh_redis, site_factory, pool):
     """Workers declare anew and go on, publishers bind anew, lost leases are reported."""

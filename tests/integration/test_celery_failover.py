@@ -71,6 +71,7 @@ def brokers(redis_factory, site_factory):
         assert_balanced(server.url("reliq"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_there_and_back_again(brokers, pool):
     """Every task of every phase runs once: before, while A is away, and after; nobody helps."""
@@ -93,6 +94,7 @@ def test_there_and_back_again(brokers, pool):
     wait_until(lambda: brokers.counts(brokers.a) == {})
 
 
+@pytest.mark.slow
 def test_a_task_that_runs_while_its_broker_is_away_runs_once(brokers):
     """Its ack is kept by the process, on another broker by then, until its own is back."""
     worker = brokers.site.worker(pool="prefork", concurrency=2)

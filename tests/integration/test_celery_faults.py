@@ -93,6 +93,7 @@ def all_pools(fresh_redis, site_factory):
     return start
 
 
+@pytest.mark.slow
 def test_frozen_broker_does_not_stop_the_loop(all_pools):
     """While Redis is frozen the timers of idle workers run on; thawed, all of them work."""
     site = all_pools(app=TICKING_APP)

@@ -55,6 +55,7 @@ def assert_they_come(site, groups):
     site.settled()
 
 
+@pytest.mark.slow
 def test_the_connection_was_killed_before_the_first(site):
     """CLIENT KILL of the publisher's connection, before the first publish of each group."""
     site.send("add", 1, 1)

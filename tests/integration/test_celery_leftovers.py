@@ -55,6 +55,7 @@ def test_an_old_command_is_not_for_a_new_worker(make_site):
     assert again.running
 
 
+@pytest.mark.slow
 def test_what_killed_workers_leave_goes(make_site):
     """Any living worker sees to it, though it consumes from other queues."""
     site = make_site()
@@ -75,6 +76,7 @@ def test_what_killed_workers_leave_goes(make_site):
     assert before[1] == [row for row in bindings if row[0] != "killed"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_stood_still_can_be_spoken_to(make_site):
     """It was taken for dead, and its mailbox is gone; it makes it anew when it goes on."""
     site = make_site()

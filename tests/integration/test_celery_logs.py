@@ -3,6 +3,7 @@
 import re
 import shlex
 
+import pytest
 from kombu import Connection
 
 from tests.support.commands import run
@@ -23,6 +24,7 @@ def lines(worker, words):
     return [(match[1], match[2]) for match in parsed]
 
 
+@pytest.mark.slow
 def test_where_it_consumes_and_what_died(redis_server, redis_url, site_factory):
     """Which broker, once, also with mingle, whose replies are no work, and over lost connections.
 

@@ -47,6 +47,7 @@ def test_result_comes_back(pooled):
     assert result.get(timeout=RESULT_S) == 5
 
 
+@pytest.mark.slow
 def test_failure_comes_back(pooled):
     """A task that raises is acked, and its error is the result."""
     result = pooled.send("explode")

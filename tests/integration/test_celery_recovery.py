@@ -133,6 +133,7 @@ def test_a_gevent_worker_goes_on_while_it_waits_for_the_broker(fresh_redis, site
     worker.kill_group()
 
 
+@pytest.mark.slow
 def test_poison_task_ends_in_the_dead_letters_alone(fresh_redis, site_factory):
     """A task that kills every worker becomes a dead letter at its limit; its neighbours all run."""
     options = {

@@ -9,6 +9,7 @@ from reliq.engines.redis.keys import queue_keys
 QUEUES = ("first", "second")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_factory, pool):
     """It says which queue and why, once, and takes from it again when the key is gone."""

@@ -51,6 +51,7 @@ def test_idle_worker_ends_at_once(site, pool):
     site.settled()
 
 
+@pytest.mark.slow
 def test_early_acked_prefetched_tasks_go_back_too(site):
     """With early acks a warm shutdown loses no prefetched task."""
     config = {"task_ignore_result": True, "worker_prefetch_multiplier": 4}

@@ -132,6 +132,7 @@ def test_the_bench_measures_and_leaves_nothing(client):
     assert [b"reliq:{%}:stored_format"] == lasting
 
 
+@pytest.mark.slow
 def test_the_pictures_are_drawn(tmp_path):
     """The script draws what the commands show; the pictures fetch nothing and name no password."""
     done = subprocess.run(

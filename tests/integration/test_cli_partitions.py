@@ -100,6 +100,7 @@ def test_it_is_paused_purged_and_deleted_by_command(broker, client):
     assert [] == data(broker, "status")["queues"]
 
 
+@pytest.mark.slow
 def test_one_partition_is_not_changed_by_itself(broker):
     """It would say of a part what holds for the whole; what is in it may be looked at."""
     kill(broker, 8)

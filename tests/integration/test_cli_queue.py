@@ -14,6 +14,7 @@ from tests.support.commands import RELIQ, data, environment, run
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_paused_and_resumed(client):
     """A paused queue gives nothing out until it is resumed; both brokers of a list are."""
     connection = client.connect()
@@ -30,6 +31,7 @@ def test_paused_and_resumed(client):
     assert (2, "Error: NOT_FOUND - no queue 'nothing'\n") == (done.returncode, done.stderr)
 
 
+@pytest.mark.slow
 def test_purged_after_a_question(client):
     """Ready and delayed messages go, held and dead ones stay; a dry run only counts."""
     connection = client.connect()

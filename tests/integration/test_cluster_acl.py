@@ -73,6 +73,7 @@ def test_a_producer(cluster, user):
         node.ask("ACL", "LOG", "RESET")
 
 
+@pytest.mark.slow
 def test_real_workers(cluster, user, tmp_path):
     """Celery's workers consume, and help up one that was killed: nothing is refused."""
     url = user("worker")
@@ -137,6 +138,7 @@ UNLIKE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unlike", UNLIKE)
 def test_a_user_that_is_another_at_a_replica(cluster, user, unlike):
     """The doctor names replica, user and remedy: after a failover clients would be refused."""

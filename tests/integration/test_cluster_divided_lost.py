@@ -105,6 +105,7 @@ UNTOLD = of("reliq_queue_partitions_untold")
 # -- metrics
 
 
+@pytest.mark.slow
 def test_no_counter_goes_back(cluster, which, victim):
     """The queue has none while partitions are missing; then they are what they were."""
     there = sum(count for name, count in ready(cluster).items() if name not in LOST[which])
@@ -141,6 +142,7 @@ def test_an_exporter_that_cannot_list_the_queues(cluster, which, victim):
 # -- status
 
 
+@pytest.mark.slow
 def test_status_says_what_is_missing(cluster, which, victim):
     """In the row, the JSON and the report; there are no rates of a part."""
     there = sum(count for name, count in ready(cluster).items() if name not in LOST[which])
@@ -187,6 +189,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_what_needs_all_partitions(cluster, which, victim):
     """It is refused soon, and says node, queue and remedy; nothing is changed."""
     before = ready(cluster)
@@ -224,6 +227,7 @@ def test_settings_are_changed_where_that_is_possible(cluster, which, victim):
     assert at(victim) in text
 
 
+@pytest.mark.slow
 def test_messages_and_dead_letters_that_can_be_seen(cluster, which, victim):
     """Those of the others are shown; which are missing is said, and the code is 2."""
     with Connection(cluster.url()) as connection:

@@ -23,6 +23,7 @@ def cluster():
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_descriptor_that_is_somebody_elses_by_now(cluster):
     """A connection that another thread has closed: its number may be in use again."""
     anchor = cluster.owner(slot_of(queues("")))

@@ -70,6 +70,7 @@ def test_more_slots_than_connections(cluster, store):
     wait_until(lambda: connections(cluster) <= MOST)
 
 
+@pytest.mark.slow
 def test_a_long_wait_for_few_does_not_keep_turns_from_many(store):
     """A worker waits for its mailbox before it consumes from its queues."""
     notifier = store.notifier

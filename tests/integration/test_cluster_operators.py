@@ -154,6 +154,7 @@ def test_queues(cluster, connection):
         assert sorted(set(QUEUES) - {"red"}) == inspector.queues()
 
 
+@pytest.mark.slow
 def test_top_and_consumers(cluster, connection):
     """A consumer is in the register, with what it holds at several nodes."""
     from tests.integration.kombu_client import Taker

@@ -77,6 +77,7 @@ def test_a_consumer_hears_of_a_refusal(cluster, consume):
         drain(20)
 
 
+@pytest.mark.slow
 def test_a_consumer_hears_that_it_may_not_wait(cluster, consume):
     """Once, as from a single server; it does not connect again and again to find that out."""
     _, _, drain = consume
@@ -106,6 +107,7 @@ def commands(node):
     )
 
 
+@pytest.mark.slow
 def test_a_node_that_cannot_serve_now_is_asked_now_and_then(cluster, consume, caplog):
     """It is said once; the queues of other nodes go on, and its own when it can."""
     (name, other), got, drain = consume

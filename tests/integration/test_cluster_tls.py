@@ -43,6 +43,7 @@ def cluster(certificates):
     cluster.destroy()
 
 
+@pytest.mark.slow
 def test_every_node(cluster):
     """Nodes that the URL does not name are spoken to in TLS too; so are those of a MOVED."""
     with Connection(cluster.url(), transport_options=OPTIONS) as connection:
@@ -102,6 +103,7 @@ def test_a_certificate_of_another_name(certificates):
         cluster.destroy()
 
 
+@pytest.mark.slow
 def test_one_node_with_a_certificate_of_another_name(certificates):
     """Its queues are refused, and others are served."""
     cluster = RedisCluster(3, tls=certificates)
@@ -130,6 +132,7 @@ ANNOUNCING += ("--cluster-preferred-endpoint-type", "hostname")
 NAMED_BY = ["address_map", "the nodes"] if server_version() >= (7, 0) else ["address_map"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named_by", NAMED_BY)
 def test_names_for_the_nodes(certificates, monkeypatch, named_by):
     """Where no certificate names the addresses: the name is checked, mapped or announced."""

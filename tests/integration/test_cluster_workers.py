@@ -20,6 +20,7 @@ def site(cluster, tmp_path_factory):
     site.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_each_task_runs_once(site, pool):
     """From queues at several nodes; a countdown waits in the broker."""

@@ -73,6 +73,7 @@ def test_a_header_that_is_wrong(inspector, tmp_path, header):
         inspector.export_dead_letters("orders", tmp_path / "letters", resume=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(client, tmp_path):
     """The export says so and ends; with room it goes on, and each letter is there once."""
     connection = client.connect()
@@ -97,6 +98,7 @@ def test_a_disk_that_is_full(client, tmp_path):
     assert 30 == len({line["tag"] for line in lines[1:]})
 
 
+@pytest.mark.slow
 def test_an_export_is_for_its_owner_alone(url, inspector, tmp_path):
     """Messages are in it; it goes through no link."""
     path = tmp_path / "letters"

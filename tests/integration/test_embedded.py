@@ -319,6 +319,7 @@ def _about(place):
         return inspector.about()
 
 
+@pytest.mark.slow
 def test_fsynced_is_on_the_disk(place):
     """Each publish with confirm="fsynced" is an fdatasync of the log by the client."""
     script = (

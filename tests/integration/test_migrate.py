@@ -206,6 +206,7 @@ def test_another_layout(client, redis_server):
         assert [4, 5] == [message.payload for message in drained(connection, "q", 2)]
 
 
+@pytest.mark.slow
 def test_what_nobody_can_read(client, redis_server):
     """Foreign bytes become a dead letter that shows them; the rest of the list moves."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")

@@ -174,6 +174,7 @@ def test_a_temporary_queue_outlives_an_outage(open_store, fresh_redis, looker):
     assert None is looker.steps.store.reads.status("q")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", [Looker.look, Looker.look_after_all])
 def test_silence_through_an_outage_ends_no_queue(open_store, fresh_redis, looker, look):
     """Who is connected, or may be, has as long as a heartbeat lasts since the broker is back."""

@@ -162,6 +162,7 @@ def test_a_full_queue_of_expired_messages_takes_more(connect, status):
     assert (1, 50) == (status("q").ready, status("q").ledger["expired"])
 
 
+@pytest.mark.slow
 def test_idle_queues_cost_little(redis_server, redis_url):
     """Consumers ask for many queues in one command, so a hundred cost about what one costs."""
     options = {**FAST, "restore_interval": 0.2}

@@ -70,6 +70,7 @@ def test_a_login_that_is_no_text_is_refused(url):
             assert "no-store" == refused.headers["cache-control"]
 
 
+@pytest.mark.slow
 def test_guesses_do_not_pile_up(monkeypatch):
     """So many may wait; and one password that comes with many tabs is hashed once."""
     hashings = []

@@ -186,6 +186,7 @@ def test_another_site_has_no_page_made(url, site):
         assert 200 == browser.get("/log", headers={"sec-fetch-site": "none"}).status_code
 
 
+@pytest.mark.slow
 def test_the_outcome_is_told_to_who_acted_and_not_for_long(url, monkeypatch):
     """A link with a number shows nobody what another did, or what was long ago."""
     given = {"users": USERS, "allow_actions": True, "base_url": "http://ops.example"}

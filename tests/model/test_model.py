@@ -24,6 +24,7 @@ def test_any_order_of_steps_on_fakeredis():
         run(broker, examples=100)
 
 
+@pytest.mark.slow
 def test_any_order_of_steps_on_redis():
     """On a real server, too, whose scripts read a clock that is set by hand."""
     with running("redis") as broker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import RFC_4122, UUID
 
+import pytest
 from celery.utils.saferepr import saferepr
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(1, 60) | st.just(1024), st.integers(0, 4))
 @example(("it's", [], {}, (), (1,)), 1024, 3)
 @example(("x" * 8,), 13, 3)

@@ -97,6 +97,7 @@ def complaints(source: str) -> list[tuple[int, str]]:
     return walk.found
 
 
+@pytest.mark.slow
 def test_no_error_is_kept():
     """Nowhere in the package."""
     found = [

@@ -305,6 +305,7 @@ def test_the_page_stands_on_the_inspector():
     assert set() == outside
 
 
+@pytest.mark.slow
 def test_no_import_cycles():
     """Modules do not import each other in a circle, in one folder either."""
     waiting, done = graph(types=False), set()
@@ -316,6 +317,7 @@ def test_no_import_cycles():
     assert cycles == waiting
 
 
+@pytest.mark.slow
 def test_circles_of_types_are_listed():
     """Files that know each other as types are those of the list, which only gets shorter."""
     reached = graph(types=True)
@@ -358,6 +360,7 @@ def test_every_lock_is_one_of_its_process():
     assert ["reliq.engines.redis.posts", "reliq.forks"] == making
 
 
+@pytest.mark.slow
 def test_late_imports_listed_still_exist():
     """The list of excused late imports holds nothing that is gone."""
     late = {

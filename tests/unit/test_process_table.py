@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import reliq.cli  # everything that registers a part
 import reliq.metrics  # noqa: F401
 from reliq import forks
@@ -46,6 +48,7 @@ def test_every_lock_is_in_the_table():
 OTHERS = ("SlotMap",)
 
 
+@pytest.mark.slow
 def test_every_thread_is_in_the_table():
     """By its name."""
     threads = {

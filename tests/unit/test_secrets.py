@@ -86,6 +86,7 @@ def test_who_takes_a_url(scheme, password, encoded):
     assert [] == pieces_in(password, shown_by_python(url))
 
 
+@pytest.mark.slow
 @given(schemes, passwords, st.booleans())
 @example("reliq", ";hushone://", False)  # it looks like a list of URLs
 def test_commands(scheme, password, encoded):

@@ -87,7 +87,7 @@ class CeleryWorker(Process):
             cwd=directory,
         )
 
-    def wait_ready(self, timeout_s: float = 40.0) -> CeleryWorker:
+    def wait_ready(self, timeout_s: float = 90.0) -> CeleryWorker:
         """Wait until the worker says it is ready, which is after it began to consume."""
         self.wait_log(" ready.", timeout_s=timeout_s)
         return self

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OnReply: TypeAlias = "Callable[[Reply], None]"
 
 _LOOK_AFTER_S = 0.02  # silence after which a connection is looked at for a closed peer
-# A thread that waits while another one drives looks so often.
+# A thread that waits for what another one may do looks so often.
 _LOOK_AGAIN_S = 0.005
 # The threads that are in a handler, of any connection; a child has none of them.
 _in_handler: set[int] = set()
@@ -318,7 +318,9 @@ class Posts:
                 self._end_asked()
         try:
             if stream is not None:
-                stream.wait(min(self._left_s, longest_s))
+                # Another thread may write the rest, which ends no poll.
+                pause_s = _LOOK_AGAIN_S if stream.unsent else longest_s
+                stream.wait(min(self._left_s, longest_s, pause_s))
         finally:
             with self._lock:
                 self._polls = False
@@ -423,8 +425,6 @@ class Posts:
         finally:
             if not within:
                 _in_handler.discard(me)
-
-    # -- the clock
 
     @property
     def _limit_s(self) -> float:

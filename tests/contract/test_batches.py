@@ -404,6 +404,10 @@ def test_the_next_try_of_a_job_whose_batch_is_cancelled(change, state, batches):
     assert [DONE] == change(enter(tag=OTHER_TAG, retries=1))
     assert "retrying" == state()
     assert [UNCHANGED] == change(enter(tag=OTHER_TAG, retries=1))
+    # The try before is delivered again: its worker died after it had entered the next one.
+    assert [CANCELLED] == change(begin(token=2))
+    assert [UNCHANGED] == change(end("cancelled", token=2))
+    assert "retrying" == state()
     assert [CANCELLED] == change(begin(token=2, retries=1, tag=OTHER_TAG))
     assert "cancelled" == state()
     assert [CANCELLED] == change(enter(tag=TAG, retries=2))

@@ -181,7 +181,7 @@ class BatchOracle:
             if not job.is_mendable:
                 return (CANCELLED if self.cancelled else UNCHANGED), None
             if order < 0:
-                return UNCHANGED, None
+                return (CANCELLED if self.cancelled else UNCHANGED), None
             if order == 0 and (job.state in {"working", "error"} or new.token > 0):
                 return UNCHANGED, None
         state = "cancelled" if self.cancelled else "working"

@@ -255,7 +255,7 @@ function does.begin(id, job, new)
     if not is_open[job.state] and not again then
       return is.cancelled and -1 or 0 -- it was dropped, and its message is delivered again
     elseif older(job, new) then
-      return 0
+      return is.cancelled and -1 or 0
     elseif same(job, new) and (job.state == 'k' or again or new.token > 0) then
       return 0 -- said again, perhaps after it has gone back
     end

@@ -44,17 +44,16 @@ _NODE_PATIENCE_S = 1.0
 class FailbackTransport(Protocol):
     """What fails back: a part of a transport."""
 
-    @property
-    def urls(self) -> Sequence[str]:
-        """All brokers, the primary first."""
-
-    @property
-    def url(self) -> str:
-        """The broker it is connected to."""
-
-    @property
-    def probe_interval(self) -> float:
-        """Seconds between two questions to the first broker."""
+    urls: tuple[str, ...]
+    """All brokers, the primary first."""
+    url: str
+    """The broker it is connected to."""
+    probe_interval: float
+    """Seconds between two questions to the first broker."""
+    spool: str
+    """The last of the list where that is no broker, but a journal on this machine."""
+    is_driven: bool
+    """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
 
     @property
     def consumed(self) -> Sequence[str]:
@@ -67,10 +66,6 @@ class FailbackTransport(Protocol):
     def broker_answers(self, url: str) -> None:
         """Learn that a broker to go back to answers; called by the fail-back's thread."""
 
-    @property
-    def spool(self) -> str:
-        """The last of the list where that is no broker, but a journal on this machine."""
-
     def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
         """Forward what the spool holds to each broker that *answers*."""
 
@@ -78,19 +73,10 @@ class FailbackTransport(Protocol):
     def lease_ms(self) -> int:
         """How long the leases are that it takes."""
 
-    @property
-    def is_driven(self) -> bool:
-        """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
-
     def temporary_connection(
         self, url: str, *, gone: dict[str, str] | None = None
     ) -> AbstractContextManager[Store]:
-        """Open a store at *url* for a while; what this process owed there is sent.
-
-        With *gone* what dead consumers left there is ended, where nobody lives who does that:
-        it is kept from one visit to the next, and says who had no connection. And batches there
-        are looked after.
-        """
+        """Open a store at *url* for a while; see the part of a transport."""
 
 
 class Failback:
@@ -160,7 +146,9 @@ class Failback:
         Else :meth:`go_on` does: in a process with an event loop, which may be a worker
         that forks, Python would warn of a thread that is there as soon as it has forked.
         """
-        if self._stopped and not all(transport.is_driven for transport in self._all()):
+        with self._lock:
+            transports = list(self._transports)
+        if self._stopped and not all(transport.is_driven for transport in transports):
             self.go_on()
 
     def go_on(self) -> None:
@@ -203,10 +191,6 @@ class Failback:
             # Whatever it was: without this thread nobody would ever fail back.
             logger.exception("fail-back: a duty failed; it goes on")
 
-    def _all(self) -> list[FailbackTransport]:
-        with self._lock:
-            return list(self._transports)
-
     def _pause_s(self) -> float:
         intervals = [transport.probe_interval for transport in self._transports]
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
@@ -218,8 +202,8 @@ class Failback:
             transport.broker_answers(home)
         elif primary and transport.consumed:
             for url in transport.urls[1:]:
-                if url != transport.spool:
-                    self._sweep_in_turn(transport, url)
+                if url != transport.spool and self._is_due(self._swept, url, _SWEPT_EVERY_S):
+                    self._sweep(transport, url)
         if transport.spool:
             if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
                 transport.forward(partial(self._asked, transport), self._stop.is_set)
@@ -256,10 +240,6 @@ class Failback:
 
     # -- what was left elsewhere
 
-    def _sweep_in_turn(self, transport: FailbackTransport, url: str) -> None:
-        if self._is_due(self._swept, url, _SWEPT_EVERY_S):
-            self._sweep(transport, url)
-
     def _sweep(self, transport: FailbackTransport, url: str) -> None:
         """Move to the primary what waits at *url* in the queues that *transport* consumes from."""
         if BROKERS.in_back_off(url):
@@ -284,8 +264,14 @@ class Failback:
                         break
 
     def _move_home(self, there: Store, primary: Store, queue: str, url: str) -> None:
-        if not _reaches(primary, queue):
-            return  # its node is away; those of others are not to wait for it
+        if primary.has_nodes:
+            try:
+                with primary.patience(_NODE_PATIENCE_S):
+                    primary.layout(queue_of(queue))
+            except BrokerUnavailable:
+                if not goes_on(primary):
+                    raise
+                return  # its node is away; those of others are not to wait for it
         try:
             self._move_queue(there, primary, queue, url)
         except BrokerUnavailable:
@@ -300,28 +286,13 @@ class Failback:
             if self._stop.is_set():  # the process forks; the next round goes on
                 self.came_back(url)
                 break
-        if not count:
-            return
-        logger.warning(
-            "moved %d messages of %r from %s, where they were left, to the primary broker",
-            count,
-            queue,
-            without_password(url),
-        )
-
-
-def _reaches(store: Store, queue: str) -> bool:
-    """Whether the node that has *queue* answers, where the broker is several."""
-    if not store.has_nodes:
-        return True
-    try:
-        with store.patience(_NODE_PATIENCE_S):
-            store.layout(queue_of(queue))
-    except BrokerUnavailable:
-        if not goes_on(store):
-            raise
-        return False
-    return True
+        if count:
+            logger.warning(
+                "moved %d messages of %r from %s, where they were left, to the primary broker",
+                count,
+                queue,
+                without_password(url),
+            )
 
 
 FAILBACK = Failback()

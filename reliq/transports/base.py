@@ -20,7 +20,6 @@ from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
-from .channel import Channel
 from .declarations import Declarations
 from .encoder import Encoder
 from .failback import Failback
@@ -88,7 +87,7 @@ class Transport(virtual.Transport):
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
-        self.channels: list[Channel] = []
+        self.channels: list[Any] = []  # their class knows this one
         self._used_channel_ids = array("H")
         self._epoch = 0
         self.link = Link()
@@ -159,7 +158,7 @@ class Transport(virtual.Transport):
     def client(self, client: Any) -> None:
         self._client = client
         if client is None:
-            self.failback.dropped()
+            self.failback.client = None
             if not self._released:
                 # Kombu closes what it has connected, and drops the rest with no more than this.
                 self._let_go(lost=False)
@@ -196,14 +195,11 @@ class Transport(virtual.Transport):
             # Kombu goes on to the next URL.
             self.schedule.deserted = bool(self.schedule.subscriptions)
             raise
-        self._catch_up()
-        return self
-
-    def _catch_up(self) -> None:
-        """Send what an earlier connection owed, once for each time we connected."""
+        # What an earlier connection owed is sent once for each time we connected.
         if self._epoch != self.link.store.epoch:
             self._epoch = self.link.store.epoch
             self.link.session.catch_up(self.link.store)
+        return self
 
     def move_to(self, other: Link) -> None:
         """Go on over the link to another broker, with what was declared at this one."""
@@ -223,17 +219,16 @@ class Transport(virtual.Transport):
         """Whether the application has messages of it that it has not finished."""
         return any(channel.qos_.delivered for channel in self.channels)
 
-    def create_channel(self, connection: Any) -> Channel:
+    def create_channel(self, connection: Any) -> Any:
         """Return a new channel of *connection*."""
         other = serving(self, connection)
         if other is not self:
-            passed: Channel = other.create_channel(connection)
-            return passed
-        channel: Channel = self.Channel(self)
+            return other.create_channel(connection)
+        channel = self.Channel(self)
         self.channels.append(channel)
         return channel
 
-    def close_channel(self, channel: Channel) -> None:
+    def close_channel(self, channel: Any) -> None:
         """Forget a closed channel."""
         if channel.channel_id in self._used_channel_ids:
             self._used_channel_ids.remove(channel.channel_id)
@@ -347,7 +342,3 @@ class Transport(virtual.Transport):
         if store.waiting:
             with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
                 store.receive()
-
-
-# Set here, because inside the class the name would hide the type.
-Transport.Channel = Channel

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from kombu.transport import virtual
@@ -31,47 +31,13 @@ if TYPE_CHECKING:
 
     from amqp.protocol import queue_declare_ok_t
 
-    from ..options import Options
+    from .base import Transport
     from .client import Client
-    from .consumers import Consumers
-    from .declarations import Declarations
-    from .encoder import Encoder
-    from .eventloop import EventLoop
-    from .failback import Failback
-    from .link import Link
-    from .posting import UnroutableMessages
-    from .publish_buffer import PublishBuffer
-    from .publishing import Publishing
-    from .pull import PullLoop
     from .receiver import Receiver
-    from .reserver import Reserver
     from .settlement import Settlement
     from .subscription import Subscription
 
 logger = logging.getLogger("reliq")
-
-
-class ChannelTransport(Protocol):
-    """What a channel needs of its transport."""
-
-    link: Link
-    options: Options
-    declarations: Declarations
-    reserver: Reserver
-    pull: PullLoop
-    loop: EventLoop
-    failback: Failback
-    encoder: Encoder
-    unroutable: UnroutableMessages
-    publishing: Publishing
-    consumers: Consumers
-
-    @property
-    def consumes(self) -> bool:
-        """Whether it has ever begun to consume."""
-
-    def close_channel(self, channel: Channel) -> None:
-        """Forget a closed channel."""
 
 
 class Channel(virtual.Channel):
@@ -81,10 +47,10 @@ class Channel(virtual.Channel):
     supports_batch_publish = True
     do_restore = True
 
-    def __init__(self, connection: ChannelTransport, **_: Any) -> None:
+    def __init__(self, connection: Transport, **_: Any) -> None:
         # Not the base's: no exchange classes, and options are parsed once for all.
-        self.connection: ChannelTransport | None = connection
-        self.transport: ChannelTransport = connection
+        self.connection: Transport | None = connection
+        self.transport: Transport = connection
         self.closed = False
         self.qos_ = QoS(self)
         self.no_ack_consumers: set[str] = set()
@@ -96,16 +62,12 @@ class Channel(virtual.Channel):
     @cached_property
     def settlement(self) -> Settlement:
         """What becomes of its messages."""
-        over = self.transport
-        settling = over.declarations, over.loop, over.reserver, over.pull
-        return transports.Settlement(over, over.link, self.qos_, *settling)
+        return transports.Settlement(self.transport, self.qos_)
 
     @cached_property
     def receiver(self) -> Receiver:
         """How it takes messages."""
-        over = self.transport
-        taking = self.settlement, over.reserver, over.loop
-        return transports.Receiver(self, over.link, self.qos_, *taking)
+        return transports.Receiver(self, self.transport, self.qos_, self.settlement)
 
     @property
     def qos(self) -> QoS:
@@ -140,62 +102,57 @@ class Channel(virtual.Channel):
         durable: bool = False,
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
-        nowait: bool = False,
+        *,
         passive: bool = False,
+        **_: Any,
     ) -> None:
         """Declare an exchange; raises PreconditionFailed when it exists and differs.
 
         Passive: raises NotFound when it does not exist.
         """
-        del nowait
         type_ = type or "direct"
         name, routes = exchange or f"amq.{type_}", self.transport.link.routes
         if passive:
             routes.require(name)
             return
         flags = {"durable": bool(durable), "auto_delete": bool(auto_delete)}
-        with self._failing_over():
+        with self.transport.failback.failing_over():
             routes.declare(name, type_, {**flags, "arguments": arguments or {}})
 
-    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+    def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
         """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
-        del nowait
         self.transport.declarations.delete_exchange(exchange, if_unused)
 
     def prepare_queue_arguments(
         self, arguments: dict[str, Any] | None, **kwargs: Any
     ) -> dict[str, Any]:
         """Turn Kombu's queue options (expires, max_length, ...) into AMQP's arguments."""
-        prepared: dict[str, Any] = to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
-        return prepared
+        return dict(to_rabbitmq_queue_arguments(arguments or {}, **kwargs))
 
     def queue_declare(
         self,
         queue: str | None = None,
         passive: bool = False,
-        durable: bool = False,
-        exclusive: bool = False,
+        *,
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
-        nowait: bool = False,
         **_: Any,
     ) -> queue_declare_ok_t:
         """Declare a queue; returns its name, waiting messages and consumers.
 
         Raises PreconditionFailed when it exists with other arguments, NotFound
-        when *passive* and it does not exist. *durable* and *exclusive* mean
+        when *passive* and it does not exist. ``durable`` and ``exclusive`` mean
         nothing here: what Redis persists is its own setting.
         """
-        del durable, exclusive, nowait
         name = queue or f"amq.gen-{uuid4()}"
-        with self._failing_over():
+        with self.transport.failback.failing_over():
             return self.transport.declarations.declare_queue(name, auto_delete, arguments, passive)
 
     def queue_bind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
     ) -> None:
         """Bind *queue* to *exchange*; raises NotFound for an unknown exchange."""
-        with self._failing_over():
+        with self.transport.failback.failing_over():
             self.transport.declarations.bind(queue, exchange or "amq.direct", routing_key or "")
 
     def queue_unbind(
@@ -285,16 +242,7 @@ class Channel(virtual.Channel):
             transport.failback.step_failed(exc, helps_itself=elsewhere)
             raise
 
-    @contextmanager
-    def _failing_over(self) -> Iterator[None]:
-        """Have what fails for want of a node tried at another broker, as a publish is."""
-        try:
-            yield
-        except BrokerUnavailable as exc:
-            self.transport.failback.step_failed(exc)
-            raise
-
-    def create_publish_batch(self, max_size: int) -> PublishBuffer:
+    def create_publish_batch(self, max_size: int) -> Any:  # it knows this class
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
         return transports.PublishBuffer(self, max_size)
 
@@ -307,16 +255,10 @@ class Channel(virtual.Channel):
     ) -> str:
         """Begin to deliver messages of *queue* to *callback*; raises NotFound for no queue."""
         refuse_partition(queue)
-        transport = self.transport
-        subscription = transports.Subscription(
-            self.qos_,
-            partial(self.receiver.deliver, bool(no_ack), callback),
-            queue,
-            consumer_tag,
-            bool(no_ack),
-            transport.link.session,
-        )
-        transport.consumers.add(subscription)
+        deliver = partial(self.receiver.deliver, bool(no_ack), callback)
+        consumer = queue, consumer_tag, bool(no_ack), self.transport.link.session
+        subscription = transports.Subscription(self.qos_, deliver, *consumer)
+        self.transport.consumers.add(subscription)
         self.subscriptions[consumer_tag] = subscription
         if no_ack:
             self.no_ack_consumers.add(consumer_tag)
@@ -346,8 +288,6 @@ class Channel(virtual.Channel):
     def flow(self, active: bool = True) -> None:
         """Pause and resume are not part of this transport."""
         raise NotImplementedError("flow control is not supported; use basic_qos")
-
-    # -- finishing
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Acknowledge; written to the socket at once, confirmed later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -86,17 +86,19 @@ class Consumers:
 
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
-        if self._stays(subscription.queue):
-            registration = self._link.session.registration
-            try:
-                layout = self._layout(subscription.queue)
-            except BrokerUnavailable:
-                if not goes_on(self._link.store):
-                    raise
-                return  # a survey tells
-            if layout is not None:
-                registration.note_layout(subscription.queue, layout)
-            self._follow(subscription)
+        store, queue = self._link.store, subscription.queue
+        # One that goes by itself is not divided, nor is a partition.
+        if not store.has_partitions or number_of(queue) or not self._declarations.may_stay(queue):
+            return
+        try:
+            layout = self._layout(queue)
+        except BrokerUnavailable:
+            if not goes_on(store):
+                raise
+            return  # a survey tells
+        if layout is not None:
+            self._link.session.registration.note_layout(queue, layout)
+        self._follow(subscription)
 
     def _add(self, subscription: Subscription) -> None:
         here()  # a child has a link of its own
@@ -136,14 +138,6 @@ class Consumers:
                 raise
             return store.layout(queue)  # the node of another partition is away
 
-    def _stays(self, queue: str) -> bool:
-        """Whether *queue* may be divided: not one that goes by itself, as far as is known."""
-        return (
-            self._link.store.has_partitions
-            and not number_of(queue)
-            and self._declarations.may_stay(queue)
-        )
-
     def follow_layouts(self) -> None:
         """Consume from partitions that have come, and no more from those that have gone.
 
@@ -172,12 +166,18 @@ class Consumers:
         for name in names:
             if name in subscription.partitions or self._postponed.is_early(name):
                 continue
-            item = subscription.for_partition(name)
+            item, store = replace(subscription, queue=name), self._link.store
             try:
-                there = self._begin_on(item, looks_first=name in self._postponed)
+                with store.patience(NODE_PATIENCE_S):
+                    # One command, where to begin takes many.
+                    there = name not in self._postponed or store.layout(name) is not None
+                    if there:
+                        self._add(item)
+            except NotFound:
+                there = False
             except BrokerUnavailable:
                 item.ended()
-                if not goes_on(self._link.store):
+                if not goes_on(store):
                     raise
                 self._postponed.put_off(name, MOST_AWAY_S)
                 continue
@@ -187,19 +187,6 @@ class Consumers:
             else:
                 item.ended()
                 self._postponed.put_off(name, _MOST_MISSING_S)
-
-    def _begin_on(self, item: Subscription, *, looks_first: bool) -> bool:
-        """Consume from a partition, too; False where it is still to come, or was to go."""
-        store = self._link.store
-        with store.patience(NODE_PATIENCE_S):
-            # One command, where to begin takes many.
-            if looks_first and store.layout(item.queue) is None:
-                return False
-            try:
-                self._add(item)
-            except NotFound:
-                return False
-        return True
 
     def _attach(self, queue: str, count: int) -> bool:
         """Note a consumer of *queue*; False where it is not there.

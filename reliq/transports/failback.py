@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -73,29 +74,25 @@ def _opens(connection: Any) -> float:
 BROKERS.ask_with(probe)
 
 
+@dataclass(eq=False)
 class Failback:
     """See the module's description. Of the thread that uses the transport.
 
     The fail-back's thread reads, and calls :meth:`primary_answers`.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        options: Options,
-        client: Any,
-        schedule: Schedule,
-        move_to: Callable[[Link], None],
-        has_unacked: Callable[[], bool],
-    ) -> None:
-        self._link = link
-        self._options = options
-        self._client = client
-        self._schedule = schedule
-        self._move_to = move_to
-        self._has_unacked = has_unacked
-        self.urls, self.url = urls_of(client)
-        self.arguments = arguments_of(client)
+    _link: Link
+    _options: Options
+    client: Any
+    """The Kombu connection; None once it has dropped its transport."""
+    _schedule: Schedule
+    _move_to: Callable[[Link], None]
+    _has_unacked: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        """Be connected to none of the brokers."""
+        self.urls, self.url = urls_of(self.client)
+        self.arguments = arguments_of(self.client)
         """What a Connection to another broker of the list is made with."""
         self.home = ""
         """The broker to go on at; one of :attr:`homes`."""
@@ -105,13 +102,11 @@ class Failback:
         """Whether an event loop drives the transport."""
         self.spool = next(filter(is_spool, self.urls), "")
         """The last of the list where that is no broker."""
+        self.probe_interval = self._options.probe_interval
+        """Seconds between two questions to the first broker."""
+        self._fresh_s = self.probe_interval * 2 if self._options.failback else 0.0
         if self.urls:
             BROKERS.learn(self.urls, self.arguments)
-
-    @property
-    def probe_interval(self) -> float:
-        """Seconds between two questions to the first broker."""
-        return self._options.probe_interval
 
     @property
     def lease_ms(self) -> int:
@@ -135,10 +130,6 @@ class Failback:
     def stays(self) -> bool:
         """Whether no other broker is used while this one answers."""
         return not self.urls or (self._options.failback and self.url == self.urls[0])
-
-    @property
-    def _fresh_s(self) -> float:
-        return self._options.probe_interval * 2 if self._options.failback else 0.0
 
     # -- connecting
 
@@ -196,10 +187,6 @@ class Failback:
         if self.urls:
             failover.FAILBACK.leave(self)
 
-    def dropped(self) -> None:
-        """Note that Kombu has dropped the connection."""
-        self._client = None
-
     def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
         """Note that a step has failed, perhaps for want of one of several nodes.
 
@@ -222,10 +209,19 @@ class Failback:
         else:  # a worker that starts, perhaps, and declares its queues
             BROKERS.lost_a_node(self.url)
 
+    @contextmanager
+    def failing_over(self) -> Iterator[None]:
+        """Have what fails for want of a node tried at another broker, as a publish is."""
+        try:
+            yield
+        except BrokerUnavailable as exc:
+            self.step_failed(exc)
+            raise
+
     @property
     def _publishes(self) -> bool:
         """Whether it is used for publishing with a retry policy, by all that Kombu says."""
-        client = self._client  # None once Kombu has dropped it
+        client = self.client
         return client is not None and "max_retries" in (client.transport_options or ())
 
     # -- back to the primary
@@ -253,20 +249,16 @@ class Failback:
             logger.info("%s: staying where we are", exc)
             primary.release()
             return
-        self._adopt(primary, other)
-
-    def _adopt(self, primary: Connection, other: Any) -> None:
-        link = other.link
         try:
             self._link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        self._move_to(link)
-        link.session.leave(other)
+        self._move_to(other.link)
+        other.link.session.leave(other)
         # Kombu declares again what it is about to publish to, and says where it is.
-        self._client.declared_entities.clear()
+        self.client.declared_entities.clear()
         for name in PARTS:
-            setattr(self._client, name, getattr(primary, name))
+            setattr(self.client, name, getattr(primary, name))
         failover.FAILBACK.came_back(self.url)
         self.url = self.home
         self.leave()

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..routing.outgoing import Outgoing
+    from ..routing.routes import Routes
     from ..store.jobs import State
     from ..store.protocol import Store
-    from .eventloop import EventLoop
-    from .link import Link
+    from .base import Transport
     from .message import Message
     from .qos import QoS
 
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 class JobEnds:
     """Tells batches how the jobs of one channel's messages have ended."""
 
-    _over: Any  # the transport, by which a Celery worker is known
-    _link: Link
+    _over: Transport
     _qos: QoS
-    _loop: EventLoop
 
     def ack(self, message: Message) -> None:
         """Have the batch told how the job has ended, and the message acknowledged after that.
@@ -79,7 +77,7 @@ class JobEnds:
         _, job, retries = found
         # As its child says it, so that whoever comes second says nothing new.
         where = retries, int(message.token), message.delivery_tag, queue_of(message.queue)
-        return Change("begin", job, "", *where, self._link.session.id)
+        return Change("begin", job, "", *where, self._over.link.session.id)
 
     def _change(self, message: Message) -> Change | None:
         found = job_of(message.headers)
@@ -97,27 +95,33 @@ class JobEnds:
 
     def _report(self, message: Message, change: Change, then: Any = None) -> None:
         # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
-        store = None if self._qos.closed else self._link.store
-        self._link.session.reports.report(store, message.headers[BATCH], change, then)
+        link = self._over.link
+        store = None if self._qos.closed else link.store
+        link.session.reports.report(store, message.headers[BATCH], change, then)
 
     def _acknowledge(self, message: Message) -> None:
         tags = (message.delivery_tag,)
         if self._qos.closed:
-            self._link.session.outbox.ack_later(message.queue, tags)
+            self._over.link.session.outbox.ack_later(message.queue, tags)
         else:
-            self._loop.ack(message.queue, tags)
+            self._over.loop.ack(message.queue, tags)
 
 
 JobEntry: TypeAlias = "tuple[str, Change]"
 """A batch, and the change that enters a job into it."""
 
 
-def entry_of(item: Outgoing, queue: str) -> JobEntry | None:
-    """Return the batch of *item* and what enters it there; None where it is no job."""
+def entry_of(item: Outgoing, routes: Routes | None = None) -> JobEntry | None:
+    """Return the batch of *item* and what enters it there; None where it is no job.
+
+    With *routes* its queue is looked up; to be withdrawn it needs none.
+    """
     found = job_of(item.headers)
     if found is None or item.tag is None:
         return None
     batch, job, retries = found
+    queues = item.route(routes)[0] if routes is not None else ()
+    queue = queues[0] if queues else item.routing_key
     state: State = "delayed" if item.delay_ms > 0 else "waiting"
     return batch, Change("enter", job, state, retries, 0, str(item.tag), queue)
 

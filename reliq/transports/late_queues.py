@@ -7,8 +7,9 @@ each is tried again.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, NotFound
 from ..store.nodes import goes_on
@@ -29,25 +30,17 @@ _AGAIN_S = 1.0
 NODE_PATIENCE_S, MOST_AWAY_S = 0.2, 4.0
 
 
-class _Again(NamedTuple):
-    """When a queue is tried again, and how long that was put off."""
-
-    at: float
-    after_s: float
-
-
 class Postponed:
     """By name, each time after twice as long. Of the application's thread."""
 
     def __init__(self) -> None:
-        self._again: dict[str, _Again] = {}
+        # By queue: when it is tried again, and how long that was put off.
+        self._again: dict[str, tuple[float, float]] = {}
 
     @property
     def due(self) -> bool:
         """Whether it is time to try one of them."""
-        if not self._again:
-            return False
-        return monotonic() >= min(again.at for again in self._again.values())
+        return bool(self._again) and monotonic() >= min(self._again.values())[0]
 
     def __contains__(self, queue: str) -> bool:
         """Whether *queue* was tried, in vain."""
@@ -55,14 +48,12 @@ class Postponed:
 
     def is_early(self, queue: str) -> bool:
         """Whether it is too early to try *queue* again."""
-        again = self._again.get(queue)
-        return again is not None and monotonic() < again.at
+        return queue in self._again and monotonic() < self._again[queue][0]
 
     def put_off(self, queue: str, most_s: float) -> None:
         """Try *queue* later: after twice as long as the last time, at most *most_s* seconds."""
-        before = self._again.get(queue)
-        after_s = _AGAIN_S if before is None else min(2 * before.after_s, most_s)
-        self._again[queue] = _Again(monotonic() + after_s, after_s)
+        after_s = min(2 * self._again[queue][1], most_s) if queue in self._again else _AGAIN_S
+        self._again[queue] = monotonic() + after_s, after_s
 
     def done(self, queue: str) -> None:
         """Note that *queue* is consumed from."""
@@ -74,24 +65,18 @@ class Postponed:
 
     def tried(self, then: float) -> None:
         """Note that all that was due *then* was tried: what was and still is, nobody wants."""
-        self._again = {name: again for name, again in self._again.items() if again.at > then}
+        self._again = {name: again for name, again in self._again.items() if again[0] > then}
 
 
+@dataclass(eq=False)
 class LateQueues:
     """Subscriptions that are still to begin. Of the application's thread."""
 
-    def __init__(
-        self,
-        link: Link,
-        declarations: Declarations,
-        postponed: Postponed,
-        begin: Callable[[Subscription], None],
-    ) -> None:
-        self._link = link
-        self._declarations = declarations
-        self._postponed = postponed
-        self._begin = begin
-        self._items: list[Subscription] = []
+    _link: Link
+    _declarations: Declarations
+    _postponed: Postponed
+    _begin: Callable[[Subscription], None]
+    _items: list[Subscription] = field(default_factory=list, init=False)
 
     def add(self, item: Subscription, reason: str) -> None:
         """Begin with *item* later; *reason*: why."""

@@ -15,6 +15,7 @@ from ..errors import ConfigurationError
 from ..options import parse
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
+from .channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 class Transport(BaseTransport):
     """Redis over TCP."""
 
+    Channel = Channel
     default_port = 6379
     scheme = "reliq"
 

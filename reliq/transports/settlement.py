@@ -27,13 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..store.protocol import Store
-    from .declarations import Declarations
-    from .eventloop import EventLoop
-    from .link import Link
+    from .base import Transport
     from .message import Message
-    from .pull import PullLoop
     from .qos import QoS
-    from .reserver import Reserver
 
 logger = logging.getLogger("reliq")
 
@@ -42,17 +38,13 @@ logger = logging.getLogger("reliq")
 class Settlement:
     """Tells the broker, the log and the signals."""
 
-    _over: Any  # the transport, by which a Celery worker is known
-    _link: Link
+    _over: Transport
     _qos: QoS
-    _declarations: Declarations
-    _loop: EventLoop
-    _reserver: Reserver
-    _pull: PullLoop
 
     def __post_init__(self) -> None:
         """Make the part that tells batches."""
-        self.jobs = JobEnds(self._over, self._link, self._qos, self._loop)
+        self._link = self._over.link
+        self.jobs = JobEnds(self._over, self._qos)
 
     @property
     def _store(self) -> Store:
@@ -69,7 +61,7 @@ class Settlement:
                 self.jobs.ack(message)
         rest = [message for message in readable if BATCH not in message.headers]
         for queue, group in groupby(rest, attrgetter("queue")):
-            self._loop.ack(queue, [message.delivery_tag for message in group])
+            self._over.loop.ack(queue, [message.delivery_tag for message in group])
         unreadable = [message for message in messages if message.decode_error is not None]
         if unreadable:
             self.dead_letter(unreadable)
@@ -91,7 +83,7 @@ class Settlement:
                 self.jobs.returned(one)
         else:
             self.dead_letter(messages)
-        self._pull.credit_regained()
+        self._over.pull.credit_regained()
 
     def give_back(self, how: How) -> None:
         """Put every unacked message of the channel back."""
@@ -100,7 +92,7 @@ class Settlement:
         self._qos.delivered.clear()
         for kind, some in self._by_how(how, messages):
             self.release(kind, some)
-        self._pull.credit_regained()
+        self._over.pull.credit_regained()
 
     def let_go(self) -> None:
         """Keep the leases of unacked messages only while somebody else has the messages.
@@ -140,7 +132,7 @@ class Settlement:
                 for other, rest in groups:
                     outbox.release_later(other, how, rest)
                 raise
-            self._reserver.ask_again(queue)
+            self._over.reserver.ask_again(queue)
             _report(released.refused, queue, how)
             log_events.at_the_limit(queue, released.dead)
             if released.dead:
@@ -216,13 +208,13 @@ class Settlement:
 
     def _make_room(self, queue: str) -> None:
         """Have the next message come: one of *queue* became a dead letter."""
-        self._reserver.ask_again(queue)
-        self._loop.note_dead_letter()
-        self._pull.credit_regained()
+        self._over.reserver.ask_again(queue)
+        self._over.loop.note_dead_letter()
+        self._over.pull.credit_regained()
 
     def _route_soon(self, queue: str) -> None:
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""
-        declared = self._declarations.queues.get(queue)
+        declared = self._over.declarations.queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
             self._link.session.duties.route_soon(queue)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +59,6 @@ class Subscription:
         dropped = self.session.registration.subscription_dropped
         self._dropped = weakref.finalize(self, dropped, self.queue, self.no_ack, self.buffer)
         self._dropped.atexit = False
-
-    def for_partition(self, name: str) -> Subscription:
-        """Return the subscription of the partition *name* of its queue for the same consumer."""
-        return replace(self, queue=name)
 
     @property
     def is_divided(self) -> bool:

@@ -19,6 +19,7 @@ import logging
 import os
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -41,29 +42,22 @@ _Deferred: TypeAlias = "deque[Callable[[Store], None]]"
 _Who = TypeVar("_Who")
 
 
+@dataclass(eq=False)
 class DeadConsumers:
     """What one session knows of consumers that may be dead."""
 
-    def __init__(
-        self,
-        name: str,
-        options: Options,
-        *,
-        consumes: Callable[[str], bool],
-        restore: Callable[[Store, str], None],
-        is_of_this_process: Callable[[str], bool],
-    ) -> None:
-        """Begin as the consumer *name*.
+    _name: str
+    _options: Options
+    _consumes: Callable[[str], bool]
+    """Whether it consumes from a queue."""
+    _restore: Callable[[Store, str], None]
+    """Posts a pass over a queue whose leases were ended."""
+    _is_of_this_process: Callable[[str], bool]
+    """Whether a consumer is another session here."""
 
-        *consumes* says whether it consumes from a queue, *restore* posts a pass over one whose
-        leases were ended, *is_of_this_process* says whether a consumer is another session here.
-        """
-        self._name = name
-        self._grace_s = options.orphan_grace
-        self._interval_s = options.restore_interval
-        self._consumes = consumes
-        self._restore = restore
-        self._is_of_this_process = is_of_this_process
+    def __post_init__(self) -> None:
+        """Know of none."""
+        self._grace_s = self._options.orphan_grace
         self._half_way: dict[str, tuple[float, list[str]]] = {}
         # Since when, and the connection that was gone then.
         self._missing: dict[tuple[str, str], tuple[float, str]] = {}
@@ -83,7 +77,7 @@ class DeadConsumers:
         if others:
             # Looked at twice a pass: with the defaults a death is then dealt with in
             # less than ten seconds.
-            half_way = monotonic() + self._interval_s / 2
+            half_way = monotonic() + self._options.restore_interval / 2
             self._half_way[queue] = (half_way, others)
             self._look(queue, others, store)
 
@@ -235,15 +229,13 @@ class DeadConsumers:
             return False  # it was taken for dead a moment ago, and may be back
         if liveness.connected:
             return liveness.lapsed and not store.leases_of_session(queue, name)
-        # A living one is heard of a few times in its ttl, unless the broker was away.
+        # A living one is heard of a few times in its ttl, unless the broker was away; and others
+        # need as much time to connect as we did.
         silence_ms = liveness.ttl_ms / 2 + self._grace_s * 1000
-        if liveness.silent_ms >= silence_ms and self._is_established(store):
+        established = monotonic() - store.connected_at >= self._grace_s
+        if established and liveness.silent_ms >= silence_ms:
             return True
         return self._process_has_ended(name, liveness)
-
-    def _is_established(self, store: Store) -> bool:
-        """Whether others had the time to connect as well since we did."""
-        return monotonic() - store.connected_at >= self._grace_s
 
     # -- the end of one
 

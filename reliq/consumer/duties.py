@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
@@ -48,31 +49,26 @@ _AGAIN_S = 1.0
 _LEAST_PATIENCE_S = 0.01
 
 
+@dataclass(eq=False)
 class BackgroundDuties:
     """The background duties of one session."""
 
-    def __init__(
-        self,
-        name: str,
-        options: Options,
-        leases: Leases,
-        outbox: Outbox,
-        registration: Registration,
-        running: RunningTasks,
-        reports: JobReports,
-        *,
-        owes: Callable[[], bool],
-        send_owed: Callable[[Store, float], None],
-        is_of_this_process: Callable[[str], bool],
-    ) -> None:
-        """Begin as the consumer *name*; *owes* says whether *send_owed* has something to send."""
-        self._name = name
-        self._owes = owes
-        self._send_all_owed = send_owed
-        self._outbox = outbox
-        self._registration = registration
-        self._running = running
-        self._reports = reports
+    _name: str
+    """As which consumer."""
+    _options: Options
+    _leases: Leases
+    _outbox: Outbox
+    _registration: Registration
+    _running: RunningTasks
+    _reports: JobReports
+    _owes: Callable[[], bool]
+    """Whether the next has something to send."""
+    _send_all_owed: Callable[[Store, float], None]
+    _is_of_this_process: Callable[[str], bool]
+
+    def __post_init__(self) -> None:
+        """Make the parts, which do a duty each."""
+        options, leases, registration = self._options, self._leases, self._registration
         self._resend_s = max(leases.period_s, options.socket_timeout)
         self._send_at = 0.0
         self._next_look = 0.0
@@ -86,11 +82,11 @@ class BackgroundDuties:
         self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, self._deferred)
         self.dead_consumers = DeadConsumers(
-            name,
+            self._name,
             options,
-            consumes=registration.subscriptions.__contains__,
-            restore=lambda store, queue: self.passes.restore(store, queue, force=True),
-            is_of_this_process=is_of_this_process,
+            registration.subscriptions.__contains__,
+            lambda store, queue: self.passes.restore(store, queue, force=True),
+            self._is_of_this_process,
         )
         self.passes = RestorePasses(
             options,
@@ -100,11 +96,10 @@ class BackgroundDuties:
             self._deferred,
             self.route_soon,
             self.batches.soon,
-            consumed_gone=lambda: self.heartbeat.soon(),  # noqa: PLW0108 - made below
+            lambda: self.heartbeat.soon(),  # noqa: PLW0108 - made below
         )
-        self.heartbeat = Heartbeat(
-            name, options, leases, registration, running, self.passes, self._deferred
-        )
+        known = self._name, options, leases, registration, self._running
+        self.heartbeat = Heartbeat(*known, self.passes, self._deferred)
 
     def subscribed(self, queue: str) -> None:
         """Look after *queue* soon, and tell the register about it."""
@@ -144,7 +139,10 @@ class BackgroundDuties:
             return
         self._lost_queues.tick(store)
         self.dead_consumers.tick(self._deferred)
-        self._say_that_we_live(store)
+        # Where the node of the register is lost, who looks there sees nobody.
+        with EachNode(store, NODE_PATIENCE_S).turn():
+            if not self.heartbeat.end_stay(store):
+                self.heartbeat.tick(store)
         self._running.tell(store)
         if now >= self._next_look:
             # The others are asked for as often as they are heard of; who has the duty, more.
@@ -171,12 +169,6 @@ class BackgroundDuties:
             if not goes_on(store):
                 raise
             self._send_at = monotonic() + _AGAIN_S  # the node that it is owed to does not answer
-
-    def _say_that_we_live(self, store: Store) -> None:
-        # Where the node of the register is lost, who looks there sees nobody.
-        with EachNode(store, NODE_PATIENCE_S).turn():
-            if not self.heartbeat.end_stay(store):
-                self.heartbeat.tick(store)
 
     def poll(self, store: Store, queue: str) -> None:
         """Look after *queue* for a process that only polls it; waits, once an interval.
@@ -222,14 +214,11 @@ class BackgroundDuties:
             except BrokerUnavailable:
                 if not goes_on(store):
                     raise
-                self._postpone(duty)  # its node does not answer
+                # Its node does not answer: it is tried again, once however often it is asked for.
+                self._patience_s = _LEAST_PATIENCE_S
+                if not any(_alike(duty, other) for _, other in self._postponed):
+                    self._postponed.append((monotonic() + _AGAIN_S, duty))
         return bool(self._deferred)
-
-    def _postpone(self, duty: Callable[[Store], None]) -> None:
-        """Have *duty* tried again, once however often it is asked for meanwhile."""
-        self._patience_s = _LEAST_PATIENCE_S
-        if not any(_alike(duty, other) for _, other in self._postponed):
-            self._postponed.append((monotonic() + _AGAIN_S, duty))
 
     # -- the dead, wherever they consumed
 

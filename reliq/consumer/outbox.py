@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
+from ..printable import word
 from ..signals import emit_at_the_limit
 from ..store.limits import BATCH, chunks
-from ..store.values import Delivery, How, Lease, Released
-from . import log_events
+from ..store.values import Delivery, How, Lease, Released, Returned
 from .each_node import EachNode
 
 if TYPE_CHECKING:
@@ -37,19 +38,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
+def log_at_the_limit(queue: str, died: Sequence[Returned]) -> None:
+    """Tell of messages that were dead-lettered because their deliveries failed."""
+    for item in died:
+        logger.error(
+            "message %s of %r was dead-lettered: it reached its delivery limit with %d failed "
+            "deliveries, the last by consumer %s; look at it with reliq dead show %s %s, and "
+            "replay it when its cause is mended",
+            item.tag,
+            queue,
+            item.failed,
+            item.consumer,
+            word(queue),
+            word(item.tag),
+        )
+
+
+@dataclass(eq=False)
 class Outbox:
     """What one session owes its broker. Thread-safe."""
+
+    _leases: Leases
+    _transports: WeakSet[AttachedTransport]
+    _running: RunningTasks
 
     lock = OwnLock(reentrant=True)
     """Guards what is owed. Taken before that of the leases: what goes from there to here does
     so in one step, and is owed here before it is let go there."""
-
-    def __init__(
-        self, leases: Leases, transports: WeakSet[AttachedTransport], running: RunningTasks
-    ) -> None:
-        self._leases = leases
-        self._transports = transports
-        self._running = running
 
     def begin(self) -> None:
         """Owe nothing, as a child does: what was owed is its parent's."""
@@ -138,7 +153,14 @@ class Outbox:
                 self.unconfirmed[tag] = (queue, now)
             late = self._leases.settle(tags, now)
         for tag in late:
-            log_events.acked_late(queue, tag)
+            logger.warning(
+                "lease lost: message %s of %r was finished after its lease had ended, and may have "
+                "run elsewhere too; this process did not renew it in time: raise "
+                "visibility_timeout where processes are frozen for longer, and keep from a second "
+                "run with reliq.once",
+                tag,
+                queue,
+            )
 
     def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Write acks that are owed to the socket; raises what :meth:`ack` does."""
@@ -265,7 +287,7 @@ class Outbox:
                 with nodes.turn():
                     released = store.release(queue, how, leases)
                     del grouped[queue, how]
-                    log_events.at_the_limit(queue, released.dead)
+                    log_at_the_limit(queue, released.dead)
                     emit_at_the_limit(store.broker, queue, released.dead, "nacked")
         finally:
             with self.lock:
@@ -277,8 +299,7 @@ class Outbox:
 
         Raises ReliqError; what it could not tell the broker of then may be lost.
         """
-        nodes = EachNode(store)
-        self._hand_back(store, nodes)
+        self._hand_back(store, nodes := EachNode(store))
         nodes.end()
 
     def _hand_back(self, store: Store, nodes: EachNode) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerRefused, ReliqError
 from ..signals import emit, identity, lease_lost
 from ..store.limits import chunks
-from . import log_events
 
 if TYPE_CHECKING:
     from collections import deque
@@ -66,10 +65,23 @@ class Renewal:
             if held is None:
                 continue  # acked or returned meanwhile
             if tag in result.gone:
-                log_events.lease_gone(queue, tag)
+                logger.warning(
+                    "lease lost: message %s of %r is not there any more; it was finished "
+                    "elsewhere while this process held it too, its queue was deleted, or the "
+                    "broker has lost its data (reliq doctor looks for that)",
+                    tag,
+                    queue,
+                )
                 self._tell_lost(tag, held, "gone")
                 continue
-            log_events.lease_lost(queue, tag, self._options.visibility_timeout)
+            logger.warning(
+                "lease lost: message %s of %r went back to its queue and may run twice; "
+                "this process did not renew it within visibility_timeout (%g s): raise that where "
+                "processes are frozen for longer, and keep from a second run with reliq.once",
+                tag,
+                queue,
+                self._options.visibility_timeout,
+            )
             self._tell_lost(tag, held, "returned")
 
     def _tell_lost(self, tag: str, held: Held, reason: str) -> None:

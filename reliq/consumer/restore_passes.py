@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -17,8 +18,8 @@ from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from ..failover.brokers import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
-from . import log_events
 from .job_reports import tell_some
+from .outbox import log_at_the_limit
 
 if TYPE_CHECKING:
     from collections import deque
@@ -46,29 +47,23 @@ _SNAPSHOT_SPREAD_S, _SNAPSHOT_AGAIN_S = 5.0, 60.0
 _SETTLED_EVERY = 6
 
 
+@dataclass(eq=False)
 class RestorePasses:
     """The passes that one session makes, and when."""
 
-    def __init__(
-        self,
-        options: Options,
-        leases: Leases,
-        registration: Registration,
-        dead_consumers: DeadConsumers,
-        deferred: deque[Callable[[Store], None]],
-        route_soon: Callable[[str], None],
-        look_at_batch: Callable[[str], None],
-        consumed_gone: Callable[[], None],
-    ) -> None:
-        self._lease_ms = int(options.visibility_timeout * 1000)
-        self._interval_s = options.restore_interval
-        self._leases = leases
-        self._registration = registration
-        self._dead_consumers = dead_consumers
-        self._deferred = deferred
-        self._route_soon = route_soon
-        self._look_at_batch = look_at_batch
-        self._consumed_gone = consumed_gone
+    _options: Options
+    _leases: Leases
+    _registration: Registration
+    _dead_consumers: DeadConsumers
+    _deferred: deque[Callable[[Store], None]]
+    _route_soon: Callable[[str], None]
+    _look_at_batch: Callable[[str], None]
+    _consumed_gone: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        """Have made none yet."""
+        self._lease_ms = int(self._options.visibility_timeout * 1000)
+        self._interval_s = self._options.restore_interval
         self._next_snapshot = 0.0
         self._next_look: dict[str, float] = {}
         self._busy: set[str] = set()  # where the last look has found something to do
@@ -250,7 +245,7 @@ class RestorePasses:
         tally = self._tally.setdefault(queue, {})
         for consumer, number in result.by_consumer.items():
             tally[consumer] = tally.get(consumer, 0) + number
-        log_events.at_the_limit(queue, result.dead)
+        log_at_the_limit(queue, result.dead)
         if (result.restored or result.dead) and _returns_are_told():
             self._deferred.append(partial(_tell_returns, queue, result))
         if result.more:
@@ -259,7 +254,13 @@ class RestorePasses:
         if result.to_route:
             self._route_soon(queue)
         for consumer, number in self._tally.pop(queue, {}).items():
-            log_events.restored(queue, consumer, number)
+            logger.warning(
+                "restored %d messages to %r: the lease of consumer %s ended; it was killed, "
+                "frozen or lost its network: look at its log and at its machine's memory",
+                number,
+                queue,
+                consumer,
+            )
         if not result.granted:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):

@@ -103,27 +103,11 @@ class Session:
             return vars(self)[name]
 
     def _begin_to_work(self) -> None:
-        duties = consumer.BackgroundDuties(
-            self.id,
-            self.options,
-            self.leases,
-            self.outbox,
-            self.registration,
-            self._running,
-            self.reports,
-            owes=lambda: self.owes,
-            send_owed=self.send_owed,
-            is_of_this_process=self._others.is_of_this_process,
-        )
-        self.background = consumer.BackgroundLoop(
-            self.options,
-            duties,
-            self.leases,
-            self.outbox,
-            self.transports,
-            open_store=self.open_store,
-            ticked=self.maybe_end,
-        )
+        held, known = (self.leases, self.outbox), (self.registration, self._running, self.reports)
+        owing = (lambda: self.owes), self.send_owed, self._others.is_of_this_process
+        duties = consumer.BackgroundDuties(self.id, self.options, *held, *known, *owing)
+        over = self.transports, self.open_store, self.maybe_end
+        self.background = consumer.BackgroundLoop(self.options, duties, *held, *over)
         self.duties = duties
 
     @property

@@ -6,12 +6,12 @@ With an event loop nothing in here waits; without one :meth:`Reserver.request` a
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..consumer import log_events
 from ..consumer.isolation import ISOLATION
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ..store.nodes import goes_on
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .credit import Credit
     from .link import Link
     from .subscription import Schedule, Subscription
+
+logger = logging.getLogger("reliq")
 
 # A reserve's reply that lay unread for so much of a lease is not delivered.
 _STALE = 0.7
@@ -229,7 +231,13 @@ class Reserver:
         if not left_alone:
             return False
         if not item.refused:
-            log_events.queue_refused(item.queue, error, self._poll_interval)
+            logger.error(
+                "nothing can be taken from %r: %s; it is asked again every %g s, and what else "
+                "this process consumes goes on",
+                item.queue,
+                error,
+                self._poll_interval,
+            )
         item.put_off(self._poll_interval)
         return True
 

@@ -13,11 +13,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ..consumer import log_events
+from ..consumer.outbox import log_at_the_limit
 from ..errors import BrokerUnavailable
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
+from ..printable import word
 from ..signals import emit, emit_at_the_limit, identity, message_dead
 from ..store.values import Delivery, How, Lease
 from .jobs import JobEnds
@@ -134,7 +135,7 @@ class Settlement:
                 raise
             self._over.reserver.ask_again(queue)
             _report(released.refused, queue, how)
-            log_events.at_the_limit(queue, released.dead)
+            log_at_the_limit(queue, released.dead)
             if released.dead:
                 known = {message.delivery_tag: message.headers for message in messages}
                 emit_at_the_limit(store.broker, queue, released.dead, "nacked", known)
@@ -167,8 +168,16 @@ class Settlement:
         """Give up a message that made a Celery worker's code raise, unless it is *settled*."""
         message.malformed, message.error = True, in_words(error)
         if settled or self._qos.take(message.delivery_tag) is None:
-            _, text = message.verdict
-            log_events.raised(message.queue, message.delivery_tag, text, no_ack)
+            logger.error(
+                "message %s of %r made the code that received it raise %s; it is no dead letter, "
+                "as %s",
+                message.delivery_tag,
+                message.queue,
+                message.verdict[1],
+                "its consumer needs no ack"
+                if no_ack
+                else "it had been acknowledged or rejected before",
+            )
             return
         self.dead_letter([message])
 
@@ -192,7 +201,18 @@ class Settlement:
     def _tell_dead(
         self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
     ) -> None:
-        log_events.dead_lettered(queue, tag, reason, error)
+        if reason in {"undecodable", "malformed"}:
+            logger.error(
+                "message %s of %r is %s and was dead-lettered: %s; look at it with "
+                "reliq dead show %s %s",
+                *(tag, queue, reason, error, word(queue), word(tag)),
+            )
+        else:  # the application has said so: it knows
+            logger.info(
+                "message %s of %r was %s and dead-lettered; reliq dead replay %s --tag %s brings "
+                "it back",
+                *(tag, queue, reason, word(queue), word(tag)),
+            )
         store = self._link.store
         emit(
             message_dead,

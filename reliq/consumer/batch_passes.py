@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable
 from ..failover.brokers import JITTER
 from ..store.jobs import OPEN, PARENT, BatchRecord, Change
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
 from .lost_jobs import MISSING_MS, Sweep, nobody

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, again
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ from ..message.envelope import EnvelopeError, decode
 from ..message.queue_names import queue_of
 from ..store.jobs import Change
 from ..store.limits import BATCH
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,18 +117,14 @@ class JobReports:
             done = partial(self._done, number)
             store.batches.post_change(report.batch, (report.change,), done)
         except BrokerUnavailable as exc:
-            self._unsent_again(number)
+            self._done(number, exc)
             logger.warning("%s; the end of a job is reported over the next connection", exc)
 
-    def _unsent_again(self, number: int) -> None:
-        with self.lock:
-            self._unsent.add(number)
-
     def _done(self, number: int, result: Changed | ReliqError | None) -> None:
-        if isinstance(result, BrokerUnavailable):
-            self._unsent_again(number)
-            return
         with self.lock:
+            if isinstance(result, BrokerUnavailable):
+                self._unsent.add(number)
+                return
             report = self._owed.pop(number, None)
         if report is None:
             return

@@ -91,16 +91,14 @@ class Leases:
 
     def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
         """Note leases that were granted after they were asked for, who knows how soon."""
-        now, lease_s = monotonic(), lease_ms / 1000
+        lease_s = lease_ms / 1000
+        times = monotonic(), asked_at, lease_s, asked_at + lease_s
         self._heed(lease_s)
         with self.lock:
             for delivery in deliveries:
                 if delivery.tag in self._held:  # nobody has told us yet that it was lost
                     self._set_adrift(delivery.tag)
-                held = Held(
-                    delivery.queue, delivery.token, now, asked_at, lease_s, asked_at + lease_s
-                )
-                self._held[delivery.tag] = held
+                self._held[delivery.tag] = Held(delivery.queue, delivery.token, *times)
 
     def _heed(self, lease_s: float) -> None:
         if lease_s / 6 < self.period_s:
@@ -133,27 +131,24 @@ class Leases:
     def renewed(self, leases: Iterable[Lease], lease_s: float) -> None:
         """Note how long what was renewed lasts now: an operator may have changed that."""
         self._heed(lease_s)
-        for tag, token in leases:
-            held = self._held.get(tag)
-            if held is not None and held.token == token:
+        for lease in leases:
+            if (held := self.own(*lease)) is not None:
                 held.lease_s = lease_s
                 held.until = max(held.until, held.granted + lease_s)
 
     def not_renewed(self, leases: Iterable[Lease]) -> None:
         """Note that the renewal of *leases* failed: they are due again."""
-        for tag, token in leases:
-            held = self._held.get(tag)
-            if held is not None and held.token == token:
+        for lease in leases:
+            if (held := self.own(*lease)) is not None:
                 held.granted = 0.0
 
     def lost(self, tag: str, token: str) -> Held | None:
         """Note that a lease is not ours any more; None where it was not. Its message may run on."""
         with self.lock:
-            held = self._held.get(tag)
-            if held is None or held.token != token:
-                return None
-            self._set_adrift(tag)
-            self._held.pop(tag, None)
+            held = self.own(tag, token)
+            if held is not None:
+                self._set_adrift(tag)
+                self._held.pop(tag, None)
             return held
 
     def _set_adrift(self, tag: str) -> None:
@@ -201,10 +196,10 @@ class Leases:
                 if held is None or held.token == token:
                     self.settle((tag,))
 
-    def holds(self, lease: Lease) -> bool:
-        """Whether this very lease is held."""
-        held = self._held.get(lease.tag)
-        return held is not None and held.token == lease.token
+    def own(self, tag: str, token: str) -> Held | None:
+        """Return this very lease; None where it is not held."""
+        held = self._held.get(tag)
+        return held if held is not None and held.token == token else None
 
     # -- messages that were delivered
 
@@ -247,8 +242,7 @@ class Leases:
             if adrift is not None and adrift() is None:
                 self.adrift.pop(tag, None)
                 self._overstayed.discard(tag)
-            held = self._held.get(tag)
-            if held is not None and held.token == token:
+            if (held := self.own(tag, token)) is not None:
                 yield held.queue, held.how, Lease(tag, token)
 
     def all(self) -> Iterator[tuple[str, How, Lease]]:
@@ -258,8 +252,7 @@ class Leases:
 
     def delivery_failed(self, tag: str, token: str) -> None:
         """Note that the application raised when it was given a message."""
-        held = self._held.get(tag)
-        if held is not None and held.token == token:
+        if (held := self.own(tag, token)) is not None:
             held.failed = True
 
     def failed(self, tag: str) -> bool:

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import BrokerUnavailable
-from ..message.queue_names import partition_names
+from ..routing.partitions import names_of
 from ..store.jobs import NESTED, NEVER_STORED, OPEN, Change
 from ..transfer.batch_callbacks import tell_parent
 from .job_reports import in_words, tell_some
@@ -88,17 +88,14 @@ class Sweep:
             self._look_into_a_queue(store)
         if self._children or self._by_queue or self._after is not None:
             return True
-        self._remember()
-        # Those that are there were stored: when they are nowhere later, they are lost.
-        if not self._unread:
-            store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
-        return False
-
-    def _remember(self) -> None:
         if self._unheard:
             while len(self._unheard_before) >= _MOST_REMEMBERED:
                 self._unheard_before.pop(next(iter(self._unheard_before)), None)
             self._unheard_before[self._batch] = self._unheard
+        # Those that are there were stored: when they are nowhere later, they are lost.
+        if not self._unread:
+            store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
+        return False
 
     def _read(self, store: Store, after: str) -> None:
         found, after = store.batches.some_jobs(self._batch, after, _AT_ONCE)
@@ -116,7 +113,7 @@ class Sweep:
         queue = next(iter(self._by_queue))
         try:
             if queue not in self._names:
-                self._names[queue] = _names_of(store, queue)
+                self._names[queue] = names_of(store, queue) if queue else ()
                 self._to_tell = [(name, 0) for name in self._names[queue]]
             while self._to_tell:
                 name, after = self._to_tell.pop()
@@ -133,8 +130,14 @@ class Sweep:
 
     def _look_for(self, store: Store, queue: str, jobs: Sequence[Job]) -> None:
         tags = [tag for job in jobs for tag in (job.tag, job.before) if tag]
-        there = _whereabouts(store, self._names[queue], tags)
-        missing = [job for job in jobs if not _has_message(job, there)]
+        there: dict[str, Whereabouts] = {}
+        for name in self._names[queue]:
+            some = store.reads.whereabouts(name, tags)
+            there.update({tag: place for tag, place in some.items() if place})
+        # A message will end a job: its own, or that of the try before, which goes on.
+        missing = [
+            job for job in jobs if not there.get(job.tag) and there.get(job.before) != "there"
+        ]
         gone = self._without_worker(store, missing)
         self._unheard |= gone
         given_up = gone & self._before
@@ -187,28 +190,6 @@ class Sweep:
         }
 
 
-def _names_of(store: Store, queue: str) -> Sequence[str]:
-    """Return the names that *queue* has messages under."""
-    if not queue:
-        return ()
-    layout = store.layout(queue)
-    return partition_names(queue, layout.end if layout is not None else 1)
-
-
-def _has_message(job: Job, there: dict[str, Whereabouts]) -> bool:
-    """Whether a message will end *job*: its own, or that of the try before, which goes on."""
-    return bool(there.get(job.tag)) or there.get(job.before) == "there"
-
-
-def _whereabouts(store: Store, queues: Sequence[str], tags: list[str]) -> dict[str, Whereabouts]:
-    """Return where the messages of *tags* are that are in one of *queues*."""
-    found: dict[str, Whereabouts] = {}
-    for queue in queues:
-        some = store.reads.whereabouts(queue, tags)
-        found.update({tag: place for tag, place in some.items() if place})
-    return found
-
-
 def _change(job: Job, abandoned: set[tuple[str, int]]) -> Change | None:
     """Return what ends *job*, whose message is nowhere; None where it is not known to be lost."""
     if job.state != "working" or not job.worker:
@@ -228,17 +209,9 @@ def _dead(store: Store, queues: Sequence[str], jobs: Sequence[Job]) -> list[Chan
         return []
     # By two clocks: that of the batch's node, and that of the queue's.
     since_ms = min(job.since_ms for job in jobs) - MISSING_MS
-    letters = {
-        letter.tag: letter
+    words = {
+        letter.tag: in_words(letter.reason, letter.error)
         for queue in queues
         for letter in store.reads.dead_letters(queue, _MOST_DEAD, since_ms)
     }
-    return [
-        _given_up(
-            job,
-            in_words(letters[job.tag].reason, letters[job.tag].error)
-            if job.tag in letters
-            else "dead letter",
-        )
-        for job in jobs
-    ]
+    return [_given_up(job, words.get(job.tag, "dead letter")) for job in jobs]

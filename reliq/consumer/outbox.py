@@ -341,7 +341,7 @@ class Outbox:
             unseen = [
                 lease
                 for lease in leases
-                if lease.tag not in self.unconfirmed and not self._leases.holds(lease)
+                if lease.tag not in self.unconfirmed and self._leases.own(*lease) is None
             ]
         if unseen:
             store.release(queue, "undelivered", unseen)

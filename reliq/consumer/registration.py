@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..forks import OwnLock
 from ..message.queue_names import partition_names
@@ -28,41 +28,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 
-class Declares(Protocol):
-    """The declarations of a transport."""
-
-    def declare_again(self, queue: str, store: Store) -> bool:
-        """Declare and bind over *store* a queue that it has declared; False: not its own."""
-
-    def may_stay(self, queue: str) -> bool:
-        """Whether a queue stays until it is deleted, or it knows nothing of it."""
-
-
-class Reserves(Protocol):
-    """The reserves of a transport."""
-
-    @property
-    def asking(self) -> bool:
-        """Whether a consumer's reserve is under way that may bring leases."""
-
-    def reserving(self, consumer: str) -> bool:
-        """Whether a reserve is under way as this consumer: what it took is not known yet."""
-
-
 class AttachedTransport(Protocol):
     """A transport that uses a session."""
 
-    @property
-    def declarations(self) -> Declares:
-        """Its declarations."""
+    declarations: Any
+    """Its declarations: whether a queue ``may_stay``, and to ``declare_again`` one of its own."""
+    reserver: Any
+    """Its reserves: whether it is ``asking``, and ``reserving`` as a consumer."""
 
     @property
     def consumes(self) -> bool:
         """Whether it has ever begun to consume: before, it has no reserves."""
-
-    @property
-    def reserver(self) -> Reserves:
-        """Its reserves."""
 
     def forget_parent(self) -> None:
         """Drop what belongs to the process that this one was forked from."""
@@ -113,9 +89,9 @@ class Registration:
     @property
     def is_for_work(self) -> bool:
         """Whether it consumes from a queue that stays: not only replies, events or broadcasts."""
-        declared = [transport.declarations for transport in list(self._transports)]
+        over = list(self._transports)
         queues = list(self.subscriptions)
-        return any(all(one.may_stay(queue) for one in declared) for queue in queues)
+        return any(all(one.declarations.may_stay(queue) for one in over) for queue in queues)
 
     # -- subscriptions
 
@@ -251,8 +227,8 @@ class Registration:
         for queue, kinds in list(self.subscriptions.items()):
             if store.attach(queue, self._name, len(kinds)):
                 continue
-            declared = [transport.declarations for transport in list(self._transports)]
-            if any(one.declare_again(queue, store) for one in declared):
+            over = list(self._transports)
+            if any(one.declarations.declare_again(queue, store) for one in over):
                 logger.warning(
                     "queue %r was gone when its consumer came back, and is declared again", queue
                 )

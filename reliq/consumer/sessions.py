@@ -26,7 +26,7 @@ from ..errors import BrokerUnavailable, ReliqError, again
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from .each_node import NODE_PATIENCE_S, EachNode
 from .heartbeat import RunningTasks
 from .job_reports import JobReports
@@ -67,7 +67,7 @@ class Session:
         # Parts that are used by their locks stay the same in a child, and begin anew there.
         self.leases = Leases(options)
         self._running = RunningTasks()
-        self.reports = JobReports(self._look_after_batch)
+        self.reports = JobReports(lambda batch: self.duties.batches.soon(batch))  # noqa: PLW0108 - made later
         self.outbox = Outbox(self.leases, self.transports, self._running)
         self.registration = Registration(self.transports, options.orphan_grace)
         self.lease_ms = int(options.visibility_timeout * 1000)
@@ -227,9 +227,6 @@ class Session:
         if away is not None:
             raise again(away)
 
-    def _look_after_batch(self, batch: str) -> None:
-        self.duties.batches.soon(batch)
-
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Note that a channel of this process consumes from *queue*; return how many do."""
         number = self.registration.subscribe(queue, no_ack)
@@ -249,7 +246,8 @@ class Session:
         with self._others.lock:
             if self.transports or not self.idle or self.registration.expected_back:
                 return
-            self._others.remove(self)
+            if self._others.by_key.get(self.key) is self:
+                del self._others.by_key[self.key]
         self._stop()
         if self._spare is not None:
             self._spare.close()
@@ -277,11 +275,14 @@ class Session:
         store = self.open_store()
         try:
             store.connect()
-            self._finish_reports(store)
+            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
+            if not self.reports.is_empty:  # so that what is done is acked, and not given back
+                self.reports.resend(0.0)
+                self.reports.flush(store)
+                store.wait_for_replies(patience_s)
             left = self.outbox.return_all()
             self.outbox.resend_all()
             self.registration.leave_all()
-            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
             self.send_owed(store, patience_s)
             store.wait_for_replies(patience_s)
             with store.patience(patience_s):
@@ -293,13 +294,6 @@ class Session:
                 logger.info("at exit the broker could not be told all: %s", exc)
         finally:
             store.close()
-
-    def _finish_reports(self, store: Store) -> None:
-        """Tell batches what they are owed, so that what is done is acked and not given back."""
-        if not self.reports.is_empty:
-            self.reports.resend(0.0)
-            self.reports.flush(store)
-            store.wait_for_replies(_NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf)
 
 
 class Sessions:
@@ -317,25 +311,15 @@ class Sessions:
         self, key: Hashable, options: Options, factory: StoreFactory, transport: AttachedTransport
     ) -> Session:
         """Return the session for *key*, which *transport* uses until it leaves."""
-        self._end_deserted(key)
-        with self.lock:
-            session = self.by_key.get(key)
-            if session is None:
-                session = Session(key, options, factory, self._paces.of(key), self)
-                self.by_key[key] = session
-            session.transports.add(transport)
-            return session
-
-    def _end_deserted(self, key: Hashable) -> None:
-        """End other sessions whose transports vanished without leaving, or do not come back."""
+        # Others, whose transports vanished without leaving, or do not come back, end.
         for session in list(self.by_key.values()):
             if session.key != key and session.deserted:
                 session.maybe_end()
-
-    def remove(self, session: Session) -> None:
-        """Note that it has ended, unless another one is in its place."""
-        if self.by_key.get(session.key) is session:
-            del self.by_key[session.key]
+        with self.lock:
+            if key not in self.by_key:
+                self.by_key[key] = Session(key, options, factory, self._paces.of(key), self)
+            self.by_key[key].transports.add(transport)
+            return self.by_key[key]
 
     def nothing_in_hand(self) -> bool:
         """Whether no message of any broker may run here, and no reserve is under way."""

@@ -21,7 +21,7 @@ from ..forks import OwnLock, Part, register, under_way
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.values import ignore_result
 from ..transfer.numbered import move_queue
 from .brokers import BROKERS, JITTER, without_password

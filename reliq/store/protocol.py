@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     Store: TypeAlias = RedisStore
 
 
+def goes_on(store: Store) -> bool:
+    """Whether the broker is several nodes and not all are lost: what failed was one of them."""
+    return store.has_nodes and store.alive
+
+
 def status_of(store: Store, queue: str) -> QueueStatus:
     """Return the status of *queue*; raises NotFound."""
     status = store.reads.status(queue)

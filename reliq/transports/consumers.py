@@ -16,7 +16,7 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from .late_queues import MOST_AWAY_S, NODE_PATIENCE_S, LateQueues, Postponed
 
 if TYPE_CHECKING:

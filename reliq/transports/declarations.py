@@ -21,7 +21,7 @@ from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 from ..routing.spread import SPREAD
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

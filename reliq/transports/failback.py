@@ -23,7 +23,7 @@ from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqE
 from ..failover.brokers import BROKERS, admit, without_password
 from ..signals import broker_switched, emit
 from ..spool import is_spool
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from .broker_urls import PARTS, arguments_of, urls_of
 
 if TYPE_CHECKING:

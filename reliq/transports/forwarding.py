@@ -20,7 +20,7 @@ from ..routing.outgoing import Outgoing, by_default
 from ..routing.partitions import declare
 from ..routing.publish_ids import Number, publish_tag
 from ..routing.sending import send
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, NotFound
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
 from ..store.limits import MOST_REMEMBERED
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.values import DUPLICATE, FULL, STALE
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..consumer.isolation import ISOLATION
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.values import ALONE, Promoted, Reservation
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import ReliqError
 from ..failover.brokers import JITTER
 from ..forks import OwnLock, under_way
-from .each_node import NODE_PATIENCE_S
+from ..store.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import BrokerRefused, ReliqError
 from ..routing.routes import Routes
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _Deferred: TypeAlias = "deque[Callable[[Store], None]]"
-_Who = TypeVar("_Who")
 
 
 @dataclass(eq=False)
@@ -66,17 +65,13 @@ class DeadConsumers:
 
     def first_look(self, queue: str, store: Store) -> None:
         """Look, on beginning to consume, who else does: a dead one may have left messages."""
-        self._look_now_and_half_way(queue, store.consumers_of(queue), store)
+        self.look_twice(queue, store.consumers_of(queue), store)
 
-    def poison_candidate(self, queue: str, consumers: Sequence[str], deferred: _Deferred) -> None:
-        """Look at the other *consumers* of *queue*, who hold messages, as soon as possible."""
-        deferred.append(partial(self._look_now_and_half_way, queue, consumers))
-
-    def _look_now_and_half_way(self, queue: str, consumers: Sequence[str], store: Store) -> None:
+    def look_twice(self, queue: str, consumers: Sequence[str], store: Store) -> None:
+        """Look at the other *consumers* of *queue* now, and half way to the next pass."""
         others = sorted({name for name in consumers if name != self._name})
         if others:
-            # Looked at twice a pass: with the defaults a death is then dealt with in
-            # less than ten seconds.
+            # So with the defaults a death is dealt with in less than ten seconds.
             half_way = monotonic() + self._options.restore_interval / 2
             self._half_way[queue] = (half_way, others)
             self._look(queue, others, store)
@@ -138,9 +133,8 @@ class DeadConsumers:
         before = gone.copy()
         gone.clear()
         for name, liveness in self._without_connection(names, store):
-            if self._process_has_ended(name, liveness) or (
-                liveness.lapsed and before.get(name) == liveness.client_id
-            ):
+            stayed = liveness.lapsed and before.get(name) == liveness.client_id
+            if stayed or (not self._is_of_this_process(name) and _process_has_ended(liveness)):
                 self._end_dead(name, liveness, store)
             else:
                 gone[name] = liveness.client_id
@@ -167,11 +161,8 @@ class DeadConsumers:
         seen_ms = (monotonic() - store.connected_at) * 1000
         return liveness.lapsed and seen_ms >= liveness.ttl_ms
 
-    def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
-        return not self._is_of_this_process(name) and _process_has_ended(liveness)
-
     def _stays_away(
-        self, missing: dict[_Who, tuple[float, str]], who: _Who, liveness: Liveness, store: Store
+        self, missing: dict[Any, tuple[float, str]], who: Any, liveness: Liveness, store: Store
     ) -> bool:
         """Whether one without a connection has been so for ``orphan_grace``."""
         now = monotonic()
@@ -235,7 +226,7 @@ class DeadConsumers:
         established = monotonic() - store.connected_at >= self._grace_s
         if established and liveness.silent_ms >= silence_ms:
             return True
-        return self._process_has_ended(name, liveness)
+        return not self._is_of_this_process(name) and _process_has_ended(liveness)
 
     # -- the end of one
 

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
-from ..store.protocol import goes_on
+from ..store.protocol import NODE_PATIENCE_S, EachNode, goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
-from .each_node import NODE_PATIENCE_S, EachNode
 from .heartbeat import Heartbeat
 from .registration import LostQueues
 from .renewal import Renewal

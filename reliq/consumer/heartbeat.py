@@ -19,7 +19,7 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
-from .each_node import NODE_PATIENCE_S
+from ..store.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections import deque

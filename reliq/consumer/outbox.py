@@ -23,8 +23,8 @@ from ..integrations.celery import WATCH
 from ..printable import word
 from ..signals import emit_at_the_limit
 from ..store.limits import BATCH, chunks
+from ..store.protocol import EachNode
 from ..store.values import Delivery, How, Lease, Released, Returned
-from .each_node import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -16,7 +16,7 @@ from ..forks import OwnLock
 from ..message.queue_names import partition_names
 from ..routing.redeclare import Topology
 from ..routing.routes import Routes
-from .each_node import EachNode
+from ..store.protocol import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -117,7 +117,6 @@ class RestorePasses:
             store.post_snapshots(sorted(queues), self._noted)
 
     def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
-        """Do in each queue what is to be done there."""
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("queues could not be looked at: %s", result)
@@ -139,7 +138,7 @@ class RestorePasses:
         if work.expired:
             self._expire(store, queue)
         if work.job_events:
-            self._tell_batches(queue)
+            self._deferred.append(partial(self._tell_batches, queue, 0))
         # A pass that counts for so long is of before the server's clock was set back.
         is_due = work.pass_ms == 0 or work.pass_ms > self._interval_s * 4000
         if is_due and queue not in self._temporary:
@@ -193,21 +192,17 @@ class RestorePasses:
             return
         for queue, work in result.items():
             if work.job_events:
-                self._tell_batches(queue)
+                self._deferred.append(partial(self._tell_batches, queue, 0))
             if work.idle:
                 self._deferred.append(partial(self._dead_consumers.expire_queue, queue))
             elif work.expired:
                 with suppress(BrokerUnavailable):
                     self._expire(store, queue)
 
-    def _tell_batches(self, queue: str) -> None:
-        """Tell batches what became of their jobs in *queue* at the next opportunity."""
-        self._deferred.append(partial(self._tell, queue, 0))
-
-    def _tell(self, queue: str, after: int, store: Store) -> None:
+    def _tell_batches(self, queue: str, after: int, store: Store) -> None:
         after = tell_some(store, queue, self._look_at_batch, after)
         if after:  # there may be very many, and leases are to be renewed meanwhile
-            self._deferred.append(partial(self._tell, queue, after))
+            self._deferred.append(partial(self._tell_batches, queue, after))
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.
@@ -264,7 +259,9 @@ class RestorePasses:
         if not result.granted:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):
-            self._dead_consumers.poison_candidate(queue, result.consumers, self._deferred)
+            # A poison candidate, perhaps, of one that is dead.
+            look = partial(self._dead_consumers.look_twice, queue, result.consumers)
+            self._deferred.append(look)
 
     def _failed(self, queue: str, error: ReliqError) -> None:
         if isinstance(error, BrokerRefused):

@@ -26,8 +26,7 @@ from ..errors import BrokerUnavailable, ReliqError, again
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
-from ..store.protocol import goes_on
-from .each_node import NODE_PATIENCE_S, EachNode
+from ..store.protocol import NODE_PATIENCE_S, EachNode, goes_on
 from .heartbeat import RunningTasks
 from .job_reports import JobReports
 from .leases import Leases

@@ -14,7 +14,7 @@ import weakref
 from functools import partial
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..forks import OwnLock, Part, register, under_way
@@ -74,9 +74,9 @@ class FailbackTransport(Protocol):
         """How long the leases are that it takes."""
 
     def temporary_connection(
-        self, url: str, *, gone: dict[str, str] | None = None
-    ) -> AbstractContextManager[Store]:
-        """Open a store at *url* for a while; see the part of a transport."""
+        self, url: str, gone: dict[str, str] | None = None
+    ) -> AbstractContextManager[Any]:
+        """Give the transport of a connection to *url* to a block."""
 
 
 class Failback:
@@ -238,8 +238,6 @@ class Failback:
         self._swept.pop(url, None)
         self._forwarded.clear()
 
-    # -- what was left elsewhere
-
     def _sweep(self, transport: FailbackTransport, url: str) -> None:
         """Move to the primary what waits at *url* in the queues that *transport* consumes from."""
         if BROKERS.in_back_off(url):
@@ -249,7 +247,8 @@ class Failback:
         except ReliqError:
             return
         gone = self._gone.setdefault(url, {})
-        with transport.temporary_connection(url, gone=gone) as there:
+        with transport.temporary_connection(url, gone) as visited:
+            there = visited.link.store
             for queue in chain(*(names_of(there, queue) for queue in transport.consumed)):
                 status = there.reads.status(queue)
                 if status is None or not is_durable(status.declared):
@@ -259,7 +258,7 @@ class Failback:
                     there.post_restore(queue, transport.lease_ms, ignore_result)
                     there.wait_for_replies()
                     with transport.temporary_connection(transport.urls[0]) as primary:
-                        self._move_home(there, primary, queue, url)
+                        self._move_home(there, primary.link.store, queue, url)
                     if self._stop.is_set():
                         break
 

@@ -10,13 +10,12 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..consumer.each_node import EachNode
 from ..errors import BrokerUnavailable, NotFound, ReliqError
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
-from ..store.protocol import goes_on
+from ..store.protocol import EachNode, goes_on
 from .late_queues import MOST_AWAY_S, NODE_PATIENCE_S, LateQueues, Postponed
 
 if TYPE_CHECKING:
@@ -271,32 +270,28 @@ class Consumers:
         (registration.linger if lingers else registration.detach_later)(subscription.queue)
 
     def _remove(self, subscription: Subscription) -> None:
-        count = self._take_out(subscription)
+        count, queue = self._take_out(subscription), subscription.queue
         if self._lingers(subscription):
             self._owe(subscription, lingers=True)
             return
+        session, store = self._link.session, self._link.store
         try:
-            self._end(subscription, count)
+            store.notifier.end_wait()
+            if subscription.in_flight:
+                store.wait_for_replies()
+            self._loop.flush_acks()
+            if subscription.no_ack:
+                session.outbox.return_later(subscription.take_back(), no_ack=True)
+                session.outbox.hand_back(store)
+            else:
+                self._pull.return_undelivered(queue, subscription.take_back())
+            if not store.attach(queue, session.id, count):
+                self._declarations.forget(queue)
+                self._link.routes.forget_queue(queue)
         except BrokerUnavailable as exc:
             self._owe(subscription)
-            logger.info("%s; that %r is left is told later", exc, subscription.queue)
+            logger.info("%s; that %r is left is told later", exc, queue)
             raise
-
-    def _end(self, subscription: Subscription, count: int) -> None:
-        queue = subscription.queue
-        session, store, routes = self._link.session, self._link.store, self._link.routes
-        store.notifier.end_wait()
-        if subscription.in_flight:
-            store.wait_for_replies()
-        self._loop.flush_acks()
-        if subscription.no_ack:
-            session.outbox.return_later(subscription.take_back(), no_ack=True)
-            session.outbox.hand_back(store)
-        else:
-            self._pull.return_undelivered(queue, subscription.take_back())
-        if not store.attach(queue, session.id, count):
-            self._declarations.forget(queue)
-            routes.forget_queue(queue)
 
     def _stop_taking(self, qos: QoS) -> None:
         """Prepare for the end: the last consumer of tasks is cancelled.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
     from .link import Link
     from .subscription import Schedule
 
@@ -49,8 +48,13 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
     for name in ("socket_timeout", "socket_connect_timeout"):
         options[name] = min(float(options.get(name) or _PROBE_S), _PROBE_S)
     with Connection(url, **{**arguments, "transport_options": options}) as connection:
+        began = perf_counter()
         if not hasattr(connection.transport, "link"):
-            return _opens(connection)
+            try:
+                connection.channel().close()
+            except (*connection.connection_errors, *connection.channel_errors) as exc:
+                raise BrokerUnavailable(f"{connection.as_uri()} is not reachable: {exc}") from exc
+            return perf_counter() - began
         store = connection.transport.link.store
         try:
             store.connect()
@@ -59,16 +63,6 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
             return inf if is_spool(url) else perf_counter() - began
         finally:
             connection.transport.close_connection(None)
-
-
-def _opens(connection: Any) -> float:
-    """Return the seconds that a broker of another transport takes to open a channel."""
-    began = perf_counter()
-    try:
-        connection.channel().close()
-    except (*connection.connection_errors, *connection.channel_errors) as exc:
-        raise BrokerUnavailable(f"{connection.as_uri()} is not reachable: {exc}") from exc
-    return perf_counter() - began
 
 
 BROKERS.ask_with(probe)
@@ -313,35 +307,27 @@ class Failback:
         spool.JOURNALS.at(self.spool).check()
 
     def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
-        """Forward what the spool holds to each broker that *answers*; of the fail-back's thread."""
+        """Forward what the spool holds to each broker that *answers*."""
         journal = spool.JOURNALS.at(self.spool)
         for url in self.urls[:-1]:
             if journal.holds and (url == self.url or answers(url)):
-                with self._connected(url) as broker:
+                with self.temporary_connection(url) as broker:
                     transports.forward(journal, broker, stopped)
 
     @contextmanager
-    def _connected(self, url: str) -> Iterator[Any]:
-        """Give the transport of a connection to *url* to a block; what is owed there is sent."""
-        with Connection(url, **self.arguments) as connection:
-            transport = connection.transport
-            transport.establish_connection()
-            try:
-                yield transport
-            finally:
-                transport.close_connection(None)
-
-    @contextmanager
-    def temporary_connection(
-        self, url: str, *, gone: dict[str, str] | None = None
-    ) -> Iterator[Store]:
-        """Open a store at *url* for a while; what this process owed there is sent.
+    def temporary_connection(self, url: str, gone: dict[str, str] | None = None) -> Iterator[Any]:
+        """Give the transport of a connection to *url* to a block; what is owed there is sent.
 
         With *gone* what dead consumers left there is ended, where nobody lives who does that:
         it is kept from one visit to the next, and says who had no connection. And batches there
         are looked after.
         """
-        with self._connected(url) as transport:
-            if gone is not None:
-                transport.link.session.duties.visit(transport.link.store, gone)
-            yield transport.link.store
+        with Connection(url, **self.arguments) as connection:
+            transport = connection.transport
+            transport.establish_connection()
+            try:
+                if gone is not None:
+                    transport.link.session.duties.visit(transport.link.store, gone)
+                yield transport
+            finally:
+                transport.close_connection(None)

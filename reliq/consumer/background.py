@@ -6,14 +6,13 @@ threads, a timer of the event loop does the same duties instead.
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import ReliqError
+from ..errors import ReliqError, logger
 from ..failover.brokers import JITTER
 from ..forks import OwnLock, under_way
 from ..store.protocol import NODE_PATIENCE_S
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from .leases import Leases
     from .outbox import Outbox
     from .registration import AttachedTransport
-
-logger = logging.getLogger("reliq")
 
 
 @dataclass(eq=False)

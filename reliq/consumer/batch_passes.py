@@ -7,13 +7,12 @@ consumer at a time.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, logger
 from ..failover.brokers import JITTER
 from ..store.jobs import OPEN, PARENT, BatchRecord, Change
 from ..store.protocol import goes_on
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..store.protocol import Store
 
-logger = logging.getLogger("reliq")
 
 _AT_ONCE = 200
 _EVERY_S = 30.0

@@ -15,7 +15,6 @@ a connection that is younger than the grace, however long the silence before.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from contextlib import suppress
@@ -25,7 +24,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import BrokerRefused, ReliqError
+from ..errors import BrokerRefused, ReliqError, logger
 from ..routing.routes import Routes
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Liveness
 
-logger = logging.getLogger("reliq")
 
 _Deferred: TypeAlias = "deque[Callable[[Store], None]]"
 

@@ -8,7 +8,6 @@ the background loop's thread, or a timer of the event loop.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
 from ..store.protocol import NODE_PATIENCE_S, EachNode, goes_on
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from .outbox import Outbox
     from .registration import Registration
 
-logger = logging.getLogger("reliq")
 
 _AT_A_TIME_S = 0.05
 # What a duty could not do since one of several nodes is away is tried again after a while.

@@ -6,7 +6,6 @@ The broker answers which duties it has for the queues of others.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from .registration import Registration
     from .restore_passes import RestorePasses
 
-logger = logging.getLogger("reliq")
 
 # So long who begins to consume waits until the register's node says that it is noted there.
 _REGISTERED_WITHIN_S = 1.0

@@ -11,7 +11,6 @@ do so at once, or be killed in between: a batch knows by an event's number wheth
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -19,7 +18,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, MessageRefused, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, MessageRefused, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.outcomes import job_of
 from ..message.envelope import EnvelopeError, decode
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
     from ..store.jobs import Changed, JobEvent
     from ..store.protocol import Store
-
-logger = logging.getLogger("reliq")
 
 
 @dataclass(slots=True)

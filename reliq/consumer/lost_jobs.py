@@ -8,10 +8,9 @@ within this one that has told nothing of its end.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, logger
 from ..routing.partitions import names_of
 from ..store.jobs import NESTED, NEVER_STORED, OPEN, Change
 from ..transfer.batch_callbacks import tell_parent
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from ..store.jobs import Job
     from ..store.protocol import Store
 
-logger = logging.getLogger("reliq")
 
 # A job that was entered is published right after that; a retry is stored a moment before its
 # message is acked. Whoever was to do so has so long.

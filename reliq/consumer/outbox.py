@@ -8,7 +8,6 @@ one lock, so that none is overlooked while it turns into another.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError
+from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..printable import word
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from .heartbeat import RunningTasks
     from .leases import Leases
     from .registration import AttachedTransport
-
-logger = logging.getLogger("reliq")
 
 
 def log_at_the_limit(queue: str, died: Sequence[Returned]) -> None:

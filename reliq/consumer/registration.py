@@ -6,12 +6,12 @@ while after a lost connection: a queue may go with its last consumer.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import logger
 from ..forks import OwnLock
 from ..message.queue_names import partition_names
 from ..routing.redeclare import Topology
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ..store.protocol import Store
     from ..store.values import Delivery, Layout
-
-logger = logging.getLogger("reliq")
 
 
 class AttachedTransport(Protocol):

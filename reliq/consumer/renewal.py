@@ -5,12 +5,11 @@ Does the speaking; what is held, and what of it is due, the leases know.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerRefused, ReliqError
+from ..errors import BrokerRefused, ReliqError, logger
 from ..signals import emit, identity, lease_lost
 from ..store.limits import chunks
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Lease, Lost
     from .leases import Held, Leases
-
-logger = logging.getLogger("reliq")
 
 
 class Renewal:

@@ -7,14 +7,13 @@ them are surveyed together, and what the survey names is done.
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, logger
 from ..failover.brokers import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from .leases import Leases
     from .registration import Registration
 
-logger = logging.getLogger("reliq")
 
 _MOST_POLLED = 1024
 # So many queues whose passes fail are told of, and so much of why.

@@ -13,7 +13,6 @@ is in hand, and do for all of them what a fork and the end of the process ask fo
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import socket
 from itertools import count
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from .. import consumer
-from ..errors import BrokerUnavailable, ReliqError, again
+from ..errors import BrokerUnavailable, ReliqError, again, logger
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from .duties import BackgroundDuties
     from .registration import AttachedTransport
 
-logger = logging.getLogger("reliq")
 
 # So long a process that ends waits for one of several nodes.
 _NODE_PATIENCE_AT_EXIT_S = 1.0

@@ -12,14 +12,13 @@ each of them waits a random moment before it tries.
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     Probe: TypeAlias = "Callable[[str, Mapping[str, Any], bool], float]"
     from collections.abc import Hashable
 
-logger = logging.getLogger("reliq")
 
 # Seconds: the longest wait after a loss; it doubles with each try that failed.
 _FIRST_S = 0.1

@@ -8,7 +8,6 @@ is stopped while the process forks, and goes on after it where it was.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from functools import partial
@@ -16,7 +15,7 @@ from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock, Part, register, under_way
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import queue_of
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from ..store.protocol import Store
 
-logger = logging.getLogger("reliq")
 
 _SWEPT_EVERY_S = 30.0
 # A look into a spool is a local read.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from array import array
 from contextlib import suppress
@@ -15,7 +14,7 @@ from kombu.transport import virtual
 from .. import integrations, transports
 from .._version import __version__
 from ..consumer.sessions import SESSIONS
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..options import Options, parse
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from .pull import PullLoop
     from .reserver import Reserver
 
-logger = logging.getLogger("reliq")
 
 # A route may change again and again while the last messages are sent by it.
 _LAST_ROUNDS = 8

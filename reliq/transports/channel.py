@@ -8,7 +8,6 @@ receiver, settlement).
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from .. import transports
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from .receiver import Receiver
     from .settlement import Settlement
     from .subscription import Subscription
-
-logger = logging.getLogger("reliq")
 
 
 class Channel(virtual.Channel):

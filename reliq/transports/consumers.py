@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections import deque
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerUnavailable, NotFound, ReliqError, logger
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from .qos import QoS
     from .subscription import Schedule, Subscription
 
-logger = logging.getLogger("reliq")
 
 # So long who ends to consume waits for a node.
 _CANCEL_PATIENCE_S = 1.0

@@ -5,14 +5,13 @@ Exchanges and their bindings are remembered by the routes, queues here.
 
 from __future__ import annotations
 
-import logging
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
 
-from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
+from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, logger
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.envelope import unpack
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from ..store.values import QueueDeclared
     from .link import Link
 
-logger = logging.getLogger("reliq")
 
 _BIND_TRIES = 5
 # So long a worker waits for the node of one of its queues before it begins without it; and for one

@@ -9,7 +9,6 @@ connects anew and finds the primary.
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import Connection
 
 from .. import failover, spool, transports
-from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError
+from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError, logger
 from ..failover.brokers import BROKERS, admit, without_password
 from ..signals import broker_switched, emit
 from ..spool import is_spool
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .subscription import Schedule
 
-logger = logging.getLogger("reliq")
 
 _PROBE_S = 1.0
 

@@ -7,12 +7,11 @@ end in one stored message. It is removed from the journal last.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable
+from ..errors import BrokerRefused, BrokerUnavailable, logger
 from ..message.delivery_tag import new_tag
 from ..message.envelope import unpack
 from ..message.queue_names import queue_of
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from ..spool.journal import Journal, Taken
     from ..store.protocol import Store
     from .base import Transport
-
-logger = logging.getLogger("reliq")
 
 
 def forward(journal: Journal, broker: Transport, stopped: Callable[[], bool] = bool) -> int:

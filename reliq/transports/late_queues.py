@@ -6,12 +6,11 @@ each is tried again.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable, NotFound
+from ..errors import BrokerUnavailable, NotFound, logger
 from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .subscription import Subscription
 
-logger = logging.getLogger("reliq")
 
 _AGAIN_S = 1.0
 

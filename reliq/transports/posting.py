@@ -7,12 +7,11 @@ was read.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ReliqError, Unroutable
+from ..errors import BrokerUnavailable, ReliqError, Unroutable, logger
 from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ..store.values import ExchangeTable, Publication
     from .link import Link
 
-logger = logging.getLogger("reliq")
 
 _NODE_PATIENCE_S = 0.1
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import transports
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, QueueFull, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, QueueFull, ReliqError, logger
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from .jobs import JobEntry
     from .link import Link
     from .posting import Posting, UnroutableMessages
-
-logger = logging.getLogger("reliq")
 
 
 @dataclass(eq=False)

@@ -6,14 +6,13 @@ With an event loop nothing in here waits; without one :meth:`Reserver.request` a
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..consumer.isolation import ISOLATION
-from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ..store.protocol import goes_on
 from ..store.values import ALONE, Promoted, Reservation
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .subscription import Schedule, Subscription
 
-logger = logging.getLogger("reliq")
 
 # A reserve's reply that lay unread for so much of a lease is not delivered.
 _STALE = 0.7

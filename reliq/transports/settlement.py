@@ -6,7 +6,6 @@ channel's own.
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..consumer.outbox import log_at_the_limit
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, logger
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from .base import Transport
     from .message import Message
     from .qos import QoS
-
-logger = logging.getLogger("reliq")
 
 
 @dataclass(eq=False)

@@ -131,8 +131,6 @@ class BatchPasses:
             store.batches.change(record.id, (Change("cancel"),))
             self.soon(record.id)
 
-    # -- jobs that nobody will end
-
     def _sweep(self, record: BatchRecord, now_ms: int) -> None:
         """Find the open jobs that nobody will end any more, and end them; the first step later."""
         now = monotonic()

@@ -108,8 +108,6 @@ class BackgroundDuties:
         """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
         self._deferred.append(partial(self._dead_letter_router.route, queue))
 
-    # -- the tick
-
     def tick(self, store: Store, unanswered_s: float | None = None) -> None:
         """Do what is due over *store*, without waiting for replies.
 
@@ -216,8 +214,6 @@ class BackgroundDuties:
                 if not any(_alike(duty, other) for _, other in self._postponed):
                     self._postponed.append((monotonic() + _AGAIN_S, duty))
         return bool(self._deferred)
-
-    # -- the dead, wherever they consumed
 
     def _look_after_all(self, result: list[str] | ReliqError) -> None:
         if isinstance(result, ReliqError):

@@ -87,8 +87,6 @@ class RestorePasses:
         """Look after the dead letters of a queue from now on, before the register names it."""
         self.dead_letter_routed |= {queue}
 
-    # -- looking
-
     def tick(self, store: Store) -> None:
         """Ask in one go which queues need something: most of them nothing, most of the time."""
         now = monotonic()
@@ -215,8 +213,6 @@ class RestorePasses:
         self._next_poll[queue] = now + self._interval_s
         self.restore(store, queue)
         return True
-
-    # -- restore_visible
 
     def restore(self, store: Store, queue: str, force: bool = False) -> None:
         """Post the first step of a pass over *queue*; the replies go on with it."""

@@ -111,8 +111,6 @@ class Failback:
         with self._lock:
             self._transports.discard(transport)
 
-    # -- the thread
-
     def _start(self) -> None:
         if self._thread is not None and self._thread.is_alive():
             return

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .receiver import Receiver as Receiver
     from .reserver import Reserver as Reserver
     from .settlement import Settlement as Settlement
-    from .subscription import Subscription as Subscription
 
 # What only some connections need: those that consume, that publish in batches, beside a spool.
 __getattr__ = names_of(
@@ -39,7 +38,6 @@ __getattr__ = names_of(
         ".receiver": "Receiver",
         ".reserver": "Reserver",
         ".settlement": "Settlement",
-        ".subscription": "Subscription",
     },
 )
 

@@ -332,8 +332,6 @@ class Transport(virtual.Transport):
         else:
             other.unregister_from_event_loop(connection, loop)
 
-    # -- what its session asks
-
     def read_replies(self) -> None:
         """Read what has come while the application was busy; the background loop calls it."""
         store = self.link.store

@@ -24,6 +24,7 @@ from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .message import Message
 from .qos import QoS
+from .subscription import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from .client import Client
     from .receiver import Receiver
     from .settlement import Settlement
-    from .subscription import Subscription
 
 
 class Channel(virtual.Channel):
@@ -43,6 +43,7 @@ class Channel(virtual.Channel):
     supports_fanout = True
     supports_batch_publish = True
     do_restore = True
+    message_to_python = None  # Kombu asks for it: what is delivered is a message already
 
     def __init__(self, connection: Transport, **_: Any) -> None:
         # Not the base's: no exchange classes, and options are parsed once for all.
@@ -54,11 +55,9 @@ class Channel(virtual.Channel):
         self.subscriptions: dict[str, Subscription] = self.qos_.consumers
         self.channel_id = self._get_free_channel_id()
 
-    # A channel that only publishes needs none of these.
-
     @cached_property
     def settlement(self) -> Settlement:
-        """What becomes of its messages."""
+        """What becomes of its messages. A channel that only publishes has none."""
         return transports.Settlement(self.transport, self.qos_)
 
     @cached_property
@@ -70,8 +69,6 @@ class Channel(virtual.Channel):
     def qos(self) -> QoS:
         """The credit of this channel."""
         return self.qos_
-
-    # -- what probes for Kombu's Redis transport ask
 
     @property
     def client(self) -> Client:
@@ -89,8 +86,6 @@ class Channel(virtual.Channel):
     def _size(self, queue: str) -> int:
         store = self.transport.link.store
         return waiting(store, names_of(store, queue))
-
-    # -- exchanges, queues and bindings
 
     def exchange_declare(
         self,
@@ -177,8 +172,6 @@ class Channel(virtual.Channel):
         """Return (queue, exchange, routing key) of every binding there is."""
         return list(self.transport.link.routes.bindings())
 
-    # -- publishing
-
     def prepare_message(
         self,
         body: Any,
@@ -190,8 +183,7 @@ class Channel(virtual.Channel):
     ) -> dict[str, Any]:
         """Make Kombu's raw message, as the base does; before that, fail back where that is due.
 
-        It is the first thing that Kombu does to publish: what is declared next is
-        declared where the message goes.
+        Kombu asks for it first: what it declares next is declared where the message goes.
         """
         failback = self.transport.failback
         if failback.urls:
@@ -243,10 +235,6 @@ class Channel(virtual.Channel):
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
         return transports.PublishBuffer(self, max_size)
 
-    # -- consuming
-
-    message_to_python = None  # Kombu asks for it: what is delivered is a message already
-
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
     ) -> str:
@@ -254,7 +242,7 @@ class Channel(virtual.Channel):
         refuse_partition(queue)
         deliver = partial(self.receiver.deliver, bool(no_ack), callback)
         consumer = queue, consumer_tag, bool(no_ack), self.transport.link.session
-        subscription = transports.Subscription(self.qos_, deliver, *consumer)
+        subscription = Subscription(self.qos_, deliver, *consumer)
         self.transport.consumers.add(subscription)
         self.subscriptions[consumer_tag] = subscription
         if no_ack:
@@ -317,8 +305,6 @@ class Channel(virtual.Channel):
         if not requeue:
             raise NotImplementedError("basic.recover is only possible with requeue=True")
         self.settlement.give_back("nacked")
-
-    # -- the end
 
     def close(self) -> None:
         """Cancel all consumers and return what is unacked, uncounted.

@@ -123,8 +123,6 @@ class Consumers:
         self._loop.keep_leases()
         self._failback.watch_primary()
 
-    # -- partitions
-
     def _layout(self, queue: str) -> Layout | None:
         store = self._link.store
         try:

@@ -41,8 +41,6 @@ class Credit:
         # Whether the queues share the credit of their channel.
         self._split = split
 
-    # -- how many
-
     def of(self, item: Subscription, known: dict[QoS, int] | None = None) -> int:
         """Return how many messages may be reserved for *item* now.
 
@@ -98,8 +96,6 @@ class Credit:
         and a count that two threads keep goes wrong for good.
         """
         return sum(len(item.buffer) + item.asked_for for item in _taking(qos))
-
-    # -- while a message is delivered alone, or waits to be
 
     @property
     def occupancy(self) -> int:

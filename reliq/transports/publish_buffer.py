@@ -196,8 +196,6 @@ class PublishBuffer:
         self.discard()
         self._closed = True
 
-    # -- inside, under the lock
-
     def _leave_parent(self) -> None:
         if self._process != here():
             self._reset()

@@ -50,8 +50,6 @@ class PullLoop:
     # The epoch of the store in which its consumers began.
     _consuming_over: int = field(default=0, init=False)
 
-    # -- delivering
-
     @property
     def _asking_may_wait(self) -> bool:
         """Whether it was done a moment ago, and brought enough for a while.
@@ -239,8 +237,6 @@ class PullLoop:
         """End a wait that began without credit."""
         if self.starved:
             self._link.store.notifier.wake()
-
-    # -- giving back what was not delivered
 
     def limit_changed(self, qos: QoS) -> None:
         """Give back the messages for which a lower prefetch limit leaves no room."""

@@ -60,8 +60,6 @@ class Reserver:
         """Queues that keep the rest from us until we are done with a poison candidate."""
         self._getting = False
 
-    # -- asking
-
     def request(self) -> None:
         """Reserve, waiting, until something is here or all with credit were asked for."""
         wanting = self._schedule.wanting(self._link.store)
@@ -247,8 +245,6 @@ class Reserver:
         for item in self._schedule.subscriptions:
             if item.queue == queue:
                 item.want()
-
-    # -- isolated deliveries
 
     def _ask_isolated(self) -> bool:
         """Ask for the message that waits for this process to be alone; False where it is not.

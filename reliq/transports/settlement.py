@@ -49,8 +49,6 @@ class Settlement:
         """A connection that works also after the channel was closed."""
         return self._link.session.spare_store() if self._qos.closed else self._link.store
 
-    # -- what a consumer asks for
-
     def ack(self, messages: list[Message]) -> None:
         """Acknowledge *messages*; those that could not be read become dead letters."""
         readable = [message for message in messages if message.decode_error is None]
@@ -112,8 +110,6 @@ class Settlement:
             return [(how, messages)]
         rest = [message for message in messages if message not in failed]
         return [("nacked", failed), (how, rest)]
-
-    # -- what is told; the messages are taken out before
 
     def release(self, how: How, messages: list[Message]) -> None:
         """Put *messages* back; what cannot be told now is told over the next connection.

@@ -206,8 +206,6 @@ class Schedule:
             others.remove(item)
             others.append(item)
 
-    # -- who is to be asked for
-
     def wanting(self, store: Store) -> list[Subscription]:
         """Return, in order, those for which the broker may have something."""
         unheard = self._unheard(store)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .consumers import Consumers as Consumers
     from .credit import Credit as Credit
     from .eventloop import EventLoop as EventLoop
+    from .failback_rounds import FAILBACK as FAILBACK
     from .forwarding import forward as forward
     from .jobs import enter as enter
     from .jobs import entry_of as entry_of
@@ -31,6 +32,7 @@ __getattr__ = names_of(
         ".consumers": "Consumers",
         ".credit": "Credit",
         ".eventloop": "EventLoop",
+        ".failback_rounds": "FAILBACK",
         ".forwarding": "forward",
         ".jobs": "enter entry_of withdraw",
         ".publish_buffer": "PublishBuffer",

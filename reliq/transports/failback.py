@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Connection
 
-from .. import failover, spool, transports
+from .. import spool, transports
 from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError, logger
 from ..failover.brokers import BROKERS, admit, without_password
 from ..signals import broker_switched, emit
@@ -172,12 +172,12 @@ class Failback:
         if not self.urls or not (self._options.failback or self.spool):
             return
         if self.url != self.urls[0] or self.consumed or self.spool:
-            failover.FAILBACK.watch(self)
+            transports.FAILBACK.watch(self)
 
     def leave(self) -> None:
         """Be looked after no longer."""
         if self.urls:
-            failover.FAILBACK.leave(self)
+            transports.FAILBACK.leave(self)
 
     def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
         """Note that a step has failed, perhaps for want of one of several nodes.
@@ -221,14 +221,14 @@ class Failback:
     def broker_answers(self, url: str) -> None:
         """Learn that a broker to go back to answers again; called by the fail-back's thread."""
         if not self.due:
-            failover.FAILBACK.came_back(self.url)
+            transports.FAILBACK.came_back(self.url)
         self.home = url
         self.due = True
         self._link.store.notifier.wake()
 
     def fail_back(self) -> None:
         """Go on at the primary, in place, where nothing ties this transport to where it is."""
-        failover.FAILBACK.go_on()
+        transports.FAILBACK.go_on()
         if not self.due or self._schedule.subscriptions or self._has_unacked():
             return
         self.due = False
@@ -251,7 +251,7 @@ class Failback:
         self.client.declared_entities.clear()
         for name in PARTS:
             setattr(self.client, name, getattr(primary, name))
-        failover.FAILBACK.came_back(self.url)
+        transports.FAILBACK.came_back(self.url)
         self.url = self.home
         self.leave()
         self.watch_primary()
@@ -265,7 +265,7 @@ class Failback:
         """
         if not self.urls:
             return
-        failover.FAILBACK.go_on()
+        transports.FAILBACK.go_on()
         if not self.due or not self.consumed or self._link.session.leases.held:
             return
         if any(
@@ -277,7 +277,7 @@ class Failback:
         self.due = False
         if not BROKERS.answered_within(self.urls[0], self._fresh_s):
             return
-        failover.FAILBACK.came_back(self.url)
+        transports.FAILBACK.came_back(self.url)
         raise BrokerUnavailable(
             f"{without_password(self.urls[0])} answers again: leaving "
             f"{without_password(self.url)}, where nothing is left to do"

@@ -13,9 +13,10 @@ import weakref
 from functools import partial
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, ReliqError, logger
+from ..failover.brokers import BROKERS, JITTER, without_password
 from ..forks import OwnLock, Part, register, under_way
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import queue_of
@@ -23,13 +24,10 @@ from ..routing.partitions import names_of
 from ..store.protocol import goes_on
 from ..store.values import ignore_result
 from ..transfer.numbered import move_queue
-from .brokers import BROKERS, JITTER, without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
     from ..store.protocol import Store
+    from .failback import Failback
 
 
 _SWEPT_EVERY_S = 30.0
@@ -39,45 +37,7 @@ _FORWARDED_EVERY_S = 5.0
 _NODE_PATIENCE_S = 1.0
 
 
-class FailbackTransport(Protocol):
-    """What fails back: a part of a transport."""
-
-    urls: tuple[str, ...]
-    """All brokers, the primary first."""
-    url: str
-    """The broker it is connected to."""
-    probe_interval: float
-    """Seconds between two questions to the first broker."""
-    spool: str
-    """The last of the list where that is no broker, but a journal on this machine."""
-    is_driven: bool
-    """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
-
-    @property
-    def consumed(self) -> Sequence[str]:
-        """The queues it consumes from, with acks."""
-
-    @property
-    def homes(self) -> Sequence[str]:
-        """The brokers that it leaves this one for, when they answer."""
-
-    def broker_answers(self, url: str) -> None:
-        """Learn that a broker to go back to answers; called by the fail-back's thread."""
-
-    def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
-        """Forward what the spool holds to each broker that *answers*."""
-
-    @property
-    def lease_ms(self) -> int:
-        """How long the leases are that it takes."""
-
-    def temporary_connection(
-        self, url: str, gone: dict[str, str] | None = None
-    ) -> AbstractContextManager[Any]:
-        """Give the transport of a connection to *url* to a block."""
-
-
-class Failback:
+class FailbackRounds:
     """The thread, and who waits for what."""
 
     _lock = OwnLock()
@@ -87,12 +47,12 @@ class Failback:
 
     def forget(self) -> None:
         """Look after nobody: in a child all of it is the parent's."""
-        self._transports: weakref.WeakSet[FailbackTransport] = weakref.WeakSet()
+        self._transports: weakref.WeakSet[Failback] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._stopped = False
         # Of the round that is under way: who is still to be looked after.
-        self._rest: list[weakref.ref[FailbackTransport]] = []
+        self._rest: list[weakref.ref[Failback]] = []
         self._next_round = 0.0
         self._swept: dict[str, float] = {}
         self._forwarded: dict[str, float] = {}
@@ -100,13 +60,13 @@ class Failback:
         # Consumers of a visited broker that had no connection when it was visited last.
         self._gone: dict[str, dict[str, str]] = {}
 
-    def watch(self, transport: FailbackTransport) -> None:
+    def watch(self, transport: Failback) -> None:
         """Look after *transport* until :meth:`leave`, or until it is collected."""
         with self._lock:
             self._transports.add(transport)
             self._start()
 
-    def leave(self, transport: FailbackTransport) -> None:
+    def leave(self, transport: Failback) -> None:
         """Look after *transport* no longer."""
         with self._lock:
             self._transports.discard(transport)
@@ -178,7 +138,7 @@ class Failback:
         left = self._next_round - monotonic()
         return bool(self._rest) or left <= 0 or not stop.wait(left)
 
-    def _try_to_look_after(self, transport: FailbackTransport) -> None:
+    def _try_to_look_after(self, transport: Failback) -> None:
         try:
             self._look_after(transport)
         except ReliqError as exc:
@@ -191,7 +151,7 @@ class Failback:
         intervals = [transport.probe_interval for transport in self._transports]
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
-    def _look_after(self, transport: FailbackTransport) -> None:
+    def _look_after(self, transport: Failback) -> None:
         primary = transport.url == transport.urls[0]
         home = next((url for url in transport.homes if self._answers(transport, url)), None)
         if home is not None:
@@ -206,12 +166,12 @@ class Failback:
         elif primary and not transport.consumed:
             self.leave(transport)
 
-    def _answers(self, transport: FailbackTransport, url: str) -> bool:
+    def _answers(self, transport: Failback, url: str) -> bool:
         """Whether the broker at *url* answers, and all of it where somebody publishes."""
         # Who only publishes has left it for the sake of one node, perhaps.
         return self._asked(transport, url) and (bool(transport.consumed) or BROKERS.is_whole(url))
 
-    def _asked(self, transport: FailbackTransport, url: str) -> bool:
+    def _asked(self, transport: Failback, url: str) -> bool:
         """Whether the broker at *url* answers, or one node of it."""
         if self._is_due(self._next, url, transport.probe_interval * 0.9):
             try:
@@ -234,7 +194,7 @@ class Failback:
         self._swept.pop(url, None)
         self._forwarded.clear()
 
-    def _sweep(self, transport: FailbackTransport, url: str) -> None:
+    def _sweep(self, transport: Failback, url: str) -> None:
         """Move to the primary what waits at *url* in the queues that *transport* consumes from."""
         if BROKERS.in_back_off(url):
             return
@@ -290,5 +250,5 @@ class Failback:
             )
 
 
-FAILBACK = Failback()
+FAILBACK = FailbackRounds()
 register(Part("fail-back", stop=FAILBACK.stop, start=FAILBACK.start, forget=FAILBACK.forget))

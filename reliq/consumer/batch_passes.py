@@ -39,12 +39,6 @@ _MOST_REMEMBERED = 1000
 _AT_A_TIME_S = 0.05
 
 
-def _over_ms(record: BatchRecord) -> int:
-    """Return when a batch is to be forgotten; 0 while it goes on or a callback is due."""
-    done = record.ended_ms and not record.due
-    return record.ended_ms + number(record.fields.get("ttl_ms"), 0) if done else 0
-
-
 class BatchPasses:
     """The passes that one session makes over batches."""
 
@@ -87,7 +81,9 @@ class BatchPasses:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
         now_ms, resting = store.now_ms(), {}
         for batch, record in zip(found, store.batches.records(found, ("ttl_ms",)), strict=True):
-            over_ms = _over_ms(record) if isinstance(record, BatchRecord) else 0
+            over_ms = 0  # while it goes on, or a callback is due
+            if isinstance(record, BatchRecord) and record.ended_ms and not record.due:
+                over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
             if over_ms >= now_ms:
                 resting[batch] = min(over_ms + 1, now_ms + _RESTS_MS)
             else:
@@ -118,18 +114,13 @@ class BatchPasses:
             )
             store.batches.change(batch, (Change("seal"),))
             self.soon(batch)
-        self._cancel_with_parent(store, record)
-        self._sweep(record, now_ms)
-
-    def _cancel_with_parent(self, store: Store, record: BatchRecord) -> None:
-        """Cancel a batch whose parent is cancelled."""
         parent = record.fields.get(PARENT)
-        if not parent or record.cancelled_ms:
-            return
-        found = store.batches.batch(parent)
-        if found is not None and found.cancelled_ms:
-            store.batches.change(record.id, (Change("cancel"),))
-            self.soon(record.id)
+        if parent and not record.cancelled_ms:
+            found = store.batches.batch(parent)
+            if found is not None and found.cancelled_ms:
+                store.batches.change(batch, (Change("cancel"),))
+                self.soon(batch)
+        self._sweep(record, now_ms)
 
     def _sweep(self, record: BatchRecord, now_ms: int) -> None:
         """Find the open jobs that nobody will end any more, and end them; the first step later."""

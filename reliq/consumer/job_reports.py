@@ -181,16 +181,6 @@ def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after:
     a batch's node is away, is left, and the rest is told.
     """
     events = store.job_events(queue, BATCH, after)
-    told = _tell(store, queue, events, look_soon)
-    if told:
-        store.forget_job_events(queue, told)
-    return events[-1].number if len(events) == BATCH else 0
-
-
-def _tell(
-    store: Store, queue: str, events: Sequence[JobEvent], look_soon: Callable[[str], None]
-) -> list[int]:
-    """Tell the batches of *events*; return the numbers of those that need not be told again."""
     told: list[int] = []
     by_batch: dict[str, list[tuple[int, Change]]] = {}
     for event in events:
@@ -205,7 +195,9 @@ def _tell(
             told += [number for number, _ in changes]
         if due:
             look_soon(batch)
-    return told
+    if told:
+        store.forget_job_events(queue, told)
+    return events[-1].number if len(events) == BATCH else 0
 
 
 def _told(store: Store, batch: str, changes: Sequence[Change]) -> bool | None:

@@ -80,8 +80,13 @@ class Sweep:
             self._read(store, self._after)
         if self._children:
             some, self._children = self._children[:_CHILDREN], self._children[_CHILDREN:]
-            for job in some:
-                self._look_at_child(store, job)
+            for job in some:  # a batch: it has ended, or is not there any more, or goes on
+                if (child := store.batches.batch(job.id)) is not None:
+                    tell_parent(store, child)
+                    continue
+                lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
+                store.batches.change(self._batch, (lost,))
+                self._look_soon(self._batch)
         elif self._by_queue:
             self._look_into_a_queue(store)
         if self._children or self._by_queue or self._after is not None:
@@ -161,16 +166,6 @@ class Sweep:
                     queue,
                 )
             self._look_soon(self._batch)
-
-    def _look_at_child(self, store: Store, job: Job) -> None:
-        """End a job that is a batch where that has ended, or is not there any more."""
-        child = store.batches.batch(job.id)
-        if child is not None:
-            tell_parent(store, child)
-            return
-        lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
-        store.batches.change(self._batch, (lost,))
-        self._look_soon(self._batch)
 
     def _without_worker(self, store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
         """Return which of *missing* are at work for a worker that is not heard of, or not so."""

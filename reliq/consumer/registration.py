@@ -258,21 +258,17 @@ class LostQueues:
         if not store.has_nodes or now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
-        queues = self._consumed()
+        registration = self._registration
+        queues = set(registration.subscriptions.copy())
+        # Partitions, too, that could not be begun on.
+        for queue in queues & registration.layouts.copy().keys():
+            queues.update(partition_names(queue, registration.layouts.get(queue, 1)))
         self._lost &= queues
         changed = {queue for queue in queues if store.is_away(queue) != (queue in self._lost)}
         self._changed = {queue: self._changed.get(queue, now) for queue in changed}
         due = [queue for queue in sorted(changed) if now - self._changed[queue] >= _LASTS_S]
         if due:
             self._tell(store, due)
-
-    def _consumed(self) -> set[str]:
-        """Return the names of what is consumed from, partitions too that could not be begun on."""
-        registration = self._registration
-        queues = set(registration.subscriptions.copy())
-        for queue in queues & registration.layouts.copy().keys():
-            queues.update(partition_names(queue, registration.layouts.get(queue, 1)))
-        return queues
 
     def _tell(self, store: Store, queues: list[str]) -> None:
         back = [queue for queue in queues if queue in self._lost]

@@ -88,8 +88,5 @@ class Renewal:
             headers = getattr(message, "headers", None) or {}
             held_s = monotonic() - held.since
             own = {"queue": held.queue, "tag": tag, "reason": reason, "held_s": held_s}
-            self._deferred.append(partial(_tell, {**own, **identity(headers)}))
-
-
-def _tell(arguments: dict[str, Any], store: Store) -> None:
-    emit(lease_lost, store.broker, **arguments)
+            own |= identity(headers)
+            self._deferred.append(lambda store: emit(lease_lost, store.broker, **own))

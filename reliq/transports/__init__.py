@@ -9,7 +9,6 @@ from ..failover.brokers import STRATEGIES
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .client import Client as Client
     from .consumers import Consumers as Consumers
     from .credit import Credit as Credit
     from .eventloop import EventLoop as EventLoop
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 __getattr__ = names_of(
     __name__,
     {
-        ".client": "Client",
         ".consumers": "Consumers",
         ".credit": "Credit",
         ".eventloop": "EventLoop",

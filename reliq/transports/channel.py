@@ -22,6 +22,7 @@ from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
+from .link import Client
 from .message import Message
 from .qos import QoS
 from .subscription import Subscription
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from amqp.protocol import queue_declare_ok_t
 
     from .base import Transport
-    from .client import Client
     from .receiver import Receiver
     from .settlement import Settlement
 
@@ -76,7 +76,7 @@ class Channel(virtual.Channel):
 
         Not kept: Celery looks for a socket in a channel's own ``client``.
         """
-        return transports.Client(self.transport.link.store)
+        return Client(self.transport.link.store)
 
     @contextmanager
     def conn_or_acquire(self, client: Client | None = None) -> Iterator[Client]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..consumer.isolation import ISOLATION
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ..store.protocol import goes_on
-from ..store.values import ALONE, Promoted, Reservation
+from ..store.values import ALONE, Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,16 +142,10 @@ class Reserver:
         if item.due:
             item.due_at = None  # until the answer says what is due next
             try:
-                self._link.store.post_promote(item.queue, partial(self._promoted, item))
+                self._link.store.post_promote(item.queue, item.promoted)
             except ReliqError:
                 item.want()
                 raise
-
-    def _promoted(self, item: Subscription, result: Promoted | ReliqError) -> None:
-        if isinstance(result, ReliqError):
-            item.want()
-        else:
-            item.promoted(result)
 
     def post_request(self, item: Subscription, n: int) -> None:
         """Begin to reserve up to *n* messages for *item*."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
+from ..errors import ReliqError
 from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
@@ -120,8 +121,11 @@ class Subscription:
         self._batch = len(reservation.deliveries)
         self.asked_for = 0  # last: whoever adds up meanwhile counts them twice, not never
 
-    def promoted(self, promoted: Promoted) -> None:
+    def promoted(self, promoted: Promoted | ReliqError) -> None:
         """Note what was left when due messages were made ready for others."""
+        if isinstance(promoted, ReliqError):
+            self._wanted = True
+            return
         self._wanted = self._wanted or promoted.left
         self._note_due(promoted.next_due_ms, monotonic())
         if self.due_at is not None:

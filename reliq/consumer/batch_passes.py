@@ -23,7 +23,7 @@ from .lost_jobs import MISSING_MS, Sweep, nobody
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
 
 
 _AT_ONCE = 200
@@ -44,7 +44,7 @@ class BatchPasses:
 
     def __init__(
         self,
-        deferred: deque[Callable[[Store], None]],
+        deferred: Deferred,
         runs: Callable[[str], Collection[str] | None] = nobody,
     ) -> None:
         """Append to *deferred*; *runs* names the jobs of a worker that is of this process."""

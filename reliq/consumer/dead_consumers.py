@@ -22,21 +22,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerRefused, ReliqError, logger
 from ..routing.routes import Routes
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Iterator, Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Liveness
-
-
-_Deferred: TypeAlias = "deque[Callable[[Store], None]]"
 
 
 @dataclass(eq=False)
@@ -74,7 +70,7 @@ class DeadConsumers:
             self._half_way[queue] = (half_way, others)
             self._look(queue, others, store)
 
-    def tick(self, deferred: _Deferred) -> None:
+    def tick(self, deferred: Deferred) -> None:
         """Ask for a look at who is due; it is done when the broker is known to answer."""
         now = monotonic()
         due: dict[str, set[str]] = {}

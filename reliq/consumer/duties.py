@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from .heartbeat import RunningTasks
     from .job_reports import JobReports
     from .leases import Leases
@@ -71,7 +71,7 @@ class BackgroundDuties:
         self._next_look = 0.0
         # Of queues that others consume from, their passes find the dead sooner.
         self._look_s = options.restore_interval * 2
-        self._deferred: deque[Callable[[Store], None]] = deque()
+        self._deferred: Deferred = deque()
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()

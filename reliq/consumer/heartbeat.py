@@ -21,11 +21,8 @@ from ..message.queue_names import queue_of
 from ..store.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable
-
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Duties
     from .leases import Leases
     from .registration import Registration
@@ -57,7 +54,7 @@ class Heartbeat:
     _registration: Registration
     _running: RunningTasks
     _passes: RestorePasses
-    _deferred: deque[Callable[[Store], None]]
+    _deferred: Deferred
 
     def __post_init__(self) -> None:
         """Begin as one that is not in it."""

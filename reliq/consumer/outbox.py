@@ -120,7 +120,7 @@ class Outbox:
                 self.send_acks(store, queue, tags)
         with self._being_returned():
             self._send_returns(store, nodes)
-        self._hand_back(store, nodes)
+        self.hand_back(store, nodes)
         for lost in list(self._lost_reserves):
             with nodes.turn():
                 if self._reclaim(store, *lost):
@@ -291,15 +291,11 @@ class Outbox:
                 for (queue, how), leases in grouped.items():
                     self._returns.extend((queue, how, lease) for lease in leases)
 
-    def hand_back(self, store: Store) -> None:
+    def hand_back(self, store: Store, nodes: EachNode) -> None:
         """Give back what was taken with no_ack and never handed out; once, so it says if it fails.
 
         Raises ReliqError; what it could not tell the broker of then may be lost.
         """
-        self._hand_back(store, nodes := EachNode(store))
-        nodes.end()
-
-    def _hand_back(self, store: Store, nodes: EachNode) -> None:
         with self.lock:
             unhanded, self._unhanded = self._unhanded, deque()
         grouped: dict[str, list[Delivery]] = {}

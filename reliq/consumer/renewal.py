@@ -14,11 +14,10 @@ from ..signals import emit, identity, lease_lost
 from ..store.limits import chunks
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Lease, Lost
     from .leases import Held, Leases
 
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 class Renewal:
     """Renews the leases of one session."""
 
-    def __init__(
-        self, options: Options, leases: Leases, deferred: deque[Callable[[Store], None]]
-    ) -> None:
+    def __init__(self, options: Options, leases: Leases, deferred: Deferred) -> None:
         self._options = options
         self._lease_ms = int(options.visibility_timeout * 1000)
         self._leases = leases

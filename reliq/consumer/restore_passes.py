@@ -21,11 +21,10 @@ from .job_reports import tell_some
 from .outbox import log_at_the_limit
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Layout, Restored, Work
     from .dead_consumers import DeadConsumers
     from .leases import Leases
@@ -53,7 +52,7 @@ class RestorePasses:
     _leases: Leases
     _registration: Registration
     _dead_consumers: DeadConsumers
-    _deferred: deque[Callable[[Store], None]]
+    _deferred: Deferred
     _route_soon: Callable[[str], None]
     _look_at_batch: Callable[[str], None]
     _consumed_gone: Callable[[], None]

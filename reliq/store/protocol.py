@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..errors import BrokerUnavailable, NotFound, again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections import deque
+    from collections.abc import Callable, Iterator
 
     from ..engines.redis.store import RedisStore
     from .inspection import QueueStatus
 
     Store: TypeAlias = RedisStore
+    Deferred: TypeAlias = deque[Callable[[Store], None]]
+    """What is done over a store at the next opportunity."""
 
 
 NODE_PATIENCE_S = 0.1

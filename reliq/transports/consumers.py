@@ -177,7 +177,7 @@ class Consumers:
                 self._postponed.put_off(name, MOST_AWAY_S)
                 continue
             if there:
-                self._postponed.done(name)
+                self._postponed.pop(name, None)
                 subscription.partitions[name] = item
             else:
                 item.ended()
@@ -278,7 +278,8 @@ class Consumers:
             self._loop.flush_acks()
             if subscription.no_ack:
                 session.outbox.return_later(subscription.take_back(), no_ack=True)
-                session.outbox.hand_back(store)
+                session.outbox.hand_back(store, nodes := EachNode(store))
+                nodes.end()
             else:
                 self._pull.return_undelivered(queue, subscription.take_back())
             if not store.attach(queue, session.id, count):

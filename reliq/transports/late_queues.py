@@ -28,42 +28,30 @@ _AGAIN_S = 1.0
 NODE_PATIENCE_S, MOST_AWAY_S = 0.2, 4.0
 
 
-class Postponed:
-    """By name, each time after twice as long. Of the application's thread."""
+class Postponed(dict[str, tuple[float, float]]):
+    """When a queue that was tried in vain is tried again, and after how long: each time twice.
 
-    def __init__(self) -> None:
-        # By queue: when it is tried again, and how long that was put off.
-        self._again: dict[str, tuple[float, float]] = {}
+    Of the application's thread.
+    """
 
     @property
     def due(self) -> bool:
         """Whether it is time to try one of them."""
-        return bool(self._again) and monotonic() >= min(self._again.values())[0]
-
-    def __contains__(self, queue: str) -> bool:
-        """Whether *queue* was tried, in vain."""
-        return queue in self._again
+        return bool(self) and monotonic() >= min(self.values())[0]
 
     def is_early(self, queue: str) -> bool:
         """Whether it is too early to try *queue* again."""
-        return queue in self._again and monotonic() < self._again[queue][0]
+        return queue in self and monotonic() < self[queue][0]
 
     def put_off(self, queue: str, most_s: float) -> None:
         """Try *queue* later: after twice as long as the last time, at most *most_s* seconds."""
-        after_s = min(2 * self._again[queue][1], most_s) if queue in self._again else _AGAIN_S
-        self._again[queue] = monotonic() + after_s, after_s
-
-    def done(self, queue: str) -> None:
-        """Note that *queue* is consumed from."""
-        self._again.pop(queue, None)
-
-    def clear(self) -> None:
-        """Try all of them at the next opportunity."""
-        self._again.clear()
+        after_s = min(2 * self[queue][1], most_s) if queue in self else _AGAIN_S
+        self[queue] = monotonic() + after_s, after_s
 
     def tried(self, then: float) -> None:
         """Note that all that was due *then* was tried: what was and still is, nobody wants."""
-        self._again = {name: again for name, again in self._again.items() if again[0] > then}
+        for name in [name for name, (at, _) in self.items() if at <= then]:
+            del self[name]
 
 
 @dataclass(eq=False)
@@ -118,5 +106,5 @@ class LateQueues:
                 logger.error("its node answers, but this worker does not consume: %s", exc)  # noqa: TRY400 - the message says it all
             else:
                 self._items.remove(item)
-                self._postponed.done(item.queue)
+                self._postponed.pop(item.queue, None)
                 logger.info("queue %r: its node answers, this worker consumes from it", item.queue)

@@ -52,10 +52,6 @@ class Held:
         return "nacked" if self.failed else "released"
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Leases:
     """The leases that one session holds. Thread-safe."""
 
@@ -77,7 +73,7 @@ class Leases:
         self._abandoned: deque[str] = deque()
         self.period_s = min(1.0, options.visibility_timeout / 6, options.restore_interval)
         """How often what is due is to be asked for: often enough for the shortest lease."""
-        self.on_shorter: Callable[[], None] = _nothing
+        self.on_shorter: Callable[[], object] = bool
         """Called when that has become shorter."""
 
     @property

@@ -5,6 +5,7 @@ Does the speaking; what is held, and what of it is due, the leases know.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
     from .leases import Held, Leases
 
 
+@dataclass(eq=False)
 class Renewal:
     """Renews the leases of one session."""
 
-    def __init__(self, options: Options, leases: Leases, deferred: Deferred) -> None:
-        self._options = options
-        self._lease_ms = int(options.visibility_timeout * 1000)
-        self._leases = leases
-        self._deferred = deferred
+    _options: Options
+    _leases: Leases
+    _deferred: Deferred
 
     def renew(self, store: Store, all_of_them: bool = False) -> None:
         """Post the renewal of every lease that is a third gone."""
@@ -42,9 +42,10 @@ class Renewal:
                 self._options.consumer_timeout,
             )
             self._tell_lost(tag, held, "consumer_timeout")
+        lease_ms = int(self._options.visibility_timeout * 1000)
         for queue, leases in self._leases.due(all_of_them).items():
             for chunk in chunks(leases):
-                store.post_renew(queue, self._lease_ms, chunk, partial(self._renewed, queue, chunk))
+                store.post_renew(queue, lease_ms, chunk, partial(self._renewed, queue, chunk))
 
     def _renewed(self, queue: str, leases: Sequence[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):

@@ -129,11 +129,9 @@ class Transport(virtual.Transport):
 
     def _begin_to_consume(self) -> None:
         link, schedule, failback = self.link, self.schedule, self.failback
-        poll_interval, strategy = self.options.poll_interval, self.options.queue_order_strategy
-        self.credit = transports.Credit(
-            *(link, partial(WATCH.takes_from, self), self._began_at),
-            split=strategy == "round_robin",
-        )
+        poll_interval, split = self.options.poll_interval, self.schedule.is_round_robin
+        of_worker = partial(WATCH.takes_from, self)
+        self.credit = transports.Credit(link, of_worker, self._began_at, split)
         reserving = link, schedule, self.credit
         self.reserver = transports.Reserver(*reserving, poll_interval)
         self.pull = transports.PullLoop(*reserving, self.reserver, poll_interval, failback)

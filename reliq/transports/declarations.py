@@ -5,6 +5,7 @@ Exchanges and their bindings are remembered by the routes, queues here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -40,18 +41,16 @@ _LATE_AFTER_S, _AWAY_S = 2.0, 0.2
 _SETTLE_EVERY_S = 5.0
 
 
+@dataclass(eq=False)
 class Declarations:
     """Queue -> its arguments and its settings. Of the application's threads: one step each."""
 
-    def __init__(self, link: Link, partitions: int) -> None:
-        self._link = link
-        self._partitions = partitions
-        self.queues: Declared = {}
-        self.owed: dict[str, list[tuple[str, str]]] = {}
-        """By queue, its bindings: they are declared when its node answers."""
-        self._settles_at = -inf
-
-    # -- queues
+    _link: Link
+    _partitions: int
+    queues: Declared = field(default_factory=dict, init=False)
+    owed: dict[str, list[tuple[str, str]]] = field(default_factory=dict, init=False)
+    """By queue, its bindings: they are declared when its node answers."""
+    _settles_at: float = field(default=-inf, init=False)
 
     def declare_queue(
         self, queue: str, auto_delete: bool, arguments: dict[str, Any] | None, passive: bool
@@ -230,8 +229,6 @@ class Declarations:
         self.owed.pop(queue, None)
         self._link.session.registration.topology.forget_queue(queue)
 
-    # -- bindings and exchanges
-
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind *queue*; raises NotFound for an unknown exchange.
 
@@ -282,8 +279,6 @@ class Declarations:
             raise PreconditionFailed(f"exchange {exchange!r} is in use: {count} bindings")
         session.registration.topology.forget_exchange(exchange)
         routes.delete(exchange)
-
-    # -- what is lost, and comes back
 
     def may_go_by_itself(self, queue: str) -> bool:
         """Whether *queue* may end without being deleted, as far as is known here."""

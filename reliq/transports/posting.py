@@ -206,7 +206,7 @@ class LostPosts:
 
     def unrouted(self, exchange: str, error: ReliqError) -> None:
         """Note that a message is lost since nobody could say where *exchange* leads to."""
-        self._tell({_queues_of(exchange)}, error)
+        self._tell({f"the queues of exchange {exchange!r}"}, error)
 
     def _tell(self, places: set[str], error: ReliqError) -> None:
         if places <= self._told:
@@ -229,7 +229,7 @@ class LostPosts:
     def routed(self, exchange: str) -> None:
         """Note that it is known where *exchange* leads to."""
         if self._told:
-            self._end({_queues_of(exchange)})
+            self._end({f"the queues of exchange {exchange!r}"})
 
     def _end(self, places: set[str]) -> None:
         back = self._told & places
@@ -238,10 +238,6 @@ class LostPosts:
             logger.info(
                 "messages that are not to be confirmed arrive again: %s", ", ".join(sorted(back))
             )
-
-
-def _queues_of(exchange: str) -> str:
-    return f"the queues of exchange {exchange!r}"
 
 
 # Broker, exchange and routing key: over whichever connection of this process.

@@ -6,6 +6,7 @@ With an event loop nothing in here waits; without one :meth:`Reserver.request` a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import monotonic
@@ -32,10 +33,7 @@ _NODE_PATIENCE_S = 0.05
 _CLAIM_EVERY_S = 1.0
 
 
-def _nothing() -> None:
-    """No event loop is to be woken."""
-
-
+@dataclass(eq=False)
 class Reserver:
     """Asks the broker for the consumers of one transport.
 
@@ -43,22 +41,19 @@ class Reserver:
     one (see Wire), which then wakes the loop.
     """
 
-    def __init__(
-        self, link: Link, schedule: Schedule, credit: Credit, poll_interval: float
-    ) -> None:
-        self._link = link
-        self._schedule = schedule
-        self._credit = credit
-        self._poll_interval = poll_interval
-        self.woken: Callable[[], None] = _nothing
-        """Called when something was reserved, perhaps by another thread."""
-        self.asked_at = 0.0
-        """When the broker was asked last."""
-        self.failure: ReliqError | None = None
-        """What a posted reserve ended with: raised where the application can see it."""
-        self.held_back: set[str] = set()
-        """Queues that keep the rest from us until we are done with a poison candidate."""
-        self._getting = False
+    _link: Link
+    _schedule: Schedule
+    _credit: Credit
+    _poll_interval: float
+    woken: Callable[[], object] = field(default=bool, init=False)
+    """Called when something was reserved, perhaps by another thread: wakes an event loop."""
+    asked_at: float = field(default=0.0, init=False)
+    """When the broker was asked last."""
+    failure: ReliqError | None = field(default=None, init=False)
+    """What a posted reserve ended with: raised where the application can see it."""
+    held_back: set[str] = field(default_factory=set, init=False)
+    """Queues that keep the rest from us until we are done with a poison candidate."""
+    _getting: bool = field(default=False, init=False)
 
     def request(self) -> None:
         """Reserve, waiting, until something is here or all with credit were asked for."""

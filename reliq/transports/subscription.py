@@ -160,6 +160,7 @@ class Schedule:
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy
+        self.is_round_robin = strategy == "round_robin"
         self.subscriptions: list[Subscription] = []
         self.heard_at = 0.0
         """When a wait for notifications ended last."""

@@ -200,11 +200,9 @@ class _Rest:
         return not self.interrupted
 
     def cut(self) -> None:
-        """End this pause: the next ones are shorter."""
         self._event.set()
 
     def end(self) -> None:
-        """End this pause, and the thread."""
         self._over, self.paused = True, False
         self._event.set()
 

@@ -96,9 +96,8 @@ class JobReports:
         with self.lock:
             self._unsent |= {number for number, one in self._owed.items() if one.since < limit}
 
-    def flush(self, store: Store, patience_s: float = inf) -> None:
+    def flush(self, store: Store, _patience_s: float = inf) -> None:
         """Send what earlier connections could not. Posts it, and does not wait."""
-        del patience_s
         with self.lock:
             unsent, self._unsent = self._unsent, set()
         for number in sorted(unsent):

@@ -2,8 +2,8 @@
 
 Acks that are not confirmed, messages that go back, what was taken with no_ack and never
 handed out, and reserves whose reply was lost. Owed over any connection: what one could not
-deliver the next one does (:meth:`Outbox.flush`). One class, though a long one: all debts have
-one lock, so that none is overlooked while it turns into another.
+deliver the next one does (:meth:`Outbox.flush`). All debts have one lock, so that none is
+overlooked while it turns into another.
 """
 
 from __future__ import annotations

@@ -42,10 +42,7 @@ class AttachedTransport(Protocol):
         """Drop what belongs to the process that this one was forked from."""
 
     def read_replies(self) -> None:
-        """Read what has come while the application was busy.
-
-        A reserve's reply that lies unread holds leases that nobody renews.
-        """
+        """Read what has come: a reserve that lies unread holds leases that nobody renews."""
 
     def end_publishing(self) -> None:
         """Let the broker forget the numbers of what was published, where that is safe."""

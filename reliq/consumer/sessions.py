@@ -5,9 +5,6 @@ survive that is the session's, each part with one owner: what is held (leases), 
 (outbox), as what it is registered (registration), and the background loop with its duties.
 One session per process, broker and options. Knows the store's contract; nothing of Kombu,
 nothing of an engine.
-
-Sessions are those of this process: they find the session for a transport, say whether a message
-is in hand, and do for all of them what a fork and the end of the process ask for.
 """
 
 from __future__ import annotations
@@ -245,14 +242,11 @@ class Session:
                 return
             if self._others.by_key.get(self.key) is self:
                 del self._others.by_key[self.key]
-        self._stop()
+        if self.works:
+            self.background.stop()
         if self._spare is not None:
             self._spare.close()
             self._spare = None
-
-    def _stop(self) -> None:
-        if self.works:
-            self.background.stop()
 
     def end_publishing(self) -> None:
         """Have the broker forget the numbers of what this process has published."""
@@ -262,7 +256,8 @@ class Session:
     def finish(self) -> None:
         """Return, at exit, what this process still holds; waits, but not for long."""
         self.end_publishing()
-        self._stop()
+        if self.works:
+            self.background.stop()
         left = 0
         if self.reports.is_empty:
             left = self.outbox.return_all()

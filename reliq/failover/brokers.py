@@ -138,14 +138,11 @@ class Brokers:
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._names: dict[str, str] = {}
-        self._probe: Probe | None = None
+        self.probe: Probe | None = None
+        """How a broker is asked."""
         self._used: dict[tuple[str, ...], str] = {}
         self.data: dict[str, str] = {}
         """By broker, the id of the data that it had when this process connected last."""
-
-    def ask_with(self, probe: Probe) -> None:
-        """Say how a broker is asked."""
-        self._probe = probe
 
     def learn(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         """Note the transport options that *urls* are used with.
@@ -241,9 +238,9 @@ class Brokers:
         with self._lock:
             options = self._record(url).options
             url = self._names.get(url, url)
-        if self._probe is None:
+        if self.probe is None:
             raise BrokerUnavailable(f"{without_password(url)}: nothing is known of its scheme")
-        return self._probe(url, options, whole)
+        return self.probe(url, options, whole)
 
 
 BROKERS = Brokers()

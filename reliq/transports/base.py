@@ -205,9 +205,8 @@ class Transport(virtual.Transport):
         session.leave(self)
         store.close()
 
-    def verify_connection(self, connection: Any) -> bool:
+    def verify_connection(self, _: Any) -> bool:
         """Whether the connection has not failed."""
-        del connection
         return self.link.store.alive
 
     @property
@@ -232,13 +231,12 @@ class Transport(virtual.Transport):
             self.channels.remove(channel)
         channel.connection = None  # as Kombu's: Message and Producer look at it
 
-    def close_connection(self, connection: Any) -> None:
+    def close_connection(self, _: Any) -> None:
         """Close in order: what is unacked goes back, acks are confirmed.
 
         Never raises for a dead broker: what could not be sent goes out over the
         next connection.
         """
-        del connection
         for channel in list(self.channels):
             channel.close()
         try:
@@ -265,9 +263,8 @@ class Transport(virtual.Transport):
             with suppress(ReliqError):  # they lapse
                 self.link.store.forget_publishers(PUBLISHER.finished)
 
-    def _collect(self, connection: Any) -> None:
+    def _collect(self, _: Any) -> None:
         """Drop a broken connection without waiting; nothing is requeued by it."""
-        del connection
         for channel in list(self.channels):
             channel.collect()
             self.close_channel(channel)
@@ -294,7 +291,7 @@ class Transport(virtual.Transport):
                 item.ended()
             channel.subscriptions.clear()
         if self.consumes:
-            self.consumers.forget()
+            self.consumers.late.clear()
             self.loop.forget()
         self.schedule.clear()
         self.publishing.posting.deferred.clear()

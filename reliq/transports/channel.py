@@ -1,9 +1,8 @@
 """Channel: AMQP's verbs over a store. Kombu's design, engine-free.
 
-Long, because Kombu wants all verbs on one object, with its names and its arguments. Here
-arguments are read, and those that mean nothing here are dropped; the work is done by the parts
-of the transport (encoder, publishing, declarations, consumers) and by the channel's own (QoS,
-receiver, settlement).
+Kombu wants all verbs on one object, with its names and its arguments. The work is done by the
+parts of the transport (encoder, publishing, declarations, consumers) and by the channel's own
+(QoS, receiver, settlement).
 """
 
 from __future__ import annotations

@@ -54,11 +54,7 @@ class Consumers:
     def __post_init__(self) -> None:
         """Have the pull loop follow the layouts."""
         self._pull.follow_layouts = self.follow_layouts
-        self._late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
-
-    def forget(self) -> None:
-        """Consume from nothing, in a child."""
-        self._late.clear()
+        self.late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
 
     def add(self, subscription: Subscription) -> None:
         """Begin to consume; raises NotFound for a queue that is not there.
@@ -76,7 +72,7 @@ class Consumers:
             if not declarations.may_be_late(queue):
                 subscription.ended()
                 raise
-            self._late.add(subscription, str(exc))
+            self.late.add(subscription, str(exc))
         except BaseException:
             subscription.ended()
             raise
@@ -146,7 +142,7 @@ class Consumers:
             self._followed = changes
             self._postponed.clear()
         now = monotonic()
-        self._late.begin()
+        self.late.begin()
         for item in list(self._schedule.subscriptions):
             if item.queue == item.of_queue:
                 self._follow(item)
@@ -203,7 +199,7 @@ class Consumers:
         partitions. Raises BrokerUnavailable where the broker is lost: nothing is consumed all
         the same.
         """
-        if self._late.remove(subscription):
+        if self.late.remove(subscription):
             return
         session = self._link.session
         lingers, no_ack = self._lingers(subscription), subscription.no_ack
@@ -312,7 +308,7 @@ class Consumers:
 
     def drop(self, lost: bool) -> None:
         """End all without a word to the broker: the connection is closed, or *lost*."""
-        self._late.clear()
+        self.late.clear()
         for item in list(self._schedule.subscriptions):
             self._take_out(item)
             self._owe(item, lingers=lost and self._declarations.may_go_by_itself(item.queue))

@@ -287,11 +287,10 @@ class Declarations:
 
     def redeclare(self, queue: str, store: Store) -> bool:
         """Declare over *store* a durable queue again that the broker has lost; False: not ours."""
-        declared = self.queues.get(queue)
-        if declared is None or not is_durable(declared[1]):
-            return False  # never ours, or one that is meant to go by itself
+        if self.may_go_by_itself(queue):
+            return False
         logger.warning("queue %r was lost by the broker and is declared again", queue)
-        declare(store, queue, *declared)
+        declare(store, queue, *self.queues[queue])
         return True
 
     def declare_again(self, queue: str, store: Store) -> bool:

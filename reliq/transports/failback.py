@@ -63,7 +63,7 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
             connection.transport.close_connection(None)
 
 
-BROKERS.ask_with(probe)
+BROKERS.probe = probe
 
 
 @dataclass(eq=False)

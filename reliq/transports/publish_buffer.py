@@ -2,8 +2,7 @@
 
 What Kombu's ``Producer.batch()`` asks of a transport. A message is checked and
 encoded when it is added, so that one that is refused spoils none of the others; it
-is numbered and sent when the batch is flushed. A flush that failed keeps its
-messages with their numbers: flushing again stores each once.
+is numbered and sent when the batch is flushed.
 """
 
 from __future__ import annotations

@@ -100,9 +100,8 @@ class UnixTransport(Transport):
         username, password = login(client)
         return replace(said, username=username, password=password)
 
-    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+    def as_uri(self, _: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URL, as Kombu shows it."""
-        del uri
         login = {"user": self.address.username, "password": self.address.password}
         return _uri(self.address, **login, sanitize=not include_password, mask=mask)
 

@@ -136,27 +136,18 @@ class Settlement:
 
     def dead_letter(self, messages: list[Message]) -> None:
         """Give up *messages*; the channel has that again for which it raises BrokerUnavailable."""
-        outbox = self._link.session.outbox
         for message in messages:
             self.jobs.tell(message)
-            queue, tag, headers = message.queue, message.delivery_tag, message.headers
-            reason, text = message.verdict
-            leases = [Lease(tag, message.token)]
-            store = self._store
+            lease = Lease(message.delivery_tag, message.token)
+            known = message.headers, message.headers.get("x-delivery-count", 0)
             try:
-                refused = outbox.dead_letter(store, queue, reason, text, leases)
+                self._give_up(message.queue, lease, *known, *message.verdict)
             except BrokerUnavailable:
                 self._qos.put_back(message)
                 raise
-            _report(refused, queue, reason)
-            if not refused:
-                count = headers.get("x-delivery-count", 0)
-                self._tell_dead(queue, tag, headers, count, reason, text)
-            self._route_soon(queue)
-            self._make_room(queue)
 
     def dead_letter_malformed(
-        self, message: Message, error: Exception, settled: bool, no_ack: bool = False
+        self, message: Message, error: Exception, settled: bool, no_ack: bool
     ) -> None:
         """Give up a message that made a Celery worker's code raise, unless it is *settled*."""
         message.malformed, message.error = True, in_words(error)
@@ -176,52 +167,49 @@ class Settlement:
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         """Give up what has no envelope that could be read, and so never was a message."""
-        queue, tag = delivery.queue, delivery.tag
+        queue, lease = delivery.queue, Lease(delivery.tag, delivery.token)
         if no_ack:
             logger.error(
                 "message %s of %r is undecodable and is gone, as its consumer needs no ack: %s",
-                tag,
+                lease.tag,
                 queue,
                 error,
             )
             return
-        session, store = self._link.session, self._link.store
-        leases, reason, text = [Lease(tag, delivery.token)], "undecodable", str(error)
-        if not session.outbox.dead_letter(store, queue, reason, text, leases):
-            self._tell_dead(queue, tag, {}, max(delivery.failed, 0), reason, text)
-        self._make_room(queue)
+        self._give_up(queue, lease, {}, max(delivery.failed, 0), "undecodable", str(error))
 
-    def _tell_dead(
-        self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
+    def _give_up(
+        self, queue: str, lease: Lease, headers: dict[str, Any], count: int, reason: str, error: str
     ) -> None:
-        if reason in {"undecodable", "malformed"}:
-            logger.error(
-                "message %s of %r is %s and was dead-lettered: %s; look at it with "
-                "reliq dead show %s %s",
-                *(tag, queue, reason, error, word(queue), word(tag)),
+        tag, store = lease.tag, self._link.store
+        refused = self._link.session.outbox.dead_letter(self._store, queue, reason, error, [lease])
+        _report(refused, queue, reason)
+        if not refused:
+            if reason in {"undecodable", "malformed"}:
+                logger.error(
+                    "message %s of %r is %s and was dead-lettered: %s; look at it with "
+                    "reliq dead show %s %s",
+                    *(tag, queue, reason, error, word(queue), word(tag)),
+                )
+            else:  # the application has said so: it knows
+                logger.info(
+                    "message %s of %r was %s and dead-lettered; reliq dead replay %s --tag %s "
+                    "brings it back",
+                    *(tag, queue, reason, word(queue), word(tag)),
+                )
+            emit(
+                message_dead,
+                store.broker,
+                queue=queue,
+                tag=tag,
+                count=count,
+                consumer=store.consumer,
+                reason=reason,
+                error=error,
+                **identity(headers),
             )
-        else:  # the application has said so: it knows
-            logger.info(
-                "message %s of %r was %s and dead-lettered; reliq dead replay %s --tag %s brings "
-                "it back",
-                *(tag, queue, reason, word(queue), word(tag)),
-            )
-        store = self._link.store
-        emit(
-            message_dead,
-            store.broker,
-            queue=queue,
-            tag=tag,
-            count=count,
-            consumer=store.consumer,
-            reason=reason,
-            error=error,
-            **identity(headers),
-        )
-
-    def _make_room(self, queue: str) -> None:
-        """Have the next message come: one of *queue* became a dead letter."""
-        self._over.reserver.ask_again(queue)
+        self._route_soon(queue)
+        self._over.reserver.ask_again(queue)  # there is room for the next message
         self._over.loop.note_dead_letter()
         self._over.pull.credit_regained()
 

@@ -107,8 +107,6 @@ class DeadConsumers:
                 if not any(name in store.consumers_of(q) for q in liveness.queues if q != queue):
                     store.forget_consumer(name)
 
-    # -- all consumers, wherever they consume
-
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Look at *names* from the register, and end what is left of those that are gone."""
         away = dict(self._without_connection(names, store))
@@ -193,8 +191,6 @@ class DeadConsumers:
         if now is None or now.silent_ms >= liveness.silent_ms:
             store.forget_consumer(name)
 
-    # -- before a queue is used
-
     def clear(self, queue: str, store: Store) -> None:
         """Take the dead off *queue* if it goes by itself; with the last of them it goes.
 
@@ -221,8 +217,6 @@ class DeadConsumers:
         if established and liveness.silent_ms >= silence_ms:
             return True
         return not self._is_of_this_process(name) and _process_has_ended(liveness)
-
-    # -- the end of one
 
     def _end(
         self,

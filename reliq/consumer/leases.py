@@ -101,8 +101,6 @@ class Leases:
             self.period_s = lease_s / 6
             self.on_shorter()
 
-    # -- renewal
-
     def overstayed(self) -> dict[str, Held]:
         """Let go what is held for longer than ``consumer_timeout``, and return it."""
         limit, now = self._options.consumer_timeout, monotonic()
@@ -166,8 +164,6 @@ class Leases:
             message.token = token
             return self.keep_while_alive(tag, token, message)
 
-    # -- the end of a lease
-
     def settle(self, tags: Iterable[str], now: float = 0.0) -> list[str]:
         """Let go what is finished, whoever holds it now.
 
@@ -196,8 +192,6 @@ class Leases:
         """Return this very lease; None where it is not held."""
         held = self._held.get(tag)
         return held if held is not None and held.token == token else None
-
-    # -- messages that were delivered
 
     def keep_while_alive(self, tag: str, token: str, message: object) -> bool:
         """Keep a lease only while *message*, which is delivered with it, lives.

@@ -56,11 +56,10 @@ class Sweep:
         now_ms: int,
         look_soon: Callable[[str], None],
         runs: Callable[[str], Collection[str] | None] = nobody,
-        missing_ms: int | None = None,
     ) -> None:
-        """Begin; jobs that changed in the last *missing_ms* (a minute) are left alone."""
+        """Begin; jobs that changed in the last minute are left alone."""
         self._batch = batch
-        self._older_ms = now_ms - (MISSING_MS if missing_ms is None else missing_ms)
+        self._older_ms = now_ms - MISSING_MS
         self._look_soon = look_soon
         self._runs = runs
         self._before = self._unheard_before.pop(batch, set())

@@ -127,8 +127,6 @@ class Outbox:
                     self._lost_reserves.discard(lost)
         nodes.end()
 
-    # -- acks
-
     def ack(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: written to the socket at once, confirmed later.
 
@@ -210,8 +208,6 @@ class Outbox:
         # Without the lock: each is one step of a dict, and who looks at all of them has a copy.
         for tag in tags:
             self.unconfirmed.pop(tag, None)
-
-    # -- what goes back
 
     def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> Released:
         """Give messages back; return what became of them.
@@ -313,8 +309,6 @@ class Outbox:
                         queue,
                     )
                     raise
-
-    # -- lost reserves
 
     def reserve_lost(self, queue: str, consumer: str) -> None:
         """Note a reserve whose reply was lost: it may have taken messages."""

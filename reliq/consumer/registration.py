@@ -88,8 +88,6 @@ class Registration:
         queues = list(self.subscriptions)
         return any(all(one.declarations.may_stay(queue) for one in over) for queue in queues)
 
-    # -- subscriptions
-
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Note that a channel of this process consumes from *queue*; return how many do."""
         with self.lock:
@@ -132,8 +130,6 @@ class Registration:
             if self.layouts.get(queue, 1) != layout.end:
                 self.layouts[queue] = layout.end
                 self.layout_changes += 1
-
-    # -- leaving queues
 
     @property
     def has_unsent(self) -> bool:
@@ -197,8 +193,6 @@ class Registration:
         if not store.attach(queue, self._name, len(self.subscriptions.get(queue, ()))):
             self.topology.forget_queue(queue)
             Routes(store).forget_queue(queue)
-
-    # -- lost connections
 
     def expect_back(self, seconds: float) -> None:
         """Note a lost connection: another one is likely to follow, for so long."""

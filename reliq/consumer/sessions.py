@@ -57,7 +57,6 @@ class Session:
         self.pace = pace
         self._others = others
         self.transports: WeakSet[AttachedTransport] = WeakSet()
-        """The transports that use it."""
         # Parts that are used by their locks stay the same in a child, and begin anew there.
         self.leases = Leases(options)
         self._running = RunningTasks()
@@ -121,8 +120,6 @@ class Session:
         for transport in list(self.transports):
             transport.forget_parent()
 
-    # -- connections
-
     def open_store(self) -> Store:
         """Return a new connection of this session; it connects when it is used."""
         return self._factory(f"{self.id}/{next(self._numbers)}")
@@ -170,8 +167,6 @@ class Session:
         if self.works:
             self.duties.renewal.renew(store, all_of_them=True)
         store.wait_for_replies(patience_s)
-
-    # -- what is held and owed, together
 
     @property
     def idle(self) -> bool:
@@ -226,8 +221,6 @@ class Session:
         number = self.registration.subscribe(queue, no_ack)
         self.duties.subscribed(queue)
         return number
-
-    # -- the end
 
     @property
     def deserted(self) -> bool:
@@ -320,8 +313,6 @@ class Sessions:
     def is_of_this_process(self, consumer: str) -> bool:
         """Whether a consumer in the register is a session of this process that goes on."""
         return any(session.id == consumer for session in list(self.by_key.values()))
-
-    # -- forks, and the end
 
     def stop_background_loops(self) -> None:
         """Have no thread while the process forks: the child could inherit a held lock."""

@@ -22,12 +22,11 @@ from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     # Asks the broker at a URL, given the transport options, or all of its nodes: seconds until
     # its answer.
     Probe: TypeAlias = "Callable[[str, Mapping[str, Any], bool], float]"
-    from collections.abc import Hashable
 
 
 # Seconds: the longest wait after a loss; it doubles with each try that failed.

@@ -94,8 +94,6 @@ class EventLoop:
         # Whether a task may have run inside the loop's tick of this turn.
         self._has_run = False
 
-    # -- registration
-
     def register(self, loop: Any) -> None:
         """Let *loop* drive the transport, instead of the one that did before."""
         self.leave()
@@ -159,8 +157,6 @@ class EventLoop:
         for queue, tags in self._acks.items():
             self._link.session.outbox.ack_later(queue, tags)
         self.forget()
-
-    # -- the loop's calls
 
     def on_tick(self) -> None:
         """Send the acks of this tick, deliver what is there, ask for more, or wait."""
@@ -279,8 +275,6 @@ class EventLoop:
         self._dead_lettered += 1
         if self.hub is not None:
             self.hub.call_soon(_come_back)
-
-    # -- acks
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: at the end of this tick of the loop, or now where none surely ends."""

@@ -123,8 +123,6 @@ class Failback:
         """Whether no other broker is used while this one answers."""
         return not self.urls or (self._options.failback and self.url == self.urls[0])
 
-    # -- connecting
-
     def connect(self) -> None:
         """Open the connection, unless another broker is to be tried before this one.
 
@@ -216,8 +214,6 @@ class Failback:
         client = self.client
         return client is not None and "max_retries" in (client.transport_options or ())
 
-    # -- back to the primary
-
     def broker_answers(self, url: str) -> None:
         """Learn that a broker to go back to answers again; called by the fail-back's thread."""
         if not self.due:
@@ -290,8 +286,6 @@ class Failback:
         old, new = without_password(before), without_password(self.url)
         logger.warning("switched from %s to %s: %s", old, new, reason)
         emit(broker_switched, new, old=old, new=new, reason=reason)
-
-    # -- a spool
 
     def _check_spool(self) -> None:
         """See that the spool can be used, before it is needed; raises ConfigurationError."""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 class QoS(virtual.QoS):
     """The unacked messages of one channel. The leases themselves are the session's."""
 
-    def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
+    def __init__(self, channel: Any) -> None:
         # Not the base's: it would restore messages from a finalizer, one by one.
         self.channel = channel
         self.consumers: dict[str, Any] = {}
         """By tag, the subscriptions of the channel."""
         self.closed = False
         """Whether the channel is: what is settled from then on goes over another connection."""
-        self.prefetch_count = prefetch_count or 0
+        self.prefetch_count = 0
         self.delivered: dict[str, Message] = {}
         # Unacked messages that only the application holds now: it may still ack them.
         self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()

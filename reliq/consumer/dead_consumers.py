@@ -8,9 +8,6 @@ One consumer at a time looks after all others, wherever they consume, so that th
 go of which nobody who lives knows. And whoever is about to use a queue that goes by itself
 looks first: with the end of its last consumer such a queue has gone, and what was sent to
 it since is not for the next one of its name.
-
-Nobody is taken for dead for a time in which the broker was away for all: not by who looks over
-a connection that is younger than the grace, however long the silence before.
 """
 
 from __future__ import annotations
@@ -161,7 +158,7 @@ class DeadConsumers:
         since, client_id = missing.get(who, (now, liveness.client_id))
         if client_id != liveness.client_id:
             since = now  # it was back meanwhile, and went again: a moment, twice
-        # What we did not see over this connection may have been an outage, for it as for us.
+        # What was before this connection may have been an outage of the broker, for it as for us.
         since = max(since, store.connected_at)
         missing[who] = since, liveness.client_id
         return now - since >= self._grace_s

@@ -7,6 +7,7 @@ them are surveyed together, and what the survey names is done.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +69,7 @@ class RestorePasses:
         self._next_settling: dict[str, float] = {}
         self._settled: dict[str, Layout] = {}
         self._temporary: set[str] = set()
-        self._tally: dict[str, dict[str, int]] = {}
+        self._tally: dict[str, Counter[str]] = {}
         self.failing: dict[str, str] = {}
         """Queue -> why the last pass over it failed: the register tells the doctor."""
         self.dead_letter_routed: frozenset[str] = frozenset()
@@ -230,14 +231,15 @@ class RestorePasses:
             return
         if result.granted:
             self.failing.pop(queue, None)
-        tally = self._tally.setdefault(queue, {})
-        for consumer, number in result.by_consumer.items():
-            tally[consumer] = tally.get(consumer, 0) + number
+        self._tally.setdefault(queue, Counter()).update(result.by_consumer)
         log_at_the_limit(queue, result.dead)
         if (result.restored or result.dead) and _returns_are_told():
             self._deferred.append(partial(_tell_returns, queue, result))
         if result.more:
-            self._go_on(store, queue)
+            try:
+                self.restore(store, queue, force=True)
+            except BrokerUnavailable:
+                self._next_look[queue] = 0.0  # the next tick goes on, or says why not
             return
         if result.to_route:
             self._route_soon(queue)
@@ -261,13 +263,6 @@ class RestorePasses:
             logger.error("restore_visible on %r failed: %s", queue, error)
             if len(self.failing) < _MOST_FAILING:
                 self.failing[queue] = str(error)[:_MOST_SAID]
-
-    def _go_on(self, store: Store, queue: str) -> None:
-        """Post the next batch at once, from the reply of the one before."""
-        try:
-            self.restore(store, queue, force=True)
-        except BrokerUnavailable:
-            self._next_look[queue] = 0.0  # the next tick goes on, or says why not
 
 
 def _returns_are_told() -> bool:

@@ -101,7 +101,8 @@ class Transport(virtual.Transport):
         self.declarations = Declarations(link, options.partitions)
         self.schedule = Schedule(options.queue_order_strategy)
         self.failback = Failback(
-            link, options, self.client, self.schedule, self.move_to, lambda: self.unacked
+            *(link, options, self.client, self.schedule, self.move_to),
+            lambda: any(channel.qos_.delivered for channel in self.channels),
         )
         self.encoder = Encoder(options, self.declarations, self.failback)
         self.unroutable = UnroutableMessages(link, options)
@@ -159,8 +160,6 @@ class Transport(virtual.Transport):
                 # Kombu closes what it has connected, and drops the rest with no more than this.
                 self._let_go(lost=False)
 
-    # -- what a scheme says
-
     def session_key(self) -> Hashable:
         """Return what makes two connections the same consumer of the same broker."""
         raise NotImplementedError
@@ -180,8 +179,6 @@ class Transport(virtual.Transport):
     def driver_version(self) -> str:
         """Return reliq's version."""
         return __version__
-
-    # -- connections and channels
 
     def establish_connection(self) -> Transport:
         """Connect, and bring the session up to date; raises BrokerUnavailable."""
@@ -208,11 +205,6 @@ class Transport(virtual.Transport):
     def verify_connection(self, _: Any) -> bool:
         """Whether the connection has not failed."""
         return self.link.store.alive
-
-    @property
-    def unacked(self) -> bool:
-        """Whether the application has messages of it that it has not finished."""
-        return any(channel.qos_.delivered for channel in self.channels)
 
     def create_channel(self, connection: Any) -> Any:
         """Return a new channel of *connection*."""
@@ -297,8 +289,6 @@ class Transport(virtual.Transport):
         self.publishing.posting.deferred.clear()
         self.link.reopen()
         self.link.store.keeps_long = bool(self.failback.spool)
-
-    # -- what drives it
 
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; see :meth:`PullLoop.drain`."""

@@ -288,10 +288,8 @@ class Channel(virtual.Channel):
             return
         if message.decode_error is not None:
             self.settlement.dead_letter([message])
-        elif BATCH in message.headers:
+        elif BATCH in message.headers or self.closed:
             self.settlement.jobs.ack(message)
-        elif self.closed:
-            self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
         else:
             self.transport.loop.ack(message.queue, (delivery_tag,))
 

@@ -70,7 +70,7 @@ BROKERS.probe = probe
 class Failback:
     """See the module's description. Of the thread that uses the transport.
 
-    The fail-back's thread reads, and calls :meth:`primary_answers`.
+    The fail-back's thread reads, and calls :meth:`broker_answers`.
     """
 
     _link: Link
@@ -80,6 +80,7 @@ class Failback:
     _schedule: Schedule
     _move_to: Callable[[Link], None]
     _has_unacked: Callable[[], bool]
+    """Whether the application has messages that it has not finished."""
 
     def __post_init__(self) -> None:
         """Be connected to none of the brokers."""
@@ -99,11 +100,6 @@ class Failback:
         self._fresh_s = self.probe_interval * 2 if self._options.failback else 0.0
         if self.urls:
             BROKERS.learn(self.urls, self.arguments)
-
-    @property
-    def lease_ms(self) -> int:
-        """How long the leases are that it takes."""
-        return self._link.session.lease_ms
 
     @property
     def consumed(self) -> Sequence[str]:

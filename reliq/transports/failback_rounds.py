@@ -211,7 +211,7 @@ class FailbackRounds:
                     continue
                 if status.ready + status.delayed + status.unacked + status.dead:
                     # Somebody must return what dead consumers of that broker held.
-                    there.post_restore(queue, transport.lease_ms, ignore_result)
+                    there.post_restore(queue, visited.link.session.lease_ms, ignore_result)
                     there.wait_for_replies()
                     with transport.temporary_connection(transport.urls[0]) as primary:
                         self._move_home(there, primary.link.store, queue, url)

@@ -57,12 +57,10 @@ class PullLoop:
         Otherwise each ack would be followed by a reserve of one message for the next of
         many queues.
         """
-        return monotonic() - self._reserver.asked_at < _ASK_EVERY_S and all(
-            map(
-                self._credit.is_well_stocked,
-                {item.qos for item in self._schedule.subscriptions if not item.no_ack},
-            )
-        )
+        if monotonic() - self._reserver.asked_at >= _ASK_EVERY_S:
+            return False
+        taking = {item.qos for item in self._schedule.subscriptions if not item.no_ack}
+        return all(map(self._credit.is_well_stocked, taking))
 
     def deliver_one(self) -> bool:
         """Deliver one buffered message, in turn; False when there is none to deliver."""

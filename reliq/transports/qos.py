@@ -67,13 +67,9 @@ class QoS(virtual.QoS):
 
     def up_to(self, delivery_tag: str) -> list[Message]:
         """Take out the message with *delivery_tag* and all delivered before it."""
-        taken: list[Message] = []
-        if delivery_tag in self.delivered:
-            for tag in list(self.delivered):
-                taken.append(self.delivered.pop(tag))
-                if tag == delivery_tag:
-                    break
-        return taken
+        tags = list(self.delivered)
+        end = tags.index(delivery_tag) + 1 if delivery_tag in self.delivered else 0
+        return [self.delivered.pop(tag) for tag in tags[:end]]
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge through the channel, as Kombu's virtual QoS does."""

@@ -58,9 +58,7 @@ class Settlement:
         rest = [message for message in readable if BATCH not in message.headers]
         for queue, group in groupby(rest, attrgetter("queue")):
             self._over.loop.ack(queue, [message.delivery_tag for message in group])
-        unreadable = [message for message in messages if message.decode_error is not None]
-        if unreadable:
-            self.dead_letter(unreadable)
+        self.dead_letter([message for message in messages if message.decode_error is not None])
 
     def reject(self, delivery_tag: str, requeue: bool) -> None:
         """Put a message back, counted as a failed delivery, or give up on it (dead letters).

@@ -142,10 +142,8 @@ class Subscription:
 
     def take_back(self, most: int | None = None) -> list[Delivery]:
         """Take out what was not delivered, the last reserved first; *most* of it."""
-        taken: list[Delivery] = []
-        while self.buffer and (most is None or len(taken) < most):
-            taken.append(self.buffer.pop())
-        return taken
+        here = len(self.buffer)
+        return [self.buffer.pop() for _ in range(here if most is None else min(most, here))]
 
 
 # While some queues keep a consumer busy, one whose notification is unheard is asked so often.

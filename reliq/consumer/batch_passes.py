@@ -18,7 +18,7 @@ from ..store.jobs import OPEN, PARENT, BatchRecord, Change
 from ..store.protocol import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
-from .lost_jobs import MISSING_MS, Sweep, nobody
+from .lost_jobs import MISSING_MS, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -42,11 +42,7 @@ _AT_A_TIME_S = 0.05
 class BatchPasses:
     """The passes that one session makes over batches."""
 
-    def __init__(
-        self,
-        deferred: Deferred,
-        runs: Callable[[str], Collection[str] | None] = nobody,
-    ) -> None:
+    def __init__(self, deferred: Deferred, runs: Callable[[str], Collection[str] | None]) -> None:
         """Append to *deferred*; *runs* names the jobs of a worker that is of this process."""
         self._deferred = deferred
         self._next = 0.0

@@ -33,11 +33,6 @@ _AT_ONCE = 1000
 _CHILDREN = 20
 
 
-def nobody(worker: str) -> None:
-    """Return None, for any *worker*: it is none of this process."""
-    del worker
-
-
 class Sweep:
     """One look at all jobs of a batch, in steps of some thousand jobs.
 
@@ -55,9 +50,12 @@ class Sweep:
         batch: str,
         now_ms: int,
         look_soon: Callable[[str], None],
-        runs: Callable[[str], Collection[str] | None] = nobody,
+        runs: Callable[[str], Collection[str] | None],
     ) -> None:
-        """Begin; jobs that changed in the last minute are left alone."""
+        """Begin; jobs that changed in the last minute are left alone.
+
+        *runs* names the jobs of a worker that is of this process.
+        """
         self._batch = batch
         self._older_ms = now_ms - MISSING_MS
         self._look_soon = look_soon

@@ -21,7 +21,9 @@ def sweep(store, batches):
 
     def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
         before = batches.batch("b").counts["error"]
-        looking = Sweep("b", store.store.now_ms() + MISSING_MS - missing_ms, soon.append)
+        looking = Sweep(
+            "b", store.store.now_ms() + MISSING_MS - missing_ms, soon.append, lambda _: None
+        )
         while looking.step(store.store):
             pass
         return batches.batch("b").counts["error"] - before

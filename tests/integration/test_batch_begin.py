@@ -22,7 +22,7 @@ def test_a_job_between_its_ack_and_its_begin_is_not_lost(site, pool):
         lambda: not store.reads.status("celery").stored, what="the message to be acknowledged"
     )
     for _ in range(2):
-        sweep = Sweep(batch.id, store.now_ms() + MISSING_MS + 1000, lambda _: None)
+        sweep = Sweep(batch.id, store.now_ms() + MISSING_MS + 1000, lambda _: None, lambda _: None)
         while sweep.step(store):
             pass
     assert 1 == batch.status().counts["working"]

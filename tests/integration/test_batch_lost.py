@@ -36,7 +36,7 @@ def test_the_jobs_of_a_warm_shutdown_are_not_lost(site, pool):
     worker.terminate()
     wait_until(lambda: not store.attached("celery").marks, what="the worker to leave its queue")
     for _ in range(3):
-        sweep = Sweep(batch.id, store.now_ms() + MISSING_MS + 1000, lambda _: None)
+        sweep = Sweep(batch.id, store.now_ms() + MISSING_MS + 1000, lambda _: None, lambda _: None)
         while sweep.step(store):
             pass
     assert 1 == batch.status().counts["working"]

@@ -126,7 +126,7 @@ def test_a_batch_that_is_not_there(one, batch, redis_url):
 def looked_at(batch):
     """Return the jobs after a look at all of them, now."""
     store = batch._connected()
-    look = Sweep(batch.id, store.now_ms() + MISSING_MS + 1, lambda _: None)
+    look = Sweep(batch.id, store.now_ms() + MISSING_MS + 1, lambda _: None, lambda _: None)
     while look.step(store):
         pass
     return batch.status().total

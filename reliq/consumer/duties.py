@@ -28,7 +28,7 @@ from .renewal import Renewal
 from .restore_passes import RestorePasses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from ..options import Options
     from ..store.protocol import Deferred, Store
@@ -75,7 +75,9 @@ class BackgroundDuties:
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
-        self.batches = BatchPasses(self._deferred, self._runs)
+        self.batches = BatchPasses(
+            self._deferred, lambda worker: WATCH.jobs_of(worker) if worker == self._name else None
+        )
         self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, self._deferred)
         self.dead_consumers = DeadConsumers(
@@ -145,10 +147,6 @@ class BackgroundDuties:
             store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
         self.passes.tick(store)
         self.batches.tick()
-
-    def _runs(self, worker: str) -> Collection[str] | None:
-        """Return the jobs that *worker* runs, where that is this session; else None."""
-        return WATCH.jobs_of(worker) if worker == self._name else None
 
     def _put_debts_first(self) -> None:
         """Have what is owed sent next: an ack must not wait for a backlog of other duties."""

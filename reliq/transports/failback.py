@@ -122,12 +122,19 @@ class Failback:
     def connect(self) -> None:
         """Open the connection, unless another broker is to be tried before this one.
 
-        Raises BrokerUnavailable, and puts the broker that could not be reached into back-off.
+        Raises BrokerUnavailable, and puts the broker that could not be reached into back-off;
+        ConfigurationError for a spool that could not be used when it is needed.
         """
         if not self.urls:
             self._open()
             return
-        self._check_spool()
+        if self.spool:
+            if self._options.confirm == "replicated" or self.spool != self.urls[-1]:
+                raise ConfigurationError(
+                    f"{self.spool}: expected a spool at the end of the list of brokers, and "
+                    "confirm not to be 'replicated', which a spool cannot give"
+                )
+            spool.JOURNALS.at(self.spool).check()
         admit(self.url, self.urls, self._fresh_s)
         try:
             self._open()
@@ -282,17 +289,6 @@ class Failback:
         old, new = without_password(before), without_password(self.url)
         logger.warning("switched from %s to %s: %s", old, new, reason)
         emit(broker_switched, new, old=old, new=new, reason=reason)
-
-    def _check_spool(self) -> None:
-        """See that the spool can be used, before it is needed; raises ConfigurationError."""
-        if not self.spool:
-            return
-        if self._options.confirm == "replicated" or self.spool != self.urls[-1]:
-            raise ConfigurationError(
-                f"{self.spool}: expected a spool at the end of the list of brokers, and confirm "
-                "not to be 'replicated', which a spool cannot give"
-            )
-        spool.JOURNALS.at(self.spool).check()
 
     def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
         """Forward what the spool holds to each broker that *answers*."""

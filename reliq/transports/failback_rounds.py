@@ -153,7 +153,9 @@ class FailbackRounds:
 
     def _look_after(self, transport: Failback) -> None:
         primary = transport.url == transport.urls[0]
-        home = next((url for url in transport.homes if self._answers(transport, url)), None)
+        answering = (url for url in transport.homes if self._asked(transport, url))
+        # A publisher has left it for the sake of one node, perhaps: it goes back to a whole one.
+        home = next((url for url in answering if transport.consumed or BROKERS.is_whole(url)), None)
         if home is not None:
             transport.broker_answers(home)
         elif primary and transport.consumed:
@@ -165,11 +167,6 @@ class FailbackRounds:
                 transport.forward(partial(self._asked, transport), self._stop.is_set)
         elif primary and not transport.consumed:
             self.leave(transport)
-
-    def _answers(self, transport: Failback, url: str) -> bool:
-        """Whether the broker at *url* answers, and all of it where somebody publishes."""
-        # Who only publishes has left it for the sake of one node, perhaps.
-        return self._asked(transport, url) and (bool(transport.consumed) or BROKERS.is_whole(url))
 
     def _asked(self, transport: Failback, url: str) -> bool:
         """Whether the broker at *url* answers, or one node of it."""

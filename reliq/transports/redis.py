@@ -92,10 +92,8 @@ class UnixTransport(Transport):
         if scheme_of(url) != self.scheme:
             return super()._address(client)
         said = address_of(read(url, (self.scheme,)))
-        client.userid, client.password = (
-            said.username or client.userid,
-            said.password or client.password,
-        )
+        client.userid = said.username or client.userid
+        client.password = said.password or client.password
         client.hostname = _uri(said)
         username, password = login(client)
         return replace(said, username=username, password=password)

@@ -238,10 +238,11 @@ class EventLoop:
         self._reserver.raise_failure()
         if self._has_run:
             # Celery acknowledges as the next turn of the loop begins. The task that ran in this
-            # one is done, and is not to wait for the end of another, which may take hours.
+            # one is done, and is not to wait for the end of another, which may take hours. Several
+            # nodes may have answered in one turn.
             self._come_back_for_more()
         else:
-            self._deliver_some()
+            self._has_run = self._deliver_some()
         self.flush_acks()
 
     def _on_timer(self) -> None:
@@ -258,6 +259,7 @@ class EventLoop:
     def _do_later(self) -> None:
         """Do what is due in the background; the rest in the loop's next turn."""
         link, loop = self._link, self.hub
+        self.flush_acks()  # what is due may wait for the broker
         if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
             loop.call_soon(self._do_later)
 

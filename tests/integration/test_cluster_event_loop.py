@@ -9,6 +9,7 @@ import pytest
 from kombu import Connection, Queue
 from kombu.asynchronous import Hub
 
+from reliq.engines.poll import readable
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_keys, queues
 from reliq.errors import BrokerUnavailable
@@ -92,3 +93,27 @@ def test_a_descriptor_that_is_closed_before_it_is_watched(cluster, monkeypatch):
                 other.Producer().publish({}, routing_key="q", exchange="")
             wait_until(lambda: [next(loop) for _ in range(3)] and got)
     hub.close()
+
+
+def test_a_turn_runs_one_task_though_several_nodes_have_answered(cluster):
+    """Celery acknowledges between two turns: a task that is done waits for no other (solo)."""
+    owner = {cluster.owner(slot_of(queue_keys("", name).meta)): name for name in map(str, range(9))}
+    queues, hub, got = [*map(Queue, owner.values())], Hub(), []
+    assert 2 == len(queues)
+    with Connection(cluster.url()) as connection, connection.channel() as channel:
+        for queue in queues:
+            queue(channel).declare()
+            connection.Producer().publish({}, routing_key=queue.name, exchange="")
+        callbacks = [lambda _, item: got.append((turn, item.ack()))]
+        with connection.Consumer(queues, callbacks=callbacks):
+            connection.transport.register_with_event_loop(connection.connection, hub)
+            loop = hub.create_loop()
+            connection.transport.loop.on_tick()  # asks both nodes
+            fds = connection.transport.link.store.descriptors()
+            wait_until(lambda: 2 == len(readable(fds, 0)))
+            for turn in range(20):  # noqa: B007 - the callback notes it
+                next(loop)
+                if 2 == len(got):
+                    break
+    hub.close()
+    assert 2 == len(got) == len({turn for turn, _ in got})

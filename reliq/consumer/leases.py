@@ -18,13 +18,16 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..errors import logger
 from ..forks import OwnLock
+from ..printable import word
 from ..store.values import Delivery, How, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..options import Options
+    from ..store.values import Returned
 
 
 @dataclass(slots=True)
@@ -249,3 +252,19 @@ class Leases:
         """Whether the application raised when it was given the message that it holds."""
         held = self._held.get(tag)
         return held is not None and held.failed
+
+
+def log_at_the_limit(queue: str, died: Sequence[Returned]) -> None:
+    """Tell of messages that were dead-lettered because their deliveries failed."""
+    for item in died:
+        logger.error(
+            "message %s of %r was dead-lettered: it reached its delivery limit with %d failed "
+            "deliveries, the last by consumer %s; look at it with reliq dead show %s %s, and "
+            "replay it when its cause is mended",
+            item.tag,
+            queue,
+            item.failed,
+            item.consumer,
+            word(queue),
+            word(item.tag),
+        )

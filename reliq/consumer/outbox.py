@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
-from ..printable import word
 from ..signals import emit_at_the_limit
 from ..store.limits import BATCH, chunks
 from ..store.protocol import EachNode
-from ..store.values import Delivery, How, Lease, Released, Returned
+from ..store.values import Delivery, How, Lease, Released
+from .leases import log_at_the_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,22 +33,6 @@ if TYPE_CHECKING:
     from .heartbeat import RunningTasks
     from .leases import Leases
     from .registration import AttachedTransport
-
-
-def log_at_the_limit(queue: str, died: Sequence[Returned]) -> None:
-    """Tell of messages that were dead-lettered because their deliveries failed."""
-    for item in died:
-        logger.error(
-            "message %s of %r was dead-lettered: it reached its delivery limit with %d failed "
-            "deliveries, the last by consumer %s; look at it with reliq dead show %s %s, and "
-            "replay it when its cause is mended",
-            item.tag,
-            queue,
-            item.failed,
-            item.consumer,
-            word(queue),
-            word(item.tag),
-        )
 
 
 @dataclass(eq=False)

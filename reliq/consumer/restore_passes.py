@@ -19,7 +19,7 @@ from ..failover.brokers import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
 from .job_reports import tell_some
-from .outbox import log_at_the_limit
+from .leases import log_at_the_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,26 +1,30 @@
 """Settlement: what becomes of the delivered messages of a channel.
 
 They are acked, go back, or become dead letters. One ack alone, which is the hot path, is the
-channel's own.
+channel's own. What a worker has learned of a task is left at its message
+(:mod:`..integrations.outcomes`). A batch is told before its message is acknowledged, and the
+message waits for that.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ..consumer.outbox import log_at_the_limit
+from ..consumer.leases import log_at_the_limit
 from ..errors import BrokerUnavailable, logger
 from ..forks import here
 from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH
+from ..integrations.outcomes import BATCH, SUCCEEDED, Outcome, job_of
+from ..message.queue_names import queue_of
 from ..printable import word
 from ..signals import emit, emit_at_the_limit, identity, message_dead
+from ..store.jobs import Change
 from ..store.values import Delivery, How, Lease
-from .jobs import JobEnds
 from .message import in_words
 
 if TYPE_CHECKING:
@@ -137,9 +141,9 @@ class Settlement:
         for message in messages:
             self.jobs.tell(message)
             lease = Lease(message.delivery_tag, message.token)
-            known = message.headers, message.headers.get("x-delivery-count", 0)
+            count = message.headers.get("x-delivery-count", 0)
             try:
-                self._give_up(message.queue, lease, *known, *message.verdict)
+                self._give_up(message.queue, lease, message.headers, count, *message.verdict)
             except BrokerUnavailable:
                 self._qos.put_back(message)
                 raise
@@ -216,6 +220,80 @@ class Settlement:
         declared = self._over.declarations.queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
             self._link.session.duties.route_soon(queue)
+
+
+@dataclass(eq=False)
+class JobEnds:
+    """Tells batches how the jobs of one channel's messages have ended."""
+
+    _over: Transport
+    _qos: QoS
+
+    def ack(self, message: Message) -> None:
+        """Have the batch told how the job has ended, and the message acknowledged after that.
+
+        Where nothing is known of it the task is acknowledged as it begins, and the batch is told
+        that: so either there is a message, or somebody works on the job. Or it will be tried
+        again; one that has not begun was revoked. An ack of a consumer that is no Celery worker
+        says that the work is done.
+        """
+        change = self._change(message) or self._begin(message)
+        if change is None:
+            self._acknowledge(message)
+            return
+        # It is kept alive: of one that nobody has the lease is given up.
+        self._report(message, change, partial(self._acknowledge, message))
+
+    def tell(self, message: Message) -> None:
+        """Have the batch told how the job of a message has ended that is settled already."""
+        if message.outcome is not None:
+            change = self._change(message)
+            if change is not None:
+                self._report(message, change)
+
+    def returned(self, message: Message) -> None:
+        """Have the batch told that the job waits again: its message went back."""
+        message.outcome = None
+        found = job_of(message.headers)
+        if found is not None and message.begun:
+            _, job, retries = found
+            self._report(message, Change("return", job, "", retries, int(message.token)))
+
+    def _begin(self, message: Message) -> Change | None:
+        found = job_of(message.headers)
+        if found is None or not message.acked_early:
+            return None
+        _, job, retries = found
+        # As its child says it, so that whoever comes second says nothing new.
+        where = retries, int(message.token), message.delivery_tag, queue_of(message.queue)
+        return Change("begin", job, "", *where, self._over.link.session.id)
+
+    def _change(self, message: Message) -> Change | None:
+        found = job_of(message.headers)
+        outcome, message.outcome = message.outcome, None
+        if found is None or (outcome is None and message.begun):
+            return None
+        _, job, retries = found
+        where = retries, int(message.token), message.delivery_tag, message.queue
+        if outcome is None and WATCH.takes_from(self._over):
+            # Celery's worker revokes what has expired.
+            why = "revoked or expired" if message.headers.get("expires") else "revoked"
+            outcome = Outcome("cancelled", why)
+        state, text = outcome or SUCCEEDED
+        return Change("end", job, state, *where, text)
+
+    def _report(self, message: Message, change: Change, then: Any = None) -> None:
+        # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
+        link = self._over.link
+        store = None if self._qos.closed else link.store
+        link.session.reports.report(store, message.headers[BATCH], change, then)
+
+    def _acknowledge(self, message: Message) -> None:
+        tags = (message.delivery_tag,)
+        if self._qos.closed:
+            self._over.link.session.outbox.ack_later(message.queue, tags)
+        else:
+            self._over.loop.ack(message.queue, tags)
 
 
 def _leases_of(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:

@@ -38,7 +38,7 @@ BUDGETS = {
     "spool": 340,
     "store": 1_410,
     "transfer": 650,
-    "transports": 6_030,
+    "transports": 6_020,
     "web": 4_310,
 }
 MODULES = 234

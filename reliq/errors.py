@@ -8,6 +8,7 @@ that py-amqp gives them, so that ``except connection.channel_errors`` works.
 
 from __future__ import annotations
 
+import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
@@ -18,6 +19,8 @@ from .printable import plain
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+logger = logging.getLogger("reliq")
+"""The log of all of reliq: what is said to an operator, and not raised."""
 _NOT_FOUND = "NOT_FOUND - "
 
 

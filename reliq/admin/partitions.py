@@ -16,8 +16,7 @@ from ..message.queue_arguments import FIELDS, queue_arguments
 from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import configure, divide, names_of
-from ..store.nodes import goes_on
-from ..store.protocol import status_of
+from ..store.protocol import goes_on, status_of
 from .names import CHANGEABLE
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ threads, a timer of the event loop does the same duties instead.
 
 from __future__ import annotations
 
-import logging
 import threading
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import ReliqError
+from ..errors import ReliqError, logger
 from ..failover.brokers import JITTER
 from ..forks import OwnLock, under_way
-from .each_node import NODE_PATIENCE_S
+from ..store.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,38 +28,33 @@ if TYPE_CHECKING:
     from .outbox import Outbox
     from .registration import AttachedTransport
 
-logger = logging.getLogger("reliq")
 
-
+@dataclass(eq=False)
 class BackgroundLoop:
-    """The thread of one session. After each tick it says so by *ticked*: it may be the last."""
+    """The thread of one session."""
+
+    _options: Options
+    _duties: BackgroundDuties
+    _leases: Leases
+    _outbox: Outbox
+    _transports: WeakSet[AttachedTransport]
+    _open_store: Callable[[], Store]
+    _ticked: Callable[[], None]
+    """Called after each tick: it may be the last."""
 
     _thread_lock = OwnLock()
 
-    def __init__(
-        self,
-        options: Options,
-        duties: BackgroundDuties,
-        leases: Leases,
-        outbox: Outbox,
-        transports: WeakSet[AttachedTransport],
-        *,
-        open_store: Callable[[], Store],
-        ticked: Callable[[], None],
-    ) -> None:
-        self._duties = duties
-        self._leases = leases
-        leases.on_shorter = self._heed
-        self._outbox = outbox
-        self._transports = transports
-        self._open_store = open_store
-        self._ticked = ticked
+    def __post_init__(self) -> None:
+        """Have no thread."""
+        options, period_s = self._options, self._leases.period_s
         # While the broker is away. Others must see us again before they take us for dead.
         self._longest_pause_s = max(
-            leases.period_s, min(2.0, options.orphan_grace / 2, options.visibility_timeout / 6)
+            period_s, min(2.0, options.orphan_grace / 2, options.visibility_timeout / 6)
         )
         self._thread: threading.Thread | None = None
         self._rest = _Rest()
+        # A lease that is shorter than what a pause was made for ends it.
+        self._leases.on_shorter = lambda: self._rest.cut()  # noqa: PLW0108 - it changes
         self._paused: threading.Thread | None = None
         # What a thread leaves to the one after a fork.
         self._left_store: Store | None = None
@@ -118,15 +113,11 @@ class BackgroundLoop:
             if paused is None:
                 return
             if paused is threading.current_thread():  # it forks itself, and runs on
-                self._rest.resume()
+                self._rest.paused = False
                 return
             self._rest = _Rest()
             self._thread = self._new_thread()
             self._thread.start()
-
-    def _heed(self) -> None:
-        """End this pause: a lease is shorter than what it was made for."""
-        self._rest.cut()
 
     def _run(self, rest: _Rest) -> None:
         with self._thread_lock:
@@ -209,23 +200,16 @@ class _Rest:
         return not self.interrupted
 
     def cut(self) -> None:
-        """End this pause: the next ones are shorter."""
         self._event.set()
 
     def end(self) -> None:
-        """End this pause, and the thread."""
-        self._over = True
-        self.paused = False
+        self._over, self.paused = True, False
         self._event.set()
 
     def pause(self) -> None:
         """End the thread for a fork: another one goes on."""
         self.paused = True
         self._event.set()
-
-    def resume(self) -> None:
-        """Go on in the same thread."""
-        self.paused = False
 
 
 def _join(thread: threading.Thread | None) -> None:

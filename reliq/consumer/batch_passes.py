@@ -7,26 +7,24 @@ consumer at a time.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, logger
 from ..failover.brokers import JITTER
 from ..store.jobs import OPEN, PARENT, BatchRecord, Change
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
-from .lost_jobs import MISSING_MS, Sweep, nobody
+from .lost_jobs import MISSING_MS, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
 
-logger = logging.getLogger("reliq")
 
 _AT_ONCE = 200
 _EVERY_S = 30.0
@@ -41,20 +39,10 @@ _MOST_REMEMBERED = 1000
 _AT_A_TIME_S = 0.05
 
 
-def _over_ms(record: BatchRecord) -> int:
-    """Return when a batch is to be forgotten; 0 while it goes on or a callback is due."""
-    done = record.ended_ms and not record.due
-    return record.ended_ms + number(record.fields.get("ttl_ms"), 0) if done else 0
-
-
 class BatchPasses:
     """The passes that one session makes over batches."""
 
-    def __init__(
-        self,
-        deferred: deque[Callable[[Store], None]],
-        runs: Callable[[str], Collection[str] | None] = nobody,
-    ) -> None:
+    def __init__(self, deferred: Deferred, runs: Callable[[str], Collection[str] | None]) -> None:
         """Append to *deferred*; *runs* names the jobs of a worker that is of this process."""
         self._deferred = deferred
         self._next = 0.0
@@ -89,7 +77,9 @@ class BatchPasses:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
         now_ms, resting = store.now_ms(), {}
         for batch, record in zip(found, store.batches.records(found, ("ttl_ms",)), strict=True):
-            over_ms = _over_ms(record) if isinstance(record, BatchRecord) else 0
+            over_ms = 0  # while it goes on, or a callback is due
+            if isinstance(record, BatchRecord) and record.ended_ms and not record.due:
+                over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
             if over_ms >= now_ms:
                 resting[batch] = min(over_ms + 1, now_ms + _RESTS_MS)
             else:
@@ -120,20 +110,13 @@ class BatchPasses:
             )
             store.batches.change(batch, (Change("seal"),))
             self.soon(batch)
-        self._cancel_with_parent(store, record)
-        self._sweep(record, now_ms)
-
-    def _cancel_with_parent(self, store: Store, record: BatchRecord) -> None:
-        """Cancel a batch whose parent is cancelled."""
         parent = record.fields.get(PARENT)
-        if not parent or record.cancelled_ms:
-            return
-        found = store.batches.batch(parent)
-        if found is not None and found.cancelled_ms:
-            store.batches.change(record.id, (Change("cancel"),))
-            self.soon(record.id)
-
-    # -- jobs that nobody will end
+        if parent and not record.cancelled_ms:
+            found = store.batches.batch(parent)
+            if found is not None and found.cancelled_ms:
+                store.batches.change(batch, (Change("cancel"),))
+                self.soon(batch)
+        self._sweep(record, now_ms)
 
     def _sweep(self, record: BatchRecord, now_ms: int) -> None:
         """Find the open jobs that nobody will end any more, and end them; the first step later."""

@@ -8,62 +8,46 @@ One consumer at a time looks after all others, wherever they consume, so that th
 go of which nobody who lives knows. And whoever is about to use a queue that goes by itself
 looks first: with the end of its last consumer such a queue has gone, and what was sent to
 it since is not for the next one of its name.
-
-Nobody is taken for dead for a time in which the broker was away for all: not by who looks over
-a connection that is younger than the grace, however long the silence before.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerRefused, ReliqError
+from ..errors import BrokerRefused, ReliqError, logger
 from ..routing.routes import Routes
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Iterator, Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Liveness
 
-logger = logging.getLogger("reliq")
 
-_Deferred: TypeAlias = "deque[Callable[[Store], None]]"
-_Who = TypeVar("_Who")
-
-
+@dataclass(eq=False)
 class DeadConsumers:
     """What one session knows of consumers that may be dead."""
 
-    def __init__(
-        self,
-        name: str,
-        options: Options,
-        *,
-        consumes: Callable[[str], bool],
-        restore: Callable[[Store, str], None],
-        is_of_this_process: Callable[[str], bool],
-    ) -> None:
-        """Begin as the consumer *name*.
+    _name: str
+    _options: Options
+    _consumes: Callable[[str], bool]
+    """Whether it consumes from a queue."""
+    _restore: Callable[[Store, str], None]
+    """Posts a pass over a queue whose leases were ended."""
+    _is_of_this_process: Callable[[str], bool]
+    """Whether a consumer is another session here."""
 
-        *consumes* says whether it consumes from a queue, *restore* posts a pass over one whose
-        leases were ended, *is_of_this_process* says whether a consumer is another session here.
-        """
-        self._name = name
-        self._grace_s = options.orphan_grace
-        self._interval_s = options.restore_interval
-        self._consumes = consumes
-        self._restore = restore
-        self._is_of_this_process = is_of_this_process
+    def __post_init__(self) -> None:
+        """Know of none."""
+        self._grace_s = self._options.orphan_grace
         self._half_way: dict[str, tuple[float, list[str]]] = {}
         # Since when, and the connection that was gone then.
         self._missing: dict[tuple[str, str], tuple[float, str]] = {}
@@ -72,22 +56,18 @@ class DeadConsumers:
 
     def first_look(self, queue: str, store: Store) -> None:
         """Look, on beginning to consume, who else does: a dead one may have left messages."""
-        self._look_now_and_half_way(queue, store.consumers_of(queue), store)
+        self.look_twice(queue, store.consumers_of(queue), store)
 
-    def poison_candidate(self, queue: str, consumers: Sequence[str], deferred: _Deferred) -> None:
-        """Look at the other *consumers* of *queue*, who hold messages, as soon as possible."""
-        deferred.append(partial(self._look_now_and_half_way, queue, consumers))
-
-    def _look_now_and_half_way(self, queue: str, consumers: Sequence[str], store: Store) -> None:
+    def look_twice(self, queue: str, consumers: Sequence[str], store: Store) -> None:
+        """Look at the other *consumers* of *queue* now, and half way to the next pass."""
         others = sorted({name for name in consumers if name != self._name})
         if others:
-            # Looked at twice a pass: with the defaults a death is then dealt with in
-            # less than ten seconds.
-            half_way = monotonic() + self._interval_s / 2
+            # So with the defaults a death is dealt with in less than ten seconds.
+            half_way = monotonic() + self._options.restore_interval / 2
             self._half_way[queue] = (half_way, others)
             self._look(queue, others, store)
 
-    def tick(self, deferred: _Deferred) -> None:
+    def tick(self, deferred: Deferred) -> None:
         """Ask for a look at who is due; it is done when the broker is known to answer."""
         now = monotonic()
         due: dict[str, set[str]] = {}
@@ -124,8 +104,6 @@ class DeadConsumers:
                 if not any(name in store.consumers_of(q) for q in liveness.queues if q != queue):
                     store.forget_consumer(name)
 
-    # -- all consumers, wherever they consume
-
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Look at *names* from the register, and end what is left of those that are gone."""
         away = dict(self._without_connection(names, store))
@@ -144,9 +122,8 @@ class DeadConsumers:
         before = gone.copy()
         gone.clear()
         for name, liveness in self._without_connection(names, store):
-            if self._process_has_ended(name, liveness) or (
-                liveness.lapsed and before.get(name) == liveness.client_id
-            ):
+            stayed = liveness.lapsed and before.get(name) == liveness.client_id
+            if stayed or (not self._is_of_this_process(name) and _process_has_ended(liveness)):
                 self._end_dead(name, liveness, store)
             else:
                 gone[name] = liveness.client_id
@@ -173,18 +150,15 @@ class DeadConsumers:
         seen_ms = (monotonic() - store.connected_at) * 1000
         return liveness.lapsed and seen_ms >= liveness.ttl_ms
 
-    def _process_has_ended(self, name: str, liveness: Liveness) -> bool:
-        return not self._is_of_this_process(name) and _process_has_ended(liveness)
-
     def _stays_away(
-        self, missing: dict[_Who, tuple[float, str]], who: _Who, liveness: Liveness, store: Store
+        self, missing: dict[Any, tuple[float, str]], who: Any, liveness: Liveness, store: Store
     ) -> bool:
         """Whether one without a connection has been so for ``orphan_grace``."""
         now = monotonic()
         since, client_id = missing.get(who, (now, liveness.client_id))
         if client_id != liveness.client_id:
             since = now  # it was back meanwhile, and went again: a moment, twice
-        # What we did not see over this connection may have been an outage, for it as for us.
+        # What was before this connection may have been an outage of the broker, for it as for us.
         since = max(since, store.connected_at)
         missing[who] = since, liveness.client_id
         return now - since >= self._grace_s
@@ -214,8 +188,6 @@ class DeadConsumers:
         if now is None or now.silent_ms >= liveness.silent_ms:
             store.forget_consumer(name)
 
-    # -- before a queue is used
-
     def clear(self, queue: str, store: Store) -> None:
         """Take the dead off *queue* if it goes by itself; with the last of them it goes.
 
@@ -235,17 +207,13 @@ class DeadConsumers:
             return False  # it was taken for dead a moment ago, and may be back
         if liveness.connected:
             return liveness.lapsed and not store.leases_of_session(queue, name)
-        # A living one is heard of a few times in its ttl, unless the broker was away.
+        # A living one is heard of a few times in its ttl, unless the broker was away; and others
+        # need as much time to connect as we did.
         silence_ms = liveness.ttl_ms / 2 + self._grace_s * 1000
-        if liveness.silent_ms >= silence_ms and self._is_established(store):
+        established = monotonic() - store.connected_at >= self._grace_s
+        if established and liveness.silent_ms >= silence_ms:
             return True
-        return self._process_has_ended(name, liveness)
-
-    def _is_established(self, store: Store) -> bool:
-        """Whether others had the time to connect as well since we did."""
-        return monotonic() - store.connected_at >= self._grace_s
-
-    # -- the end of one
+        return not self._is_of_this_process(name) and _process_has_ended(liveness)
 
     def _end(
         self,

@@ -8,38 +8,36 @@ the background loop's thread, or a timer of the event loop.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
-from ..store.nodes import goes_on
+from ..store.protocol import NODE_PATIENCE_S, EachNode, goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
-from .each_node import NODE_PATIENCE_S, EachNode
 from .heartbeat import Heartbeat
 from .registration import LostQueues
 from .renewal import Renewal
 from .restore_passes import RestorePasses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from .heartbeat import RunningTasks
     from .job_reports import JobReports
     from .leases import Leases
     from .outbox import Outbox
     from .registration import Registration
 
-logger = logging.getLogger("reliq")
 
 _AT_A_TIME_S = 0.05
 # What a duty could not do since one of several nodes is away is tried again after a while.
@@ -48,49 +46,46 @@ _AGAIN_S = 1.0
 _LEAST_PATIENCE_S = 0.01
 
 
+@dataclass(eq=False)
 class BackgroundDuties:
     """The background duties of one session."""
 
-    def __init__(
-        self,
-        name: str,
-        options: Options,
-        leases: Leases,
-        outbox: Outbox,
-        registration: Registration,
-        running: RunningTasks,
-        reports: JobReports,
-        *,
-        owes: Callable[[], bool],
-        send_owed: Callable[[Store, float], None],
-        is_of_this_process: Callable[[str], bool],
-    ) -> None:
-        """Begin as the consumer *name*; *owes* says whether *send_owed* has something to send."""
-        self._name = name
-        self._owes = owes
-        self._send_all_owed = send_owed
-        self._outbox = outbox
-        self._registration = registration
-        self._running = running
-        self._reports = reports
+    _name: str
+    """As which consumer."""
+    _options: Options
+    _leases: Leases
+    _outbox: Outbox
+    _registration: Registration
+    _running: RunningTasks
+    _reports: JobReports
+    _owes: Callable[[], bool]
+    """Whether the next has something to send."""
+    _send_all_owed: Callable[[Store, float], None]
+    _is_of_this_process: Callable[[str], bool]
+
+    def __post_init__(self) -> None:
+        """Make the parts, which do a duty each."""
+        options, leases, registration = self._options, self._leases, self._registration
         self._resend_s = max(leases.period_s, options.socket_timeout)
         self._send_at = 0.0
         self._next_look = 0.0
         # Of queues that others consume from, their passes find the dead sooner.
         self._look_s = options.restore_interval * 2
-        self._deferred: deque[Callable[[Store], None]] = deque()
+        self._deferred: Deferred = deque()
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
-        self.batches = BatchPasses(self._deferred, self._runs)
+        self.batches = BatchPasses(
+            self._deferred, lambda worker: WATCH.jobs_of(worker) if worker == self._name else None
+        )
         self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, self._deferred)
         self.dead_consumers = DeadConsumers(
-            name,
+            self._name,
             options,
-            consumes=registration.subscriptions.__contains__,
-            restore=lambda store, queue: self.passes.restore(store, queue, force=True),
-            is_of_this_process=is_of_this_process,
+            registration.subscriptions.__contains__,
+            lambda store, queue: self.passes.restore(store, queue, force=True),
+            self._is_of_this_process,
         )
         self.passes = RestorePasses(
             options,
@@ -100,11 +95,10 @@ class BackgroundDuties:
             self._deferred,
             self.route_soon,
             self.batches.soon,
-            consumed_gone=lambda: self.heartbeat.soon(),  # noqa: PLW0108 - made below
+            lambda: self.heartbeat.soon(),  # noqa: PLW0108 - made below
         )
-        self.heartbeat = Heartbeat(
-            name, options, leases, registration, running, self.passes, self._deferred
-        )
+        known = self._name, options, leases, registration, self._running
+        self.heartbeat = Heartbeat(*known, self.passes, self._deferred)
 
     def subscribed(self, queue: str) -> None:
         """Look after *queue* soon, and tell the register about it."""
@@ -115,8 +109,6 @@ class BackgroundDuties:
     def route_soon(self, queue: str) -> None:
         """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
         self._deferred.append(partial(self._dead_letter_router.route, queue))
-
-    # -- the tick
 
     def tick(self, store: Store, unanswered_s: float | None = None) -> None:
         """Do what is due over *store*, without waiting for replies.
@@ -144,7 +136,10 @@ class BackgroundDuties:
             return
         self._lost_queues.tick(store)
         self.dead_consumers.tick(self._deferred)
-        self._say_that_we_live(store)
+        # Where the node of the register is lost, who looks there sees nobody.
+        with EachNode(store, NODE_PATIENCE_S).turn():
+            if not self.heartbeat.end_stay(store):
+                self.heartbeat.tick(store)
         self._running.tell(store)
         if now >= self._next_look:
             # The others are asked for as often as they are heard of; who has the duty, more.
@@ -152,10 +147,6 @@ class BackgroundDuties:
             store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
         self.passes.tick(store)
         self.batches.tick()
-
-    def _runs(self, worker: str) -> Collection[str] | None:
-        """Return the jobs that *worker* runs, where that is this session; else None."""
-        return WATCH.jobs_of(worker) if worker == self._name else None
 
     def _put_debts_first(self) -> None:
         """Have what is owed sent next: an ack must not wait for a backlog of other duties."""
@@ -171,12 +162,6 @@ class BackgroundDuties:
             if not goes_on(store):
                 raise
             self._send_at = monotonic() + _AGAIN_S  # the node that it is owed to does not answer
-
-    def _say_that_we_live(self, store: Store) -> None:
-        # Where the node of the register is lost, who looks there sees nobody.
-        with EachNode(store, NODE_PATIENCE_S).turn():
-            if not self.heartbeat.end_stay(store):
-                self.heartbeat.tick(store)
 
     def poll(self, store: Store, queue: str) -> None:
         """Look after *queue* for a process that only polls it; waits, once an interval.
@@ -222,16 +207,11 @@ class BackgroundDuties:
             except BrokerUnavailable:
                 if not goes_on(store):
                     raise
-                self._postpone(duty)  # its node does not answer
+                # Its node does not answer: it is tried again, once however often it is asked for.
+                self._patience_s = _LEAST_PATIENCE_S
+                if not any(_alike(duty, other) for _, other in self._postponed):
+                    self._postponed.append((monotonic() + _AGAIN_S, duty))
         return bool(self._deferred)
-
-    def _postpone(self, duty: Callable[[Store], None]) -> None:
-        """Have *duty* tried again, once however often it is asked for meanwhile."""
-        self._patience_s = _LEAST_PATIENCE_S
-        if not any(_alike(duty, other) for _, other in self._postponed):
-            self._postponed.append((monotonic() + _AGAIN_S, duty))
-
-    # -- the dead, wherever they consumed
 
     def _look_after_all(self, result: list[str] | ReliqError) -> None:
         if isinstance(result, ReliqError):

@@ -8,28 +8,26 @@ from __future__ import annotations
 import json
 import os
 import socket
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
-from . import log_events
-from .each_node import NODE_PATIENCE_S
+from ..store.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable
-
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Duties
     from .leases import Leases
     from .registration import Registration
     from .restore_passes import RestorePasses
+
 
 # So long who begins to consume waits until the register's node says that it is noted there.
 _REGISTERED_WITHIN_S = 1.0
@@ -46,26 +44,21 @@ _SHARED_OPTIONS = (
 )
 
 
+@dataclass(eq=False)
 class Heartbeat:
     """Keeps one consumer in the register."""
 
-    def __init__(
-        self,
-        name: str,
-        options: Options,
-        leases: Leases,
-        registration: Registration,
-        running: RunningTasks,
-        passes: RestorePasses,
-        deferred: deque[Callable[[Store], None]],
-    ) -> None:
-        self._name = name
-        self._leases = leases
-        self._registration = registration
-        self._running = running
-        self._passes = passes
-        self._deferred = deferred
-        self._visibility_timeout_s = options.visibility_timeout
+    _name: str
+    _options: Options
+    _leases: Leases
+    _registration: Registration
+    _running: RunningTasks
+    _passes: RestorePasses
+    _deferred: Deferred
+
+    def __post_init__(self) -> None:
+        """Begin as one that is not in it."""
+        options = self._options
         self.interval_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
         self._shared_options = json.dumps({key: getattr(options, key) for key in _SHARED_OPTIONS})
         self._began = monotonic()
@@ -124,7 +117,8 @@ class Heartbeat:
         """
         self.stays = bool(WATCH.jobs_of(self._name))
         if not self.stays:
-            self._unregister(store)
+            self._registered, self._registered_as = False, None
+            store.forget_consumer(self._name)
 
     def end_stay(self, store: Store) -> bool:
         """Leave the register where it only stays there, and its jobs have ended; whether it did."""
@@ -136,15 +130,16 @@ class Heartbeat:
         self.leave(store)
         return not self.stays
 
-    def _unregister(self, store: Store) -> None:
-        self._registered, self._registered_as = False, None
-        store.forget_consumer(self._name)
-
     def _post(self, store: Store) -> None:
         known = self._registered_as
         if not self._told and self._registration.is_for_work:
             self._told = True
-            log_events.consuming(store.broker, self._name, self._visibility_timeout_s)
+            logger.info(
+                "consuming at %s as %s; messages return %g s after it stops renewing them",
+                store.broker,
+                self._name,
+                self._options.visibility_timeout,
+            )
         if known is None or known[:2] != (store.consumer, store.registered_by):
             client_id, run_id = store.server()
             identity = {

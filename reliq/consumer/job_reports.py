@@ -11,7 +11,6 @@ do so at once, or be killed in between: a batch knows by an event's number wheth
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -19,22 +18,20 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, MessageRefused, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, MessageRefused, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.outcomes import job_of
 from ..message.envelope import EnvelopeError, decode
 from ..message.queue_names import queue_of
 from ..store.jobs import Change
 from ..store.limits import BATCH
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..store.jobs import Changed, JobEvent
     from ..store.protocol import Store
-
-logger = logging.getLogger("reliq")
 
 
 @dataclass(slots=True)
@@ -99,9 +96,8 @@ class JobReports:
         with self.lock:
             self._unsent |= {number for number, one in self._owed.items() if one.since < limit}
 
-    def flush(self, store: Store, patience_s: float = inf) -> None:
+    def flush(self, store: Store, _patience_s: float = inf) -> None:
         """Send what earlier connections could not. Posts it, and does not wait."""
-        del patience_s
         with self.lock:
             unsent, self._unsent = self._unsent, set()
         for number in sorted(unsent):
@@ -117,18 +113,14 @@ class JobReports:
             done = partial(self._done, number)
             store.batches.post_change(report.batch, (report.change,), done)
         except BrokerUnavailable as exc:
-            self._unsent_again(number)
+            self._done(number, exc)
             logger.warning("%s; the end of a job is reported over the next connection", exc)
 
-    def _unsent_again(self, number: int) -> None:
-        with self.lock:
-            self._unsent.add(number)
-
     def _done(self, number: int, result: Changed | ReliqError | None) -> None:
-        if isinstance(result, BrokerUnavailable):
-            self._unsent_again(number)
-            return
         with self.lock:
+            if isinstance(result, BrokerUnavailable):
+                self._unsent.add(number)
+                return
             report = self._owed.pop(number, None)
         if report is None:
             return
@@ -188,16 +180,6 @@ def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after:
     a batch's node is away, is left, and the rest is told.
     """
     events = store.job_events(queue, BATCH, after)
-    told = _tell(store, queue, events, look_soon)
-    if told:
-        store.forget_job_events(queue, told)
-    return events[-1].number if len(events) == BATCH else 0
-
-
-def _tell(
-    store: Store, queue: str, events: Sequence[JobEvent], look_soon: Callable[[str], None]
-) -> list[int]:
-    """Tell the batches of *events*; return the numbers of those that need not be told again."""
     told: list[int] = []
     by_batch: dict[str, list[tuple[int, Change]]] = {}
     for event in events:
@@ -212,7 +194,9 @@ def _tell(
             told += [number for number, _ in changes]
         if due:
             look_soon(batch)
-    return told
+    if told:
+        store.forget_job_events(queue, told)
+    return events[-1].number if len(events) == BATCH else 0
 
 
 def _told(store: Store, batch: str, changes: Sequence[Change]) -> bool | None:

@@ -18,13 +18,16 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..errors import logger
 from ..forks import OwnLock
+from ..printable import word
 from ..store.values import Delivery, How, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..options import Options
+    from ..store.values import Returned
 
 
 @dataclass(slots=True)
@@ -52,10 +55,6 @@ class Held:
         return "nacked" if self.failed else "released"
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Leases:
     """The leases that one session holds. Thread-safe."""
 
@@ -77,7 +76,7 @@ class Leases:
         self._abandoned: deque[str] = deque()
         self.period_s = min(1.0, options.visibility_timeout / 6, options.restore_interval)
         """How often what is due is to be asked for: often enough for the shortest lease."""
-        self.on_shorter: Callable[[], None] = _nothing
+        self.on_shorter: Callable[[], object] = bool
         """Called when that has become shorter."""
 
     @property
@@ -91,23 +90,19 @@ class Leases:
 
     def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
         """Note leases that were granted after they were asked for, who knows how soon."""
-        now, lease_s = monotonic(), lease_ms / 1000
+        lease_s = lease_ms / 1000
+        times = monotonic(), asked_at, lease_s, asked_at + lease_s
         self._heed(lease_s)
         with self.lock:
             for delivery in deliveries:
                 if delivery.tag in self._held:  # nobody has told us yet that it was lost
                     self._set_adrift(delivery.tag)
-                held = Held(
-                    delivery.queue, delivery.token, now, asked_at, lease_s, asked_at + lease_s
-                )
-                self._held[delivery.tag] = held
+                self._held[delivery.tag] = Held(delivery.queue, delivery.token, *times)
 
     def _heed(self, lease_s: float) -> None:
         if lease_s / 6 < self.period_s:
             self.period_s = lease_s / 6
             self.on_shorter()
-
-    # -- renewal
 
     def overstayed(self) -> dict[str, Held]:
         """Let go what is held for longer than ``consumer_timeout``, and return it."""
@@ -133,27 +128,24 @@ class Leases:
     def renewed(self, leases: Iterable[Lease], lease_s: float) -> None:
         """Note how long what was renewed lasts now: an operator may have changed that."""
         self._heed(lease_s)
-        for tag, token in leases:
-            held = self._held.get(tag)
-            if held is not None and held.token == token:
+        for lease in leases:
+            if (held := self.own(*lease)) is not None:
                 held.lease_s = lease_s
                 held.until = max(held.until, held.granted + lease_s)
 
     def not_renewed(self, leases: Iterable[Lease]) -> None:
         """Note that the renewal of *leases* failed: they are due again."""
-        for tag, token in leases:
-            held = self._held.get(tag)
-            if held is not None and held.token == token:
+        for lease in leases:
+            if (held := self.own(*lease)) is not None:
                 held.granted = 0.0
 
     def lost(self, tag: str, token: str) -> Held | None:
         """Note that a lease is not ours any more; None where it was not. Its message may run on."""
         with self.lock:
-            held = self._held.get(tag)
-            if held is None or held.token != token:
-                return None
-            self._set_adrift(tag)
-            self._held.pop(tag, None)
+            held = self.own(tag, token)
+            if held is not None:
+                self._set_adrift(tag)
+                self._held.pop(tag, None)
             return held
 
     def _set_adrift(self, tag: str) -> None:
@@ -174,8 +166,6 @@ class Leases:
             del self.adrift[tag]
             message.token = token
             return self.keep_while_alive(tag, token, message)
-
-    # -- the end of a lease
 
     def settle(self, tags: Iterable[str], now: float = 0.0) -> list[str]:
         """Let go what is finished, whoever holds it now.
@@ -201,12 +191,10 @@ class Leases:
                 if held is None or held.token == token:
                     self.settle((tag,))
 
-    def holds(self, lease: Lease) -> bool:
-        """Whether this very lease is held."""
-        held = self._held.get(lease.tag)
-        return held is not None and held.token == lease.token
-
-    # -- messages that were delivered
+    def own(self, tag: str, token: str) -> Held | None:
+        """Return this very lease; None where it is not held."""
+        held = self._held.get(tag)
+        return held if held is not None and held.token == token else None
 
     def keep_while_alive(self, tag: str, token: str, message: object) -> bool:
         """Keep a lease only while *message*, which is delivered with it, lives.
@@ -247,8 +235,7 @@ class Leases:
             if adrift is not None and adrift() is None:
                 self.adrift.pop(tag, None)
                 self._overstayed.discard(tag)
-            held = self._held.get(tag)
-            if held is not None and held.token == token:
+            if (held := self.own(tag, token)) is not None:
                 yield held.queue, held.how, Lease(tag, token)
 
     def all(self) -> Iterator[tuple[str, How, Lease]]:
@@ -258,11 +245,26 @@ class Leases:
 
     def delivery_failed(self, tag: str, token: str) -> None:
         """Note that the application raised when it was given a message."""
-        held = self._held.get(tag)
-        if held is not None and held.token == token:
+        if (held := self.own(tag, token)) is not None:
             held.failed = True
 
     def failed(self, tag: str) -> bool:
         """Whether the application raised when it was given the message that it holds."""
         held = self._held.get(tag)
         return held is not None and held.failed
+
+
+def log_at_the_limit(queue: str, died: Sequence[Returned]) -> None:
+    """Tell of messages that were dead-lettered because their deliveries failed."""
+    for item in died:
+        logger.error(
+            "message %s of %r was dead-lettered: it reached its delivery limit with %d failed "
+            "deliveries, the last by consumer %s; look at it with reliq dead show %s %s, and "
+            "replay it when its cause is mended",
+            item.tag,
+            queue,
+            item.failed,
+            item.consumer,
+            word(queue),
+            word(item.tag),
+        )

@@ -8,11 +8,10 @@ within this one that has told nothing of its end.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import BrokerUnavailable
-from ..message.queue_names import partition_names
+from ..errors import BrokerUnavailable, logger
+from ..routing.partitions import names_of
 from ..store.jobs import NESTED, NEVER_STORED, OPEN, Change
 from ..transfer.batch_callbacks import tell_parent
 from .job_reports import in_words, tell_some
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from ..store.jobs import Job
     from ..store.protocol import Store
 
-logger = logging.getLogger("reliq")
 
 # A job that was entered is published right after that; a retry is stored a moment before its
 # message is acked. Whoever was to do so has so long.
@@ -33,11 +31,6 @@ _MOST_REMEMBERED = 1000
 _MOST_DEAD = 500
 _AT_ONCE = 1000
 _CHILDREN = 20
-
-
-def nobody(worker: str) -> None:
-    """Return None, for any *worker*: it is none of this process."""
-    del worker
 
 
 class Sweep:
@@ -57,12 +50,14 @@ class Sweep:
         batch: str,
         now_ms: int,
         look_soon: Callable[[str], None],
-        runs: Callable[[str], Collection[str] | None] = nobody,
-        missing_ms: int | None = None,
+        runs: Callable[[str], Collection[str] | None],
     ) -> None:
-        """Begin; jobs that changed in the last *missing_ms* (a minute) are left alone."""
+        """Begin; jobs that changed in the last minute are left alone.
+
+        *runs* names the jobs of a worker that is of this process.
+        """
         self._batch = batch
-        self._older_ms = now_ms - (MISSING_MS if missing_ms is None else missing_ms)
+        self._older_ms = now_ms - MISSING_MS
         self._look_soon = look_soon
         self._runs = runs
         self._before = self._unheard_before.pop(batch, set())
@@ -82,23 +77,25 @@ class Sweep:
             self._read(store, self._after)
         if self._children:
             some, self._children = self._children[:_CHILDREN], self._children[_CHILDREN:]
-            for job in some:
-                self._look_at_child(store, job)
+            for job in some:  # a batch: it has ended, or is not there any more, or goes on
+                if (child := store.batches.batch(job.id)) is not None:
+                    tell_parent(store, child)
+                    continue
+                lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
+                store.batches.change(self._batch, (lost,))
+                self._look_soon(self._batch)
         elif self._by_queue:
             self._look_into_a_queue(store)
         if self._children or self._by_queue or self._after is not None:
             return True
-        self._remember()
-        # Those that are there were stored: when they are nowhere later, they are lost.
-        if not self._unread:
-            store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
-        return False
-
-    def _remember(self) -> None:
         if self._unheard:
             while len(self._unheard_before) >= _MOST_REMEMBERED:
                 self._unheard_before.pop(next(iter(self._unheard_before)), None)
             self._unheard_before[self._batch] = self._unheard
+        # Those that are there were stored: when they are nowhere later, they are lost.
+        if not self._unread:
+            store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
+        return False
 
     def _read(self, store: Store, after: str) -> None:
         found, after = store.batches.some_jobs(self._batch, after, _AT_ONCE)
@@ -116,7 +113,7 @@ class Sweep:
         queue = next(iter(self._by_queue))
         try:
             if queue not in self._names:
-                self._names[queue] = _names_of(store, queue)
+                self._names[queue] = names_of(store, queue) if queue else ()
                 self._to_tell = [(name, 0) for name in self._names[queue]]
             while self._to_tell:
                 name, after = self._to_tell.pop()
@@ -133,8 +130,14 @@ class Sweep:
 
     def _look_for(self, store: Store, queue: str, jobs: Sequence[Job]) -> None:
         tags = [tag for job in jobs for tag in (job.tag, job.before) if tag]
-        there = _whereabouts(store, self._names[queue], tags)
-        missing = [job for job in jobs if not _has_message(job, there)]
+        there: dict[str, Whereabouts] = {}
+        for name in self._names[queue]:
+            some = store.reads.whereabouts(name, tags)
+            there.update({tag: place for tag, place in some.items() if place})
+        # A message will end a job: its own, or that of the try before, which goes on.
+        missing = [
+            job for job in jobs if not there.get(job.tag) and there.get(job.before) != "there"
+        ]
         gone = self._without_worker(store, missing)
         self._unheard |= gone
         given_up = gone & self._before
@@ -161,16 +164,6 @@ class Sweep:
                 )
             self._look_soon(self._batch)
 
-    def _look_at_child(self, store: Store, job: Job) -> None:
-        """End a job that is a batch where that has ended, or is not there any more."""
-        child = store.batches.batch(job.id)
-        if child is not None:
-            tell_parent(store, child)
-            return
-        lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
-        store.batches.change(self._batch, (lost,))
-        self._look_soon(self._batch)
-
     def _without_worker(self, store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
         """Return which of *missing* are at work for a worker that is not heard of, or not so."""
         at_work = [job for job in missing if job.state == "working" and job.worker]
@@ -185,28 +178,6 @@ class Sweep:
             for job in at_work
             if (ids := runs[job.worker]) is not None and job.id not in ids
         }
-
-
-def _names_of(store: Store, queue: str) -> Sequence[str]:
-    """Return the names that *queue* has messages under."""
-    if not queue:
-        return ()
-    layout = store.layout(queue)
-    return partition_names(queue, layout.end if layout is not None else 1)
-
-
-def _has_message(job: Job, there: dict[str, Whereabouts]) -> bool:
-    """Whether a message will end *job*: its own, or that of the try before, which goes on."""
-    return bool(there.get(job.tag)) or there.get(job.before) == "there"
-
-
-def _whereabouts(store: Store, queues: Sequence[str], tags: list[str]) -> dict[str, Whereabouts]:
-    """Return where the messages of *tags* are that are in one of *queues*."""
-    found: dict[str, Whereabouts] = {}
-    for queue in queues:
-        some = store.reads.whereabouts(queue, tags)
-        found.update({tag: place for tag, place in some.items() if place})
-    return found
 
 
 def _change(job: Job, abandoned: set[tuple[str, int]]) -> Change | None:
@@ -228,17 +199,9 @@ def _dead(store: Store, queues: Sequence[str], jobs: Sequence[Job]) -> list[Chan
         return []
     # By two clocks: that of the batch's node, and that of the queue's.
     since_ms = min(job.since_ms for job in jobs) - MISSING_MS
-    letters = {
-        letter.tag: letter
+    words = {
+        letter.tag: in_words(letter.reason, letter.error)
         for queue in queues
         for letter in store.reads.dead_letters(queue, _MOST_DEAD, since_ms)
     }
-    return [
-        _given_up(
-            job,
-            in_words(letters[job.tag].reason, letters[job.tag].error)
-            if job.tag in letters
-            else "dead letter",
-        )
-        for job in jobs
-    ]
+    return [_given_up(job, words.get(job.tag, "dead letter")) for job in jobs]

@@ -2,28 +2,28 @@
 
 Acks that are not confirmed, messages that go back, what was taken with no_ack and never
 handed out, and reserves whose reply was lost. Owed over any connection: what one could not
-deliver the next one does (:meth:`Outbox.flush`). One class, though a long one: all debts have
-one lock, so that none is overlooked while it turns into another.
+deliver the next one does (:meth:`Outbox.flush`). All debts have one lock, so that none is
+overlooked while it turns into another.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError
+from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
 from ..store.limits import BATCH, chunks
+from ..store.protocol import EachNode
 from ..store.values import Delivery, How, Lease, Released
-from . import log_events
-from .each_node import EachNode
+from .leases import log_at_the_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,22 +34,18 @@ if TYPE_CHECKING:
     from .leases import Leases
     from .registration import AttachedTransport
 
-logger = logging.getLogger("reliq")
 
-
+@dataclass(eq=False)
 class Outbox:
     """What one session owes its broker. Thread-safe."""
+
+    _leases: Leases
+    _transports: WeakSet[AttachedTransport]
+    _running: RunningTasks
 
     lock = OwnLock(reentrant=True)
     """Guards what is owed. Taken before that of the leases: what goes from there to here does
     so in one step, and is owed here before it is let go there."""
-
-    def __init__(
-        self, leases: Leases, transports: WeakSet[AttachedTransport], running: RunningTasks
-    ) -> None:
-        self._leases = leases
-        self._transports = transports
-        self._running = running
 
     def begin(self) -> None:
         """Owe nothing, as a child does: what was owed is its parent's."""
@@ -108,14 +104,12 @@ class Outbox:
                 self.send_acks(store, queue, tags)
         with self._being_returned():
             self._send_returns(store, nodes)
-        self._hand_back(store, nodes)
+        self.hand_back(store, nodes)
         for lost in list(self._lost_reserves):
             with nodes.turn():
                 if self._reclaim(store, *lost):
                     self._lost_reserves.discard(lost)
         nodes.end()
-
-    # -- acks
 
     def ack(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: written to the socket at once, confirmed later.
@@ -138,7 +132,14 @@ class Outbox:
                 self.unconfirmed[tag] = (queue, now)
             late = self._leases.settle(tags, now)
         for tag in late:
-            log_events.acked_late(queue, tag)
+            logger.warning(
+                "lease lost: message %s of %r was finished after its lease had ended, and may have "
+                "run elsewhere too; this process did not renew it in time: raise "
+                "visibility_timeout where processes are frozen for longer, and keep from a second "
+                "run with reliq.once",
+                tag,
+                queue,
+            )
 
     def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Write acks that are owed to the socket; raises what :meth:`ack` does."""
@@ -191,8 +192,6 @@ class Outbox:
         # Without the lock: each is one step of a dict, and who looks at all of them has a copy.
         for tag in tags:
             self.unconfirmed.pop(tag, None)
-
-    # -- what goes back
 
     def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> Released:
         """Give messages back; return what became of them.
@@ -265,23 +264,18 @@ class Outbox:
                 with nodes.turn():
                     released = store.release(queue, how, leases)
                     del grouped[queue, how]
-                    log_events.at_the_limit(queue, released.dead)
+                    log_at_the_limit(queue, released.dead)
                     emit_at_the_limit(store.broker, queue, released.dead, "nacked")
         finally:
             with self.lock:
                 for (queue, how), leases in grouped.items():
                     self._returns.extend((queue, how, lease) for lease in leases)
 
-    def hand_back(self, store: Store) -> None:
+    def hand_back(self, store: Store, nodes: EachNode) -> None:
         """Give back what was taken with no_ack and never handed out; once, so it says if it fails.
 
         Raises ReliqError; what it could not tell the broker of then may be lost.
         """
-        nodes = EachNode(store)
-        self._hand_back(store, nodes)
-        nodes.end()
-
-    def _hand_back(self, store: Store, nodes: EachNode) -> None:
         with self.lock:
             unhanded, self._unhanded = self._unhanded, deque()
         grouped: dict[str, list[Delivery]] = {}
@@ -299,8 +293,6 @@ class Outbox:
                         queue,
                     )
                     raise
-
-    # -- lost reserves
 
     def reserve_lost(self, queue: str, consumer: str) -> None:
         """Note a reserve whose reply was lost: it may have taken messages."""
@@ -320,7 +312,7 @@ class Outbox:
             unseen = [
                 lease
                 for lease in leases
-                if lease.tag not in self.unconfirmed and not self._leases.holds(lease)
+                if lease.tag not in self.unconfirmed and self._leases.own(*lease) is None
             ]
         if unseen:
             store.release(queue, "undelivered", unseen)

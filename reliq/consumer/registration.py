@@ -6,17 +6,17 @@ while after a lost connection: a queue may go with its last consumer.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import logger
 from ..forks import OwnLock
 from ..message.queue_names import partition_names
 from ..routing.redeclare import Topology
 from ..routing.routes import Routes
-from .each_node import EachNode
+from ..store.protocol import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,53 +25,24 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Delivery, Layout
 
-logger = logging.getLogger("reliq")
-
-
-class Declares(Protocol):
-    """The declarations of a transport."""
-
-    def declare_again(self, queue: str, store: Store) -> bool:
-        """Declare and bind over *store* a queue that it has declared; False: not its own."""
-
-    def may_stay(self, queue: str) -> bool:
-        """Whether a queue stays until it is deleted, or it knows nothing of it."""
-
-
-class Reserves(Protocol):
-    """The reserves of a transport."""
-
-    @property
-    def asking(self) -> bool:
-        """Whether a consumer's reserve is under way that may bring leases."""
-
-    def reserving(self, consumer: str) -> bool:
-        """Whether a reserve is under way as this consumer: what it took is not known yet."""
-
 
 class AttachedTransport(Protocol):
     """A transport that uses a session."""
 
-    @property
-    def declarations(self) -> Declares:
-        """Its declarations."""
+    declarations: Any
+    """Its declarations: whether a queue ``may_stay``, and to ``declare_again`` one of its own."""
+    reserver: Any
+    """Its reserves: whether it is ``asking``, and ``reserving`` as a consumer."""
 
     @property
     def consumes(self) -> bool:
         """Whether it has ever begun to consume: before, it has no reserves."""
 
-    @property
-    def reserver(self) -> Reserves:
-        """Its reserves."""
-
     def forget_parent(self) -> None:
         """Drop what belongs to the process that this one was forked from."""
 
     def read_replies(self) -> None:
-        """Read what has come while the application was busy.
-
-        A reserve's reply that lies unread holds leases that nobody renews.
-        """
+        """Read what has come: a reserve that lies unread holds leases that nobody renews."""
 
     def end_publishing(self) -> None:
         """Let the broker forget the numbers of what was published, where that is safe."""
@@ -113,11 +84,9 @@ class Registration:
     @property
     def is_for_work(self) -> bool:
         """Whether it consumes from a queue that stays: not only replies, events or broadcasts."""
-        declared = [transport.declarations for transport in list(self._transports)]
+        over = list(self._transports)
         queues = list(self.subscriptions)
-        return any(all(one.may_stay(queue) for one in declared) for queue in queues)
-
-    # -- subscriptions
+        return any(all(one.declarations.may_stay(queue) for one in over) for queue in queues)
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Note that a channel of this process consumes from *queue*; return how many do."""
@@ -161,8 +130,6 @@ class Registration:
             if self.layouts.get(queue, 1) != layout.end:
                 self.layouts[queue] = layout.end
                 self.layout_changes += 1
-
-    # -- leaving queues
 
     @property
     def has_unsent(self) -> bool:
@@ -227,8 +194,6 @@ class Registration:
             self.topology.forget_queue(queue)
             Routes(store).forget_queue(queue)
 
-    # -- lost connections
-
     def expect_back(self, seconds: float) -> None:
         """Note a lost connection: another one is likely to follow, for so long."""
         self._expected_until = monotonic() + seconds
@@ -251,8 +216,8 @@ class Registration:
         for queue, kinds in list(self.subscriptions.items()):
             if store.attach(queue, self._name, len(kinds)):
                 continue
-            declared = [transport.declarations for transport in list(self._transports)]
-            if any(one.declare_again(queue, store) for one in declared):
+            over = list(self._transports)
+            if any(one.declarations.declare_again(queue, store) for one in over):
                 logger.warning(
                     "queue %r was gone when its consumer came back, and is declared again", queue
                 )
@@ -284,21 +249,17 @@ class LostQueues:
         if not store.has_nodes or now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
-        queues = self._consumed()
+        registration = self._registration
+        queues = set(registration.subscriptions.copy())
+        # Partitions, too, that could not be begun on.
+        for queue in queues & registration.layouts.copy().keys():
+            queues.update(partition_names(queue, registration.layouts.get(queue, 1)))
         self._lost &= queues
         changed = {queue for queue in queues if store.is_away(queue) != (queue in self._lost)}
         self._changed = {queue: self._changed.get(queue, now) for queue in changed}
         due = [queue for queue in sorted(changed) if now - self._changed[queue] >= _LASTS_S]
         if due:
             self._tell(store, due)
-
-    def _consumed(self) -> set[str]:
-        """Return the names of what is consumed from, partitions too that could not be begun on."""
-        registration = self._registration
-        queues = set(registration.subscriptions.copy())
-        for queue in queues & registration.layouts.copy().keys():
-            queues.update(partition_names(queue, registration.layouts.get(queue, 1)))
-        return queues
 
     def _tell(self, store: Store, queues: list[str]) -> None:
         back = [queue for queue in queues if queue in self._lost]

@@ -5,38 +5,31 @@ Does the speaking; what is held, and what of it is due, the leases know.
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerRefused, ReliqError
+from ..errors import BrokerRefused, ReliqError, logger
 from ..signals import emit, identity, lease_lost
 from ..store.limits import chunks
-from . import log_events
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Lease, Lost
     from .leases import Held, Leases
 
-logger = logging.getLogger("reliq")
 
-
+@dataclass(eq=False)
 class Renewal:
     """Renews the leases of one session."""
 
-    def __init__(
-        self, options: Options, leases: Leases, deferred: deque[Callable[[Store], None]]
-    ) -> None:
-        self._options = options
-        self._lease_ms = int(options.visibility_timeout * 1000)
-        self._leases = leases
-        self._deferred = deferred
+    _options: Options
+    _leases: Leases
+    _deferred: Deferred
 
     def renew(self, store: Store, all_of_them: bool = False) -> None:
         """Post the renewal of every lease that is a third gone."""
@@ -49,9 +42,10 @@ class Renewal:
                 self._options.consumer_timeout,
             )
             self._tell_lost(tag, held, "consumer_timeout")
+        lease_ms = int(self._options.visibility_timeout * 1000)
         for queue, leases in self._leases.due(all_of_them).items():
             for chunk in chunks(leases):
-                store.post_renew(queue, self._lease_ms, chunk, partial(self._renewed, queue, chunk))
+                store.post_renew(queue, lease_ms, chunk, partial(self._renewed, queue, chunk))
 
     def _renewed(self, queue: str, leases: Sequence[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):
@@ -66,10 +60,23 @@ class Renewal:
             if held is None:
                 continue  # acked or returned meanwhile
             if tag in result.gone:
-                log_events.lease_gone(queue, tag)
+                logger.warning(
+                    "lease lost: message %s of %r is not there any more; it was finished "
+                    "elsewhere while this process held it too, its queue was deleted, or the "
+                    "broker has lost its data (reliq doctor looks for that)",
+                    tag,
+                    queue,
+                )
                 self._tell_lost(tag, held, "gone")
                 continue
-            log_events.lease_lost(queue, tag, self._options.visibility_timeout)
+            logger.warning(
+                "lease lost: message %s of %r went back to its queue and may run twice; "
+                "this process did not renew it within visibility_timeout (%g s): raise that where "
+                "processes are frozen for longer, and keep from a second run with reliq.once",
+                tag,
+                queue,
+                self._options.visibility_timeout,
+            )
             self._tell_lost(tag, held, "returned")
 
     def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
@@ -79,8 +86,5 @@ class Renewal:
             headers = getattr(message, "headers", None) or {}
             held_s = monotonic() - held.since
             own = {"queue": held.queue, "tag": tag, "reason": reason, "held_s": held_s}
-            self._deferred.append(partial(_tell, {**own, **identity(headers)}))
-
-
-def _tell(arguments: dict[str, Any], store: Store) -> None:
-    emit(lease_lost, store.broker, **arguments)
+            own |= identity(headers)
+            self._deferred.append(lambda store: emit(lease_lost, store.broker, **own))

@@ -7,31 +7,30 @@ them are surveyed together, and what the survey names is done.
 
 from __future__ import annotations
 
-import logging
+from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, logger
 from ..failover.brokers import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
-from . import log_events
 from .job_reports import tell_some
+from .leases import log_at_the_limit
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
+    from ..store.protocol import Deferred, Store
     from ..store.values import Layout, Restored, Work
     from .dead_consumers import DeadConsumers
     from .leases import Leases
     from .registration import Registration
 
-logger = logging.getLogger("reliq")
 
 _MOST_POLLED = 1024
 # So many queues whose passes fail are told of, and so much of why.
@@ -46,29 +45,23 @@ _SNAPSHOT_SPREAD_S, _SNAPSHOT_AGAIN_S = 5.0, 60.0
 _SETTLED_EVERY = 6
 
 
+@dataclass(eq=False)
 class RestorePasses:
     """The passes that one session makes, and when."""
 
-    def __init__(
-        self,
-        options: Options,
-        leases: Leases,
-        registration: Registration,
-        dead_consumers: DeadConsumers,
-        deferred: deque[Callable[[Store], None]],
-        route_soon: Callable[[str], None],
-        look_at_batch: Callable[[str], None],
-        consumed_gone: Callable[[], None],
-    ) -> None:
-        self._lease_ms = int(options.visibility_timeout * 1000)
-        self._interval_s = options.restore_interval
-        self._leases = leases
-        self._registration = registration
-        self._dead_consumers = dead_consumers
-        self._deferred = deferred
-        self._route_soon = route_soon
-        self._look_at_batch = look_at_batch
-        self._consumed_gone = consumed_gone
+    _options: Options
+    _leases: Leases
+    _registration: Registration
+    _dead_consumers: DeadConsumers
+    _deferred: Deferred
+    _route_soon: Callable[[str], None]
+    _look_at_batch: Callable[[str], None]
+    _consumed_gone: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        """Have made none yet."""
+        self._lease_ms = int(self._options.visibility_timeout * 1000)
+        self._interval_s = self._options.restore_interval
         self._next_snapshot = 0.0
         self._next_look: dict[str, float] = {}
         self._busy: set[str] = set()  # where the last look has found something to do
@@ -76,7 +69,7 @@ class RestorePasses:
         self._next_settling: dict[str, float] = {}
         self._settled: dict[str, Layout] = {}
         self._temporary: set[str] = set()
-        self._tally: dict[str, dict[str, int]] = {}
+        self._tally: dict[str, Counter[str]] = {}
         self.failing: dict[str, str] = {}
         """Queue -> why the last pass over it failed: the register tells the doctor."""
         self.dead_letter_routed: frozenset[str] = frozenset()
@@ -93,8 +86,6 @@ class RestorePasses:
     def look_after(self, queue: str) -> None:
         """Look after the dead letters of a queue from now on, before the register names it."""
         self.dead_letter_routed |= {queue}
-
-    # -- looking
 
     def tick(self, store: Store) -> None:
         """Ask in one go which queues need something: most of them nothing, most of the time."""
@@ -122,7 +113,6 @@ class RestorePasses:
             store.post_snapshots(sorted(queues), self._noted)
 
     def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
-        """Do in each queue what is to be done there."""
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("queues could not be looked at: %s", result)
@@ -144,7 +134,7 @@ class RestorePasses:
         if work.expired:
             self._expire(store, queue)
         if work.job_events:
-            self._tell_batches(queue)
+            self._deferred.append(partial(self._tell_batches, queue, 0))
         # A pass that counts for so long is of before the server's clock was set back.
         is_due = work.pass_ms == 0 or work.pass_ms > self._interval_s * 4000
         if is_due and queue not in self._temporary:
@@ -198,21 +188,17 @@ class RestorePasses:
             return
         for queue, work in result.items():
             if work.job_events:
-                self._tell_batches(queue)
+                self._deferred.append(partial(self._tell_batches, queue, 0))
             if work.idle:
                 self._deferred.append(partial(self._dead_consumers.expire_queue, queue))
             elif work.expired:
                 with suppress(BrokerUnavailable):
                     self._expire(store, queue)
 
-    def _tell_batches(self, queue: str) -> None:
-        """Tell batches what became of their jobs in *queue* at the next opportunity."""
-        self._deferred.append(partial(self._tell, queue, 0))
-
-    def _tell(self, queue: str, after: int, store: Store) -> None:
+    def _tell_batches(self, queue: str, after: int, store: Store) -> None:
         after = tell_some(store, queue, self._look_at_batch, after)
         if after:  # there may be very many, and leases are to be renewed meanwhile
-            self._deferred.append(partial(self._tell, queue, after))
+            self._deferred.append(partial(self._tell_batches, queue, after))
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.
@@ -227,8 +213,6 @@ class RestorePasses:
         self._next_poll[queue] = now + self._interval_s
         self.restore(store, queue)
         return True
-
-    # -- restore_visible
 
     def restore(self, store: Store, queue: str, force: bool = False) -> None:
         """Post the first step of a pass over *queue*; the replies go on with it."""
@@ -247,36 +231,38 @@ class RestorePasses:
             return
         if result.granted:
             self.failing.pop(queue, None)
-        tally = self._tally.setdefault(queue, {})
-        for consumer, number in result.by_consumer.items():
-            tally[consumer] = tally.get(consumer, 0) + number
-        log_events.at_the_limit(queue, result.dead)
+        self._tally.setdefault(queue, Counter()).update(result.by_consumer)
+        log_at_the_limit(queue, result.dead)
         if (result.restored or result.dead) and _returns_are_told():
             self._deferred.append(partial(_tell_returns, queue, result))
         if result.more:
-            self._go_on(store, queue)
+            try:
+                self.restore(store, queue, force=True)
+            except BrokerUnavailable:
+                self._next_look[queue] = 0.0  # the next tick goes on, or says why not
             return
         if result.to_route:
             self._route_soon(queue)
         for consumer, number in self._tally.pop(queue, {}).items():
-            log_events.restored(queue, consumer, number)
+            logger.warning(
+                "restored %d messages to %r: the lease of consumer %s ended; it was killed, "
+                "frozen or lost its network: look at its log and at its machine's memory",
+                number,
+                queue,
+                consumer,
+            )
         if not result.granted:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):
-            self._dead_consumers.poison_candidate(queue, result.consumers, self._deferred)
+            # A poison candidate, perhaps, of one that is dead.
+            look = partial(self._dead_consumers.look_twice, queue, result.consumers)
+            self._deferred.append(look)
 
     def _failed(self, queue: str, error: ReliqError) -> None:
         if isinstance(error, BrokerRefused):
             logger.error("restore_visible on %r failed: %s", queue, error)
             if len(self.failing) < _MOST_FAILING:
                 self.failing[queue] = str(error)[:_MOST_SAID]
-
-    def _go_on(self, store: Store, queue: str) -> None:
-        """Post the next batch at once, from the reply of the one before."""
-        try:
-            self.restore(store, queue, force=True)
-        except BrokerUnavailable:
-            self._next_look[queue] = 0.0  # the next tick goes on, or says why not
 
 
 def _returns_are_told() -> bool:

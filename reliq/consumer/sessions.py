@@ -5,15 +5,11 @@ survive that is the session's, each part with one owner: what is held (leases), 
 (outbox), as what it is registered (registration), and the background loop with its duties.
 One session per process, broker and options. Knows the store's contract; nothing of Kombu,
 nothing of an engine.
-
-Sessions are those of this process: they find the session for a transport, say whether a message
-is in hand, and do for all of them what a fork and the end of the process ask for.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import socket
 from itertools import count
@@ -22,12 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from .. import consumer
-from ..errors import BrokerUnavailable, ReliqError, again
+from ..errors import BrokerUnavailable, ReliqError, again, logger
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
-from ..store.nodes import goes_on
-from .each_node import NODE_PATIENCE_S, EachNode
+from ..store.protocol import NODE_PATIENCE_S, EachNode, goes_on
 from .heartbeat import RunningTasks
 from .job_reports import JobReports
 from .leases import Leases
@@ -43,7 +38,6 @@ if TYPE_CHECKING:
     from .duties import BackgroundDuties
     from .registration import AttachedTransport
 
-logger = logging.getLogger("reliq")
 
 # So long a process that ends waits for one of several nodes.
 _NODE_PATIENCE_AT_EXIT_S = 1.0
@@ -63,11 +57,10 @@ class Session:
         self.pace = pace
         self._others = others
         self.transports: WeakSet[AttachedTransport] = WeakSet()
-        """The transports that use it."""
         # Parts that are used by their locks stay the same in a child, and begin anew there.
         self.leases = Leases(options)
         self._running = RunningTasks()
-        self.reports = JobReports(self._look_after_batch)
+        self.reports = JobReports(lambda batch: self.duties.batches.soon(batch))  # noqa: PLW0108 - made later
         self.outbox = Outbox(self.leases, self.transports, self._running)
         self.registration = Registration(self.transports, options.orphan_grace)
         self.lease_ms = int(options.visibility_timeout * 1000)
@@ -103,27 +96,12 @@ class Session:
             return vars(self)[name]
 
     def _begin_to_work(self) -> None:
-        duties = consumer.BackgroundDuties(
-            self.id,
-            self.options,
-            self.leases,
-            self.outbox,
-            self.registration,
-            self._running,
-            self.reports,
-            owes=lambda: self.owes,
-            send_owed=self.send_owed,
-            is_of_this_process=self._others.is_of_this_process,
-        )
-        self.background = consumer.BackgroundLoop(
-            self.options,
-            duties,
-            self.leases,
-            self.outbox,
-            self.transports,
-            open_store=self.open_store,
-            ticked=self.maybe_end,
-        )
+        held = self.leases, self.outbox
+        known = *held, self.registration, self._running, self.reports
+        owing = *known, (lambda: self.owes), self.send_owed, self._others.is_of_this_process
+        duties = consumer.BackgroundDuties(self.id, self.options, *owing)
+        over = *held, self.transports, self.open_store, self.maybe_end
+        self.background = consumer.BackgroundLoop(self.options, duties, *over)
         self.duties = duties
 
     @property
@@ -142,8 +120,6 @@ class Session:
         self.pace = Pace()
         for transport in list(self.transports):
             transport.forget_parent()
-
-    # -- connections
 
     def open_store(self) -> Store:
         """Return a new connection of this session; it connects when it is used."""
@@ -193,8 +169,6 @@ class Session:
             self.duties.renewal.renew(store, all_of_them=True)
         store.wait_for_replies(patience_s)
 
-    # -- what is held and owed, together
-
     @property
     def idle(self) -> bool:
         """Whether nothing is held and nothing is owed, and no jobs run for which it stays."""
@@ -243,16 +217,11 @@ class Session:
         if away is not None:
             raise again(away)
 
-    def _look_after_batch(self, batch: str) -> None:
-        self.duties.batches.soon(batch)
-
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Note that a channel of this process consumes from *queue*; return how many do."""
         number = self.registration.subscribe(queue, no_ack)
         self.duties.subscribed(queue)
         return number
-
-    # -- the end
 
     @property
     def deserted(self) -> bool:
@@ -265,15 +234,13 @@ class Session:
         with self._others.lock:
             if self.transports or not self.idle or self.registration.expected_back:
                 return
-            self._others.remove(self)
-        self._stop()
+            if self._others.by_key.get(self.key) is self:
+                del self._others.by_key[self.key]
+        if self.works:
+            self.background.stop()
         if self._spare is not None:
             self._spare.close()
             self._spare = None
-
-    def _stop(self) -> None:
-        if self.works:
-            self.background.stop()
 
     def end_publishing(self) -> None:
         """Have the broker forget the numbers of what this process has published."""
@@ -283,7 +250,8 @@ class Session:
     def finish(self) -> None:
         """Return, at exit, what this process still holds; waits, but not for long."""
         self.end_publishing()
-        self._stop()
+        if self.works:
+            self.background.stop()
         left = 0
         if self.reports.is_empty:
             left = self.outbox.return_all()
@@ -293,11 +261,14 @@ class Session:
         store = self.open_store()
         try:
             store.connect()
-            self._finish_reports(store)
+            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
+            if not self.reports.is_empty:  # so that what is done is acked, and not given back
+                self.reports.resend(0.0)
+                self.reports.flush(store)
+                store.wait_for_replies(patience_s)
             left = self.outbox.return_all()
             self.outbox.resend_all()
             self.registration.leave_all()
-            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
             self.send_owed(store, patience_s)
             store.wait_for_replies(patience_s)
             with store.patience(patience_s):
@@ -309,13 +280,6 @@ class Session:
                 logger.info("at exit the broker could not be told all: %s", exc)
         finally:
             store.close()
-
-    def _finish_reports(self, store: Store) -> None:
-        """Tell batches what they are owed, so that what is done is acked and not given back."""
-        if not self.reports.is_empty:
-            self.reports.resend(0.0)
-            self.reports.flush(store)
-            store.wait_for_replies(_NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf)
 
 
 class Sessions:
@@ -333,25 +297,15 @@ class Sessions:
         self, key: Hashable, options: Options, factory: StoreFactory, transport: AttachedTransport
     ) -> Session:
         """Return the session for *key*, which *transport* uses until it leaves."""
-        self._end_deserted(key)
-        with self.lock:
-            session = self.by_key.get(key)
-            if session is None:
-                session = Session(key, options, factory, self._paces.of(key), self)
-                self.by_key[key] = session
-            session.transports.add(transport)
-            return session
-
-    def _end_deserted(self, key: Hashable) -> None:
-        """End other sessions whose transports vanished without leaving, or do not come back."""
+        # Others, whose transports vanished without leaving, or do not come back, end.
         for session in list(self.by_key.values()):
             if session.key != key and session.deserted:
                 session.maybe_end()
-
-    def remove(self, session: Session) -> None:
-        """Note that it has ended, unless another one is in its place."""
-        if self.by_key.get(session.key) is session:
-            del self.by_key[session.key]
+        with self.lock:
+            if key not in self.by_key:
+                self.by_key[key] = Session(key, options, factory, self._paces.of(key), self)
+            self.by_key[key].transports.add(transport)
+            return self.by_key[key]
 
     def nothing_in_hand(self) -> bool:
         """Whether no message of any broker may run here, and no reserve is under way."""
@@ -360,8 +314,6 @@ class Sessions:
     def is_of_this_process(self, consumer: str) -> bool:
         """Whether a consumer in the register is a session of this process that goes on."""
         return any(session.id == consumer for session in list(self.by_key.values()))
-
-    # -- forks, and the end
 
     def stop_background_loops(self) -> None:
         """Have no thread while the process forks: the child could inherit a held lock."""

@@ -12,25 +12,22 @@ each of them waits a random moment before it tries.
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     # Asks the broker at a URL, given the transport options, or all of its nodes: seconds until
     # its answer.
     Probe: TypeAlias = "Callable[[str, Mapping[str, Any], bool], float]"
-    from collections.abc import Hashable
 
-logger = logging.getLogger("reliq")
 
 # Seconds: the longest wait after a loss; it doubles with each try that failed.
 _FIRST_S = 0.1
@@ -136,18 +133,16 @@ class Brokers:
     """The brokers of this process, by URL. Thread-safe; a fork keeps what is known."""
 
     _lock = OwnLock()
+    """Guards what is changed in several steps."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._names: dict[str, str] = {}
-        self._probe: Probe | None = None
+        self.probe: Probe | None = None
+        """How a broker is asked."""
         self._used: dict[tuple[str, ...], str] = {}
         self.data: dict[str, str] = {}
         """By broker, the id of the data that it had when this process connected last."""
-
-    def ask_with(self, probe: Probe) -> None:
-        """Say how a broker is asked."""
-        self._probe = probe
 
     def learn(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         """Note the transport options that *urls* are used with.
@@ -184,8 +179,7 @@ class Brokers:
 
     def lost_a_node(self, url: str) -> None:
         """Note that *url* is several nodes, and that one was needed and is away."""
-        with self._lock:
-            self._record(url).whole = False
+        self._record(url).whole = False
 
     def answered(self, url: str) -> None:
         """Note that *url* works."""
@@ -196,18 +190,15 @@ class Brokers:
 
     def in_back_off(self, url: str) -> bool:
         """Whether *url* failed a short while ago."""
-        with self._lock:
-            return monotonic() < self._record(url).back_off_until
+        return monotonic() < self._record(url).back_off_until
 
     def answered_within(self, url: str, seconds: float) -> bool:
         """Whether *url* answered in the last *seconds*, and has not failed since."""
-        with self._lock:
-            return monotonic() - self._record(url).answered_at <= seconds
+        return monotonic() - self._record(url).answered_at <= seconds
 
     def soonest(self, urls: Sequence[str]) -> str:
         """Return the URL whose back-off ends first."""
-        with self._lock:
-            return min(urls, key=lambda url: self._record(url).back_off_until)
+        return min(urls, key=lambda url: self._record(url).back_off_until)
 
     def ask(self, url: str) -> float:
         """Return the seconds that *url* takes to answer and to accept a write.
@@ -231,21 +222,18 @@ class Brokers:
         except ReliqError as exc:
             logger.debug("%s is not whole: %s", without_password(url), exc)
             return
-        with self._lock:
-            self._record(url).whole = True
+        self._record(url).whole = True
 
     def is_whole(self, url: str) -> bool:
         """Whether nothing of *url* has failed since it was found to be whole."""
-        with self._lock:
-            return self._record(url).whole
+        return self._record(url).whole
 
     def _ask(self, url: str, *, whole: bool) -> float:
-        with self._lock:
-            options = self._record(url).options
-            url = self._names.get(url, url)
-        if self._probe is None:
+        options = self._record(url).options
+        url = self._names.get(url, url)
+        if self.probe is None:
             raise BrokerUnavailable(f"{without_password(url)}: nothing is known of its scheme")
-        return self._probe(url, options, whole)
+        return self.probe(url, options, whole)
 
 
 BROKERS = Brokers()

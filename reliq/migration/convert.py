@@ -87,7 +87,7 @@ def _with_eta(envelope: Envelope, delay_ms: int) -> tuple[Envelope, bool]:
         headers[ETA] = eta
     waits = delay_ms > 0 and "task" in headers
     if waits:
-        until_eta_ms = take_delay({"task": "", ETA: eta}, native=True).delay_ms
+        until_eta_ms = take_delay({"task": "", ETA: eta}, native=True)[1]
         if abs(until_eta_ms - delay_ms) > _SAME_ETA_MS:
             headers[ETA] = _moment(delay_ms)
     return envelope._replace(headers=headers), waits

@@ -34,7 +34,7 @@ from ..message.queue_names import (
     partition_names,
     queue_of,
 )
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.values import CLAIMED
 
 if TYPE_CHECKING:

@@ -65,8 +65,6 @@ class Journal:
         """Return the URL that names it."""
         return f"{SCHEME}:///{self.path}"
 
-    # -- the connection
-
     def check(self) -> None:
         """Make the file where there is none, and see that it can be used."""
         with self._transaction():
@@ -178,8 +176,6 @@ class Journal:
             "file is to be moved away (sqlite3 FILE .recover)"
         )
 
-    # -- publishing
-
     def add(self, publishes: Iterable[Publish], most_bytes: int, *, fsync: bool = False) -> None:
         """Append publishes, all or none. *fsync*: they are on the disk then."""
         query = (
@@ -197,8 +193,6 @@ class Journal:
         query = "INSERT OR IGNORE INTO declarations (kind, name, body) VALUES (?, ?, ?)"
         with self._transaction() as opened:
             opened.execute(query, (kind, name, body))
-
-    # -- forwarding
 
     def take(self, after: int, broker: str, data: str) -> tuple[list[Taken], str, int]:
         """Return the next publishes after *after* that may go to *broker*.
@@ -241,8 +235,6 @@ class Journal:
         with self._transaction() as opened:
             opened.executemany("DELETE FROM publishes WHERE id = ?", ((one,) for one in places))
             opened.execute(count, (expired, doubtful))
-
-    # -- looking
 
     def look(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT."""

@@ -109,7 +109,11 @@ def thinned(parts: Sequence[Sequence[Snapshot]], every_ms: int) -> list[Snapshot
     Counts of messages are those at the end of the time, counters those of all of it. A partition
     without a snapshot in that time counts as it did before.
     """
-    by_time = [_by_time(part, every_ms) for part in parts]
+    by_time: list[dict[int, Snapshot]] = [{} for _ in parts]
+    for part, times in zip(parts, by_time, strict=True):
+        for snapshot in part:
+            at = snapshot.at_ms // every_ms
+            times[at] = _followed(times[at], snapshot) if at in times else snapshot
     known: dict[int, Snapshot] = {}
     found = []
     for at in sorted({at for times in by_time for at in times}):
@@ -122,14 +126,6 @@ def thinned(parts: Sequence[Sequence[Snapshot]], every_ms: int) -> list[Snapshot
                 before = known[place]
                 here.append(Snapshot(before.at_ms, 0, *_gauges(before)))
         found.append(reduce(_beside, here))
-    return found
-
-
-def _by_time(part: Sequence[Snapshot], every_ms: int) -> dict[int, Snapshot]:
-    found: dict[int, Snapshot] = {}
-    for snapshot in part:
-        at = snapshot.at_ms // every_ms
-        found[at] = _followed(found[at], snapshot) if at in found else snapshot
     return found
 
 

@@ -7,13 +7,13 @@ it can, and says here how many there are that it cannot, and which.
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Any
+
+from ..errors import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-logger = logging.getLogger("reliq")
 
 _MOST_NAMED = 5
 _MOST_REMEMBERED = 10_000

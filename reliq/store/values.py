@@ -73,7 +73,6 @@ class Promoted(NamedTuple):
 # is BUSY has waited for long to be alone, in vain, and goes on.
 BUSY, HOLDING, IDLE, ALONE = -1, 0, 1, 2
 
-
 # What one reserve brings at most, in bytes of envelopes: but one message whatever its size.
 # So a reply is short, and a consumer without a prefetch limit holds little beforehand.
 RESERVED_BYTES = 4 << 20

@@ -9,10 +9,10 @@ from ..failover.brokers import STRATEGIES
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .client import Client as Client
     from .consumers import Consumers as Consumers
     from .credit import Credit as Credit
     from .eventloop import EventLoop as EventLoop
+    from .failback_rounds import FAILBACK as FAILBACK
     from .forwarding import forward as forward
     from .jobs import enter as enter
     from .jobs import entry_of as entry_of
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from .receiver import Receiver as Receiver
     from .reserver import Reserver as Reserver
     from .settlement import Settlement as Settlement
-    from .subscription import Subscription as Subscription
 
 # What only some connections need: those that consume, that publish in batches, beside a spool.
 __getattr__ = names_of(
     __name__,
     {
-        ".client": "Client",
         ".consumers": "Consumers",
         ".credit": "Credit",
         ".eventloop": "EventLoop",
+        ".failback_rounds": "FAILBACK",
         ".forwarding": "forward",
         ".jobs": "enter entry_of withdraw",
         ".publish_buffer": "PublishBuffer",
@@ -39,7 +38,6 @@ __getattr__ = names_of(
         ".receiver": "Receiver",
         ".reserver": "Reserver",
         ".settlement": "Settlement",
-        ".subscription": "Subscription",
     },
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from array import array
 from contextlib import suppress
@@ -15,12 +14,11 @@ from kombu.transport import virtual
 from .. import integrations, transports
 from .._version import __version__
 from ..consumer.sessions import SESSIONS
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
-from .channel import Channel
 from .declarations import Declarations
 from .encoder import Encoder
 from .failback import Failback
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from .pull import PullLoop
     from .reserver import Reserver
 
-logger = logging.getLogger("reliq")
 
 # A route may change again and again while the last messages are sent by it.
 _LAST_ROUNDS = 8
@@ -88,7 +85,7 @@ class Transport(virtual.Transport):
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
-        self.channels: list[Channel] = []
+        self.channels: list[Any] = []  # their class knows this one
         self._used_channel_ids = array("H")
         self._epoch = 0
         self.link = Link()
@@ -104,7 +101,8 @@ class Transport(virtual.Transport):
         self.declarations = Declarations(link, options.partitions)
         self.schedule = Schedule(options.queue_order_strategy)
         self.failback = Failback(
-            link, options, self.client, self.schedule, self.move_to, lambda: self.unacked
+            *(link, options, self.client, self.schedule, self.move_to),
+            lambda: any(channel.qos_.delivered for channel in self.channels),
         )
         self.encoder = Encoder(options, self.declarations, self.failback)
         self.unroutable = UnroutableMessages(link, options)
@@ -132,11 +130,9 @@ class Transport(virtual.Transport):
 
     def _begin_to_consume(self) -> None:
         link, schedule, failback = self.link, self.schedule, self.failback
-        poll_interval, strategy = self.options.poll_interval, self.options.queue_order_strategy
-        self.credit = transports.Credit(
-            *(link, partial(WATCH.takes_from, self), self._began_at),
-            split=strategy == "round_robin",
-        )
+        poll_interval, split = self.options.poll_interval, self.schedule.is_round_robin
+        of_worker = partial(WATCH.takes_from, self)
+        self.credit = transports.Credit(link, of_worker, self._began_at, split)
         reserving = link, schedule, self.credit
         self.reserver = transports.Reserver(*reserving, poll_interval)
         self.pull = transports.PullLoop(*reserving, self.reserver, poll_interval, failback)
@@ -159,12 +155,10 @@ class Transport(virtual.Transport):
     def client(self, client: Any) -> None:
         self._client = client
         if client is None:
-            self.failback.dropped()
+            self.failback.client = None
             if not self._released:
                 # Kombu closes what it has connected, and drops the rest with no more than this.
                 self._let_go(lost=False)
-
-    # -- what a scheme says
 
     def session_key(self) -> Hashable:
         """Return what makes two connections the same consumer of the same broker."""
@@ -186,8 +180,6 @@ class Transport(virtual.Transport):
         """Return reliq's version."""
         return __version__
 
-    # -- connections and channels
-
     def establish_connection(self) -> Transport:
         """Connect, and bring the session up to date; raises BrokerUnavailable."""
         try:
@@ -196,14 +188,11 @@ class Transport(virtual.Transport):
             # Kombu goes on to the next URL.
             self.schedule.deserted = bool(self.schedule.subscriptions)
             raise
-        self._catch_up()
-        return self
-
-    def _catch_up(self) -> None:
-        """Send what an earlier connection owed, once for each time we connected."""
+        # What an earlier connection owed is sent once for each time we connected.
         if self._epoch != self.link.store.epoch:
             self._epoch = self.link.store.epoch
             self.link.session.catch_up(self.link.store)
+        return self
 
     def move_to(self, other: Link) -> None:
         """Go on over the link to another broker, with what was declared at this one."""
@@ -213,27 +202,20 @@ class Transport(virtual.Transport):
         session.leave(self)
         store.close()
 
-    def verify_connection(self, connection: Any) -> bool:
+    def verify_connection(self, _: Any) -> bool:
         """Whether the connection has not failed."""
-        del connection
         return self.link.store.alive
 
-    @property
-    def unacked(self) -> bool:
-        """Whether the application has messages of it that it has not finished."""
-        return any(channel.qos_.delivered for channel in self.channels)
-
-    def create_channel(self, connection: Any) -> Channel:
+    def create_channel(self, connection: Any) -> Any:
         """Return a new channel of *connection*."""
         other = serving(self, connection)
         if other is not self:
-            passed: Channel = other.create_channel(connection)
-            return passed
-        channel: Channel = self.Channel(self)
+            return other.create_channel(connection)
+        channel = self.Channel(self)
         self.channels.append(channel)
         return channel
 
-    def close_channel(self, channel: Channel) -> None:
+    def close_channel(self, channel: Any) -> None:
         """Forget a closed channel."""
         if channel.channel_id in self._used_channel_ids:
             self._used_channel_ids.remove(channel.channel_id)
@@ -241,13 +223,12 @@ class Transport(virtual.Transport):
             self.channels.remove(channel)
         channel.connection = None  # as Kombu's: Message and Producer look at it
 
-    def close_connection(self, connection: Any) -> None:
+    def close_connection(self, _: Any) -> None:
         """Close in order: what is unacked goes back, acks are confirmed.
 
         Never raises for a dead broker: what could not be sent goes out over the
         next connection.
         """
-        del connection
         for channel in list(self.channels):
             channel.close()
         try:
@@ -274,9 +255,8 @@ class Transport(virtual.Transport):
             with suppress(ReliqError):  # they lapse
                 self.link.store.forget_publishers(PUBLISHER.finished)
 
-    def _collect(self, connection: Any) -> None:
+    def _collect(self, _: Any) -> None:
         """Drop a broken connection without waiting; nothing is requeued by it."""
-        del connection
         for channel in list(self.channels):
             channel.collect()
             self.close_channel(channel)
@@ -303,14 +283,12 @@ class Transport(virtual.Transport):
                 item.ended()
             channel.subscriptions.clear()
         if self.consumes:
-            self.consumers.forget()
+            self.consumers.late.clear()
             self.loop.forget()
         self.schedule.clear()
         self.publishing.posting.deferred.clear()
         self.link.reopen()
         self.link.store.keeps_long = bool(self.failback.spool)
-
-    # -- what drives it
 
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; see :meth:`PullLoop.drain`."""
@@ -339,15 +317,9 @@ class Transport(virtual.Transport):
         else:
             other.unregister_from_event_loop(connection, loop)
 
-    # -- what its session asks
-
     def read_replies(self) -> None:
         """Read what has come while the application was busy; the background loop calls it."""
         store = self.link.store
         if store.waiting:
             with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
                 store.receive()
-
-
-# Set here, because inside the class the name would hide the type.
-Transport.Channel = Channel

@@ -1,77 +1,39 @@
 """Channel: AMQP's verbs over a store. Kombu's design, engine-free.
 
-Long, because Kombu wants all verbs on one object, with its names and its arguments. Here
-arguments are read, and those that mean nothing here are dropped; the work is done by the parts
-of the transport (encoder, publishing, declarations, consumers) and by the channel's own (QoS,
-receiver, settlement).
+Kombu wants all verbs on one object, with its names and its arguments. The work is done by the
+parts of the transport (encoder, publishing, declarations, consumers) and by the channel's own
+(QoS, receiver, settlement).
 """
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from .. import transports
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
+from .link import Client
 from .message import Message
 from .qos import QoS
+from .subscription import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from amqp.protocol import queue_declare_ok_t
 
-    from ..options import Options
-    from .client import Client
-    from .consumers import Consumers
-    from .declarations import Declarations
-    from .encoder import Encoder
-    from .eventloop import EventLoop
-    from .failback import Failback
-    from .link import Link
-    from .posting import UnroutableMessages
-    from .publish_buffer import PublishBuffer
-    from .publishing import Publishing
-    from .pull import PullLoop
+    from .base import Transport
     from .receiver import Receiver
-    from .reserver import Reserver
     from .settlement import Settlement
-    from .subscription import Subscription
-
-logger = logging.getLogger("reliq")
-
-
-class ChannelTransport(Protocol):
-    """What a channel needs of its transport."""
-
-    link: Link
-    options: Options
-    declarations: Declarations
-    reserver: Reserver
-    pull: PullLoop
-    loop: EventLoop
-    failback: Failback
-    encoder: Encoder
-    unroutable: UnroutableMessages
-    publishing: Publishing
-    consumers: Consumers
-
-    @property
-    def consumes(self) -> bool:
-        """Whether it has ever begun to consume."""
-
-    def close_channel(self, channel: Channel) -> None:
-        """Forget a closed channel."""
 
 
 class Channel(virtual.Channel):
@@ -80,39 +42,32 @@ class Channel(virtual.Channel):
     supports_fanout = True
     supports_batch_publish = True
     do_restore = True
+    message_to_python = None  # Kombu asks for it: what is delivered is a message already
 
-    def __init__(self, connection: ChannelTransport, **_: Any) -> None:
+    def __init__(self, connection: Transport, **_: Any) -> None:
         # Not the base's: no exchange classes, and options are parsed once for all.
-        self.connection: ChannelTransport | None = connection
-        self.transport: ChannelTransport = connection
+        self.connection: Transport | None = connection
+        self.transport: Transport = connection
         self.closed = False
         self.qos_ = QoS(self)
         self.no_ack_consumers: set[str] = set()
         self.subscriptions: dict[str, Subscription] = self.qos_.consumers
         self.channel_id = self._get_free_channel_id()
 
-    # A channel that only publishes needs none of these.
-
     @cached_property
     def settlement(self) -> Settlement:
-        """What becomes of its messages."""
-        over = self.transport
-        settling = over.declarations, over.loop, over.reserver, over.pull
-        return transports.Settlement(over, over.link, self.qos_, *settling)
+        """What becomes of its messages. A channel that only publishes has none."""
+        return transports.Settlement(self.transport, self.qos_)
 
     @cached_property
     def receiver(self) -> Receiver:
         """How it takes messages."""
-        over = self.transport
-        taking = self.settlement, over.reserver, over.loop
-        return transports.Receiver(self, over.link, self.qos_, *taking)
+        return transports.Receiver(self, self.transport, self.qos_, self.settlement)
 
     @property
     def qos(self) -> QoS:
         """The credit of this channel."""
         return self.qos_
-
-    # -- what probes for Kombu's Redis transport ask
 
     @property
     def client(self) -> Client:
@@ -120,7 +75,7 @@ class Channel(virtual.Channel):
 
         Not kept: Celery looks for a socket in a channel's own ``client``.
         """
-        return transports.Client(self.transport.link.store)
+        return Client(self.transport.link.store)
 
     @contextmanager
     def conn_or_acquire(self, client: Client | None = None) -> Iterator[Client]:
@@ -131,8 +86,6 @@ class Channel(virtual.Channel):
         store = self.transport.link.store
         return waiting(store, names_of(store, queue))
 
-    # -- exchanges, queues and bindings
-
     def exchange_declare(
         self,
         exchange: str | None = None,
@@ -140,62 +93,57 @@ class Channel(virtual.Channel):
         durable: bool = False,
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
-        nowait: bool = False,
+        *,
         passive: bool = False,
+        **_: Any,
     ) -> None:
         """Declare an exchange; raises PreconditionFailed when it exists and differs.
 
         Passive: raises NotFound when it does not exist.
         """
-        del nowait
         type_ = type or "direct"
         name, routes = exchange or f"amq.{type_}", self.transport.link.routes
         if passive:
             routes.require(name)
             return
         flags = {"durable": bool(durable), "auto_delete": bool(auto_delete)}
-        with self._failing_over():
+        with self.transport.failback.failing_over():
             routes.declare(name, type_, {**flags, "arguments": arguments or {}})
 
-    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+    def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
         """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
-        del nowait
         self.transport.declarations.delete_exchange(exchange, if_unused)
 
     def prepare_queue_arguments(
         self, arguments: dict[str, Any] | None, **kwargs: Any
     ) -> dict[str, Any]:
         """Turn Kombu's queue options (expires, max_length, ...) into AMQP's arguments."""
-        prepared: dict[str, Any] = to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
-        return prepared
+        return dict(to_rabbitmq_queue_arguments(arguments or {}, **kwargs))
 
     def queue_declare(
         self,
         queue: str | None = None,
         passive: bool = False,
-        durable: bool = False,
-        exclusive: bool = False,
+        *,
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
-        nowait: bool = False,
         **_: Any,
     ) -> queue_declare_ok_t:
         """Declare a queue; returns its name, waiting messages and consumers.
 
         Raises PreconditionFailed when it exists with other arguments, NotFound
-        when *passive* and it does not exist. *durable* and *exclusive* mean
+        when *passive* and it does not exist. ``durable`` and ``exclusive`` mean
         nothing here: what Redis persists is its own setting.
         """
-        del durable, exclusive, nowait
         name = queue or f"amq.gen-{uuid4()}"
-        with self._failing_over():
+        with self.transport.failback.failing_over():
             return self.transport.declarations.declare_queue(name, auto_delete, arguments, passive)
 
     def queue_bind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
     ) -> None:
         """Bind *queue* to *exchange*; raises NotFound for an unknown exchange."""
-        with self._failing_over():
+        with self.transport.failback.failing_over():
             self.transport.declarations.bind(queue, exchange or "amq.direct", routing_key or "")
 
     def queue_unbind(
@@ -223,8 +171,6 @@ class Channel(virtual.Channel):
         """Return (queue, exchange, routing key) of every binding there is."""
         return list(self.transport.link.routes.bindings())
 
-    # -- publishing
-
     def prepare_message(
         self,
         body: Any,
@@ -236,8 +182,7 @@ class Channel(virtual.Channel):
     ) -> dict[str, Any]:
         """Make Kombu's raw message, as the base does; before that, fail back where that is due.
 
-        It is the first thing that Kombu does to publish: what is declared next is
-        declared where the message goes.
+        Kombu asks for it first: what it declares next is declared where the message goes.
         """
         failback = self.transport.failback
         if failback.urls:
@@ -285,38 +230,19 @@ class Channel(virtual.Channel):
             transport.failback.step_failed(exc, helps_itself=elsewhere)
             raise
 
-    @contextmanager
-    def _failing_over(self) -> Iterator[None]:
-        """Have what fails for want of a node tried at another broker, as a publish is."""
-        try:
-            yield
-        except BrokerUnavailable as exc:
-            self.transport.failback.step_failed(exc)
-            raise
-
-    def create_publish_batch(self, max_size: int) -> PublishBuffer:
+    def create_publish_batch(self, max_size: int) -> Any:  # it knows this class
         """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
         return transports.PublishBuffer(self, max_size)
-
-    # -- consuming
-
-    message_to_python = None  # Kombu asks for it: what is delivered is a message already
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
     ) -> str:
         """Begin to deliver messages of *queue* to *callback*; raises NotFound for no queue."""
         refuse_partition(queue)
-        transport = self.transport
-        subscription = transports.Subscription(
-            self.qos_,
-            partial(self.receiver.deliver, bool(no_ack), callback),
-            queue,
-            consumer_tag,
-            bool(no_ack),
-            transport.link.session,
-        )
-        transport.consumers.add(subscription)
+        deliver = partial(self.receiver.deliver, bool(no_ack), callback)
+        consumer = queue, consumer_tag, bool(no_ack), self.transport.link.session
+        subscription = Subscription(self.qos_, deliver, *consumer)
+        self.transport.consumers.add(subscription)
         self.subscriptions[consumer_tag] = subscription
         if no_ack:
             self.no_ack_consumers.add(consumer_tag)
@@ -347,8 +273,6 @@ class Channel(virtual.Channel):
         """Pause and resume are not part of this transport."""
         raise NotImplementedError("flow control is not supported; use basic_qos")
 
-    # -- finishing
-
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Acknowledge; written to the socket at once, confirmed later.
 
@@ -364,10 +288,8 @@ class Channel(virtual.Channel):
             return
         if message.decode_error is not None:
             self.settlement.dead_letter([message])
-        elif BATCH in message.headers:
+        elif BATCH in message.headers or self.closed:
             self.settlement.jobs.ack(message)
-        elif self.closed:
-            self.transport.link.session.outbox.ack_later(message.queue, (delivery_tag,))
         else:
             self.transport.loop.ack(message.queue, (delivery_tag,))
 
@@ -380,8 +302,6 @@ class Channel(virtual.Channel):
         if not requeue:
             raise NotImplementedError("basic.recover is only possible with requeue=True")
         self.settlement.give_back("nacked")
-
-    # -- the end
 
     def close(self) -> None:
         """Cancel all consumers and return what is unacked, uncounted.

@@ -106,8 +106,6 @@ class Chunk:
         finally:
             self._waiting, self._published = [], 0
 
-    # -- inside
-
     def _collect(self, batch: PublishBuffer, message: Prepared) -> bool:
         prepared = _for_kombu(self._made_by, message)
         before, differing = len(batch), message.differing

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..consumer.each_node import EachNode
-from ..errors import BrokerUnavailable, NotFound, ReliqError
+from ..errors import BrokerUnavailable, NotFound, ReliqError, logger
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
-from ..store.nodes import goes_on
+from ..store.protocol import EachNode, goes_on
 from .late_queues import MOST_AWAY_S, NODE_PATIENCE_S, LateQueues, Postponed
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from .qos import QoS
     from .subscription import Schedule, Subscription
 
-logger = logging.getLogger("reliq")
 
 # So long who ends to consume waits for a node.
 _CANCEL_PATIENCE_S = 1.0
@@ -57,11 +54,7 @@ class Consumers:
     def __post_init__(self) -> None:
         """Have the pull loop follow the layouts."""
         self._pull.follow_layouts = self.follow_layouts
-        self._late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
-
-    def forget(self) -> None:
-        """Consume from nothing, in a child."""
-        self._late.clear()
+        self.late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
 
     def add(self, subscription: Subscription) -> None:
         """Begin to consume; raises NotFound for a queue that is not there.
@@ -79,24 +72,26 @@ class Consumers:
             if not declarations.may_be_late(queue):
                 subscription.ended()
                 raise
-            self._late.add(subscription, str(exc))
+            self.late.add(subscription, str(exc))
         except BaseException:
             subscription.ended()
             raise
 
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
-        if self._stays(subscription.queue):
-            registration = self._link.session.registration
-            try:
-                layout = self._layout(subscription.queue)
-            except BrokerUnavailable:
-                if not goes_on(self._link.store):
-                    raise
-                return  # a survey tells
-            if layout is not None:
-                registration.note_layout(subscription.queue, layout)
-            self._follow(subscription)
+        store, queue = self._link.store, subscription.queue
+        # One that goes by itself is not divided, nor is a partition.
+        if not store.has_partitions or number_of(queue) or not self._declarations.may_stay(queue):
+            return
+        try:
+            layout = self._layout(queue)
+        except BrokerUnavailable:
+            if not goes_on(store):
+                raise
+            return  # a survey tells
+        if layout is not None:
+            self._link.session.registration.note_layout(queue, layout)
+        self._follow(subscription)
 
     def _add(self, subscription: Subscription) -> None:
         here()  # a child has a link of its own
@@ -124,8 +119,6 @@ class Consumers:
         self._loop.keep_leases()
         self._failback.watch_primary()
 
-    # -- partitions
-
     def _layout(self, queue: str) -> Layout | None:
         store = self._link.store
         try:
@@ -135,14 +128,6 @@ class Consumers:
             if not goes_on(store):
                 raise
             return store.layout(queue)  # the node of another partition is away
-
-    def _stays(self, queue: str) -> bool:
-        """Whether *queue* may be divided: not one that goes by itself, as far as is known."""
-        return (
-            self._link.store.has_partitions
-            and not number_of(queue)
-            and self._declarations.may_stay(queue)
-        )
 
     def follow_layouts(self) -> None:
         """Consume from partitions that have come, and no more from those that have gone.
@@ -157,7 +142,7 @@ class Consumers:
             self._followed = changes
             self._postponed.clear()
         now = monotonic()
-        self._late.begin()
+        self.late.begin()
         for item in list(self._schedule.subscriptions):
             if item.queue == item.of_queue:
                 self._follow(item)
@@ -172,34 +157,27 @@ class Consumers:
         for name in names:
             if name in subscription.partitions or self._postponed.is_early(name):
                 continue
-            item = subscription.for_partition(name)
+            item, store = replace(subscription, queue=name), self._link.store
             try:
-                there = self._begin_on(item, looks_first=name in self._postponed)
+                with store.patience(NODE_PATIENCE_S):
+                    # One command, where to begin takes many.
+                    there = name not in self._postponed or store.layout(name) is not None
+                    if there:
+                        self._add(item)
+            except NotFound:
+                there = False
             except BrokerUnavailable:
                 item.ended()
-                if not goes_on(self._link.store):
+                if not goes_on(store):
                     raise
                 self._postponed.put_off(name, MOST_AWAY_S)
                 continue
             if there:
-                self._postponed.done(name)
+                self._postponed.pop(name, None)
                 subscription.partitions[name] = item
             else:
                 item.ended()
                 self._postponed.put_off(name, _MOST_MISSING_S)
-
-    def _begin_on(self, item: Subscription, *, looks_first: bool) -> bool:
-        """Consume from a partition, too; False where it is still to come, or was to go."""
-        store = self._link.store
-        with store.patience(NODE_PATIENCE_S):
-            # One command, where to begin takes many.
-            if looks_first and store.layout(item.queue) is None:
-                return False
-            try:
-                self._add(item)
-            except NotFound:
-                return False
-        return True
 
     def _attach(self, queue: str, count: int) -> bool:
         """Note a consumer of *queue*; False where it is not there.
@@ -221,7 +199,7 @@ class Consumers:
         partitions. Raises BrokerUnavailable where the broker is lost: nothing is consumed all
         the same.
         """
-        if self._late.remove(subscription):
+        if self.late.remove(subscription):
             return
         session = self._link.session
         lingers, no_ack = self._lingers(subscription), subscription.no_ack
@@ -284,32 +262,29 @@ class Consumers:
         (registration.linger if lingers else registration.detach_later)(subscription.queue)
 
     def _remove(self, subscription: Subscription) -> None:
-        count = self._take_out(subscription)
+        count, queue = self._take_out(subscription), subscription.queue
         if self._lingers(subscription):
             self._owe(subscription, lingers=True)
             return
+        session, store = self._link.session, self._link.store
         try:
-            self._end(subscription, count)
+            store.notifier.end_wait()
+            if subscription.in_flight:
+                store.wait_for_replies()
+            self._loop.flush_acks()
+            if subscription.no_ack:
+                session.outbox.return_later(subscription.take_back(), no_ack=True)
+                session.outbox.hand_back(store, nodes := EachNode(store))
+                nodes.end()
+            else:
+                self._pull.return_undelivered(queue, subscription.take_back())
+            if not store.attach(queue, session.id, count):
+                self._declarations.forget(queue)
+                self._link.routes.forget_queue(queue)
         except BrokerUnavailable as exc:
             self._owe(subscription)
-            logger.info("%s; that %r is left is told later", exc, subscription.queue)
+            logger.info("%s; that %r is left is told later", exc, queue)
             raise
-
-    def _end(self, subscription: Subscription, count: int) -> None:
-        queue = subscription.queue
-        session, store, routes = self._link.session, self._link.store, self._link.routes
-        store.notifier.end_wait()
-        if subscription.in_flight:
-            store.wait_for_replies()
-        self._loop.flush_acks()
-        if subscription.no_ack:
-            session.outbox.return_later(subscription.take_back(), no_ack=True)
-            session.outbox.hand_back(store)
-        else:
-            self._pull.return_undelivered(queue, subscription.take_back())
-        if not store.attach(queue, session.id, count):
-            self._declarations.forget(queue)
-            routes.forget_queue(queue)
 
     def _stop_taking(self, qos: QoS) -> None:
         """Prepare for the end: the last consumer of tasks is cancelled.
@@ -333,7 +308,7 @@ class Consumers:
 
     def drop(self, lost: bool) -> None:
         """End all without a word to the broker: the connection is closed, or *lost*."""
-        self._late.clear()
+        self.late.clear()
         for item in list(self._schedule.subscriptions):
             self._take_out(item)
             self._owe(item, lingers=lost and self._declarations.may_go_by_itself(item.queue))

@@ -8,6 +8,7 @@ thread that asks; it keeps no state of its own.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..consumer.isolation import ISOLATION
@@ -29,19 +30,16 @@ _UNLIMITED = 100
 _NO_ACK_AHEAD = 10
 
 
+@dataclass(eq=False)
 class Credit:
-    """The rules for one transport; *of_worker* says whether a worker itself takes over it."""
+    """The rules for one transport."""
 
-    def __init__(
-        self, link: Link, of_worker: Callable[[], bool], began_at: float, *, split: bool
-    ) -> None:
-        self._link = link
-        self.of_worker = of_worker
-        self._began_at = began_at
-        # Whether the queues share the credit of their channel.
-        self._split = split
-
-    # -- how many
+    _link: Link
+    of_worker: Callable[[], bool]
+    """Whether a worker itself takes over it."""
+    _began_at: float
+    _split: bool
+    """Whether the queues share the credit of their channel."""
 
     def of(self, item: Subscription, known: dict[QoS, int] | None = None) -> int:
         """Return how many messages may be reserved for *item* now.
@@ -98,8 +96,6 @@ class Credit:
         and a count that two threads keep goes wrong for good.
         """
         return sum(len(item.buffer) + item.asked_for for item in _taking(qos))
-
-    # -- while a message is delivered alone, or waits to be
 
     @property
     def occupancy(self) -> int:

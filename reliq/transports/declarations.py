@@ -5,14 +5,14 @@ Exchanges and their bindings are remembered by the routes, queues here.
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
 
-from ..errors import BrokerUnavailable, NotFound, PreconditionFailed
+from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, logger
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.envelope import unpack
@@ -21,7 +21,7 @@ from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 from ..routing.spread import SPREAD
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ..store.values import QueueDeclared
     from .link import Link
 
-logger = logging.getLogger("reliq")
 
 _BIND_TRIES = 5
 # So long a worker waits for the node of one of its queues before it begins without it; and for one
@@ -42,18 +41,16 @@ _LATE_AFTER_S, _AWAY_S = 2.0, 0.2
 _SETTLE_EVERY_S = 5.0
 
 
+@dataclass(eq=False)
 class Declarations:
     """Queue -> its arguments and its settings. Of the application's threads: one step each."""
 
-    def __init__(self, link: Link, partitions: int) -> None:
-        self._link = link
-        self._partitions = partitions
-        self.queues: Declared = {}
-        self.owed: dict[str, list[tuple[str, str]]] = {}
-        """By queue, its bindings: they are declared when its node answers."""
-        self._settles_at = -inf
-
-    # -- queues
+    _link: Link
+    _partitions: int
+    queues: Declared = field(default_factory=dict, init=False)
+    owed: dict[str, list[tuple[str, str]]] = field(default_factory=dict, init=False)
+    """By queue, its bindings: they are declared when its node answers."""
+    _settles_at: float = field(default=-inf, init=False)
 
     def declare_queue(
         self, queue: str, auto_delete: bool, arguments: dict[str, Any] | None, passive: bool
@@ -232,8 +229,6 @@ class Declarations:
         self.owed.pop(queue, None)
         self._link.session.registration.topology.forget_queue(queue)
 
-    # -- bindings and exchanges
-
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind *queue*; raises NotFound for an unknown exchange.
 
@@ -285,8 +280,6 @@ class Declarations:
         session.registration.topology.forget_exchange(exchange)
         routes.delete(exchange)
 
-    # -- what is lost, and comes back
-
     def may_go_by_itself(self, queue: str) -> bool:
         """Whether *queue* may end without being deleted, as far as is known here."""
         declared = self.queues.get(queue)
@@ -294,11 +287,10 @@ class Declarations:
 
     def redeclare(self, queue: str, store: Store) -> bool:
         """Declare over *store* a durable queue again that the broker has lost; False: not ours."""
-        declared = self.queues.get(queue)
-        if declared is None or not is_durable(declared[1]):
-            return False  # never ours, or one that is meant to go by itself
+        if self.may_go_by_itself(queue):
+            return False
         logger.warning("queue %r was lost by the broker and is declared again", queue)
-        declare(store, queue, *declared)
+        declare(store, queue, *self.queues[queue])
         return True
 
     def declare_again(self, queue: str, store: Store) -> bool:

@@ -10,7 +10,7 @@ import math
 import time
 from datetime import datetime, timezone
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MessageRefused
 from ..integrations.outcomes import join_batch
@@ -34,15 +34,8 @@ DELAY, DELAYED = "x-delay", "x-delayed"
 ETA, NATIVE_ETA = "eta", "x-eta"
 
 
-class Delayed(NamedTuple):
-    """What is stored of a message's headers, and how long it waits."""
-
-    headers: dict[str, Any]
-    delay_ms: int
-
-
-def take_delay(headers: dict[str, Any], native: bool) -> Delayed:
-    """Return *headers* as they are stored, and the delay they ask for; never changes them.
+def take_delay(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], int]:
+    """Return *headers* as they are stored, and the delay in ms they ask for; never changes them.
 
     ``x-delay`` (ms) is stored as ``x-delayed``: a message that is forwarded, or a task
     that is retried, with the headers it came with is not delayed again. With *native*
@@ -53,7 +46,7 @@ def take_delay(headers: dict[str, Any], native: bool) -> Delayed:
     """
     asked, eta = headers.get(DELAY), headers.get(ETA)
     if asked is None and not eta and NATIVE_ETA not in headers:
-        return Delayed(headers, 0)
+        return headers, 0
     delay_ms = None if asked is None else _ms(DELAY, asked)
     stored = dict(headers)
     stored.pop(NATIVE_ETA, None)
@@ -64,7 +57,7 @@ def take_delay(headers: dict[str, Any], native: bool) -> Delayed:
         if until_eta_ms is not None:
             stored[ETA], stored[NATIVE_ETA] = None, eta
             delay_ms = until_eta_ms if delay_ms is None else delay_ms
-    return Delayed(stored, delay_ms or 0)
+    return stored, delay_ms or 0
 
 
 def ttl_ms(properties: dict[str, Any]) -> int:
@@ -127,7 +120,6 @@ def _partition_key(headers: dict[str, Any]) -> str | None:
 
 
 def _plain_body(body: Any) -> bytes | str:
-    """Return *body* as it is stored; raises MessageRefused."""
     if isinstance(body, (bytearray, memoryview)):
         return bytes(body)
     if not isinstance(body, (bytes, str)):
@@ -136,7 +128,6 @@ def _plain_body(body: Any) -> bytes | str:
 
 
 def _checked_priority(priority: Any) -> int:
-    """Return *priority*, an odd one; raises MessageRefused."""
     if (
         isinstance(priority, bool)
         or not isinstance(priority, int)
@@ -205,12 +196,8 @@ class Encoder:
             since=monotonic() if delay_ms else None,
         )
 
-    def as_here(self, item: Outgoing) -> None:
-        """Change *item*, encoded for another broker of the list, to what it is for this one."""
-        item.create = item.create or self._away
-
     @property
-    def _away(self) -> bool:
+    def away(self) -> bool:
         """Whether this broker is not the first of its list; a spool is none."""
         urls, url = self._failback.urls, self._failback.url
         return bool(urls) and url != urls[0] and not is_spool(url)
@@ -222,7 +209,7 @@ class Encoder:
         and so does what goes to a queue that was to go by itself: made anew, it would stay.
         Away from the primary broker all is stored: the primary decides.
         """
-        if self._failback.urls and self._away:
+        if self._failback.urls and self.away:
             return True
         declared = self._declarations.queues
         if queue in declared and declared[queue][1] and not self._declarations.may_stay(queue):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,6 @@ class _Kick:
         loop.add_reader(self._reader.fileno(), self._heed)
 
     def kick(self) -> None:
-        """Have the poll that is next, or under way, end."""
         with suppress(BlockingIOError):  # it was kicked often enough
             self._writer.send(b"-")
 
@@ -44,11 +44,9 @@ class _Kick:
             self._reader.recv(64)
 
     def leave(self) -> None:
-        """Be of no use to the loop any more."""
         # After hub.reset() the loop no longer knows the descriptor.
         with suppress(KeyError, ValueError, OSError, AttributeError):
             self._loop.remove_reader(self._reader.fileno())
-        self.close()
 
     def close(self) -> None:
         """Let go; in a child without a word to the loop, whose poller is its parent's too."""
@@ -56,38 +54,32 @@ class _Kick:
         self._writer.close()
 
 
+@dataclass(eq=False)
 class EventLoop:
     """One registration per transport: two readers, one tick callback, one timer.
 
     Of the loop's thread. Others may only wake it, and ask it to keep an ack, which it refuses.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        schedule: Schedule,
-        reserver: Reserver,
-        pull: PullLoop,
-        failback: Failback,
-        poll_interval: float,
-        do_deferred: Callable[[], None],
-    ) -> None:
-        self._link = link
-        self._schedule = schedule
-        self._reserver = reserver
-        self._pull = pull
-        self._failback = failback
-        self._poll_interval = poll_interval
-        self._do_deferred = do_deferred
-        reserver.woken = self.wake
+    _link: Link
+    _schedule: Schedule
+    _reserver: Reserver
+    _pull: PullLoop
+    _failback: Failback
+    _poll_interval: float
+    _do_deferred: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        """Belong to no loop, and be woken by what is reserved."""
+        self._reserver.woken = self.wake
         self._kick: _Kick | None = None
         self.forget()
 
     def forget(self) -> None:
         """Belong to no loop."""
-        kick, self._kick = self._kick, None
-        if kick is not None:
-            kick.close()
+        if self._kick is not None:
+            self._kick.close()
+            self._kick = None
         self.hub: Any = None
         """Kombu's loop, where one drives the transport."""
         self._failback.is_driven = False
@@ -101,8 +93,6 @@ class EventLoop:
         self._dead_lettered = 0
         # Whether a task may have run inside the loop's tick of this turn.
         self._has_run = False
-
-    # -- registration
 
     def register(self, loop: Any) -> None:
         """Let *loop* drive the transport, instead of the one that did before."""
@@ -146,8 +136,7 @@ class EventLoop:
 
     def _set_timer(self) -> None:
         """Let the background loop tick as often as it has to by now."""
-        period = self._link.session.leases.period_s
-        if period != self._timer_period:
+        if (period := self._link.session.leases.period_s) != self._timer_period:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self.hub.call_repeatedly(period, self._on_timer)
@@ -163,14 +152,11 @@ class EventLoop:
                     timer.cancel()
             for fd in list(self._watched):
                 self._ignore(fd)
-            kick, self._kick = self._kick, None
-            if kick is not None:
-                kick.leave()
+            if self._kick is not None:
+                self._kick.leave()
         for queue, tags in self._acks.items():
             self._link.session.outbox.ack_later(queue, tags)
         self.forget()
-
-    # -- the loop's calls
 
     def on_tick(self) -> None:
         """Send the acks of this tick, deliver what is there, ask for more, or wait."""
@@ -291,8 +277,6 @@ class EventLoop:
         self._dead_lettered += 1
         if self.hub is not None:
             self.hub.call_soon(_come_back)
-
-    # -- acks
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
         """Finish messages: at the end of this tick of the loop, or now where none surely ends."""

@@ -9,31 +9,29 @@ connects anew and finds the primary.
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection
 
-from .. import failover, spool, transports
-from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError
+from .. import spool, transports
+from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError, logger
 from ..failover.brokers import BROKERS, admit, without_password
 from ..signals import broker_switched, emit
 from ..spool import is_spool
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from .broker_urls import PARTS, arguments_of, urls_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
     from .link import Link
     from .subscription import Schedule
 
-logger = logging.getLogger("reliq")
 
 _PROBE_S = 1.0
 
@@ -48,8 +46,13 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
     for name in ("socket_timeout", "socket_connect_timeout"):
         options[name] = min(float(options.get(name) or _PROBE_S), _PROBE_S)
     with Connection(url, **{**arguments, "transport_options": options}) as connection:
+        began = perf_counter()
         if not hasattr(connection.transport, "link"):
-            return _opens(connection)
+            try:
+                connection.channel().close()
+            except (*connection.connection_errors, *connection.channel_errors) as exc:
+                raise BrokerUnavailable(f"{connection.as_uri()} is not reachable: {exc}") from exc
+            return perf_counter() - began
         store = connection.transport.link.store
         try:
             store.connect()
@@ -60,42 +63,29 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
             connection.transport.close_connection(None)
 
 
-def _opens(connection: Any) -> float:
-    """Return the seconds that a broker of another transport takes to open a channel."""
-    began = perf_counter()
-    try:
-        connection.channel().close()
-    except (*connection.connection_errors, *connection.channel_errors) as exc:
-        raise BrokerUnavailable(f"{connection.as_uri()} is not reachable: {exc}") from exc
-    return perf_counter() - began
+BROKERS.probe = probe
 
 
-BROKERS.ask_with(probe)
-
-
+@dataclass(eq=False)
 class Failback:
     """See the module's description. Of the thread that uses the transport.
 
-    The fail-back's thread reads, and calls :meth:`primary_answers`.
+    The fail-back's thread reads, and calls :meth:`broker_answers`.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        options: Options,
-        client: Any,
-        schedule: Schedule,
-        move_to: Callable[[Link], None],
-        has_unacked: Callable[[], bool],
-    ) -> None:
-        self._link = link
-        self._options = options
-        self._client = client
-        self._schedule = schedule
-        self._move_to = move_to
-        self._has_unacked = has_unacked
-        self.urls, self.url = urls_of(client)
-        self.arguments = arguments_of(client)
+    _link: Link
+    _options: Options
+    client: Any
+    """The Kombu connection; None once it has dropped its transport."""
+    _schedule: Schedule
+    _move_to: Callable[[Link], None]
+    _has_unacked: Callable[[], bool]
+    """Whether the application has messages that it has not finished."""
+
+    def __post_init__(self) -> None:
+        """Be connected to none of the brokers."""
+        self.urls, self.url = urls_of(self.client)
+        self.arguments = arguments_of(self.client)
         """What a Connection to another broker of the list is made with."""
         self.home = ""
         """The broker to go on at; one of :attr:`homes`."""
@@ -105,18 +95,11 @@ class Failback:
         """Whether an event loop drives the transport."""
         self.spool = next(filter(is_spool, self.urls), "")
         """The last of the list where that is no broker."""
+        self.probe_interval = self._options.probe_interval
+        """Seconds between two questions to the first broker."""
+        self._fresh_s = self.probe_interval * 2 if self._options.failback else 0.0
         if self.urls:
             BROKERS.learn(self.urls, self.arguments)
-
-    @property
-    def probe_interval(self) -> float:
-        """Seconds between two questions to the first broker."""
-        return self._options.probe_interval
-
-    @property
-    def lease_ms(self) -> int:
-        """How long the leases are that it takes."""
-        return self._link.session.lease_ms
 
     @property
     def consumed(self) -> Sequence[str]:
@@ -136,21 +119,22 @@ class Failback:
         """Whether no other broker is used while this one answers."""
         return not self.urls or (self._options.failback and self.url == self.urls[0])
 
-    @property
-    def _fresh_s(self) -> float:
-        return self._options.probe_interval * 2 if self._options.failback else 0.0
-
-    # -- connecting
-
     def connect(self) -> None:
         """Open the connection, unless another broker is to be tried before this one.
 
-        Raises BrokerUnavailable, and puts the broker that could not be reached into back-off.
+        Raises BrokerUnavailable, and puts the broker that could not be reached into back-off;
+        ConfigurationError for a spool that could not be used when it is needed.
         """
         if not self.urls:
             self._open()
             return
-        self._check_spool()
+        if self.spool:
+            if self._options.confirm == "replicated" or self.spool != self.urls[-1]:
+                raise ConfigurationError(
+                    f"{self.spool}: expected a spool at the end of the list of brokers, and "
+                    "confirm not to be 'replicated', which a spool cannot give"
+                )
+            spool.JOURNALS.at(self.spool).check()
         admit(self.url, self.urls, self._fresh_s)
         try:
             self._open()
@@ -189,16 +173,12 @@ class Failback:
         if not self.urls or not (self._options.failback or self.spool):
             return
         if self.url != self.urls[0] or self.consumed or self.spool:
-            failover.FAILBACK.watch(self)
+            transports.FAILBACK.watch(self)
 
     def leave(self) -> None:
         """Be looked after no longer."""
         if self.urls:
-            failover.FAILBACK.leave(self)
-
-    def dropped(self) -> None:
-        """Note that Kombu has dropped the connection."""
-        self._client = None
+            transports.FAILBACK.leave(self)
 
     def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
         """Note that a step has failed, perhaps for want of one of several nodes.
@@ -222,25 +202,32 @@ class Failback:
         else:  # a worker that starts, perhaps, and declares its queues
             BROKERS.lost_a_node(self.url)
 
+    @contextmanager
+    def failing_over(self) -> Iterator[None]:
+        """Have what fails for want of a node tried at another broker, as a publish is."""
+        try:
+            yield
+        except BrokerUnavailable as exc:
+            self.step_failed(exc)
+            raise
+
     @property
     def _publishes(self) -> bool:
         """Whether it is used for publishing with a retry policy, by all that Kombu says."""
-        client = self._client  # None once Kombu has dropped it
+        client = self.client
         return client is not None and "max_retries" in (client.transport_options or ())
-
-    # -- back to the primary
 
     def broker_answers(self, url: str) -> None:
         """Learn that a broker to go back to answers again; called by the fail-back's thread."""
         if not self.due:
-            failover.FAILBACK.came_back(self.url)
+            transports.FAILBACK.came_back(self.url)
         self.home = url
         self.due = True
         self._link.store.notifier.wake()
 
     def fail_back(self) -> None:
         """Go on at the primary, in place, where nothing ties this transport to where it is."""
-        failover.FAILBACK.go_on()
+        transports.FAILBACK.go_on()
         if not self.due or self._schedule.subscriptions or self._has_unacked():
             return
         self.due = False
@@ -253,21 +240,17 @@ class Failback:
             logger.info("%s: staying where we are", exc)
             primary.release()
             return
-        self._adopt(primary, other)
-
-    def _adopt(self, primary: Connection, other: Any) -> None:
-        link = other.link
         try:
             self._link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; what is owed goes out over the next connection", exc)
-        self._move_to(link)
-        link.session.leave(other)
+        self._move_to(other.link)
+        other.link.session.leave(other)
         # Kombu declares again what it is about to publish to, and says where it is.
-        self._client.declared_entities.clear()
+        self.client.declared_entities.clear()
         for name in PARTS:
-            setattr(self._client, name, getattr(primary, name))
-        failover.FAILBACK.came_back(self.url)
+            setattr(self.client, name, getattr(primary, name))
+        transports.FAILBACK.came_back(self.url)
         self.url = self.home
         self.leave()
         self.watch_primary()
@@ -281,7 +264,7 @@ class Failback:
         """
         if not self.urls:
             return
-        failover.FAILBACK.go_on()
+        transports.FAILBACK.go_on()
         if not self.due or not self.consumed or self._link.session.leases.held:
             return
         if any(
@@ -293,7 +276,7 @@ class Failback:
         self.due = False
         if not BROKERS.answered_within(self.urls[0], self._fresh_s):
             return
-        failover.FAILBACK.came_back(self.url)
+        transports.FAILBACK.came_back(self.url)
         raise BrokerUnavailable(
             f"{without_password(self.urls[0])} answers again: leaving "
             f"{without_password(self.url)}, where nothing is left to do"
@@ -307,49 +290,28 @@ class Failback:
         logger.warning("switched from %s to %s: %s", old, new, reason)
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
-    # -- a spool
-
-    def _check_spool(self) -> None:
-        """See that the spool can be used, before it is needed; raises ConfigurationError."""
-        if not self.spool:
-            return
-        if self._options.confirm == "replicated" or self.spool != self.urls[-1]:
-            raise ConfigurationError(
-                f"{self.spool}: expected a spool at the end of the list of brokers, and confirm "
-                "not to be 'replicated', which a spool cannot give"
-            )
-        spool.JOURNALS.at(self.spool).check()
-
     def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
-        """Forward what the spool holds to each broker that *answers*; of the fail-back's thread."""
+        """Forward what the spool holds to each broker that *answers*."""
         journal = spool.JOURNALS.at(self.spool)
         for url in self.urls[:-1]:
             if journal.holds and (url == self.url or answers(url)):
-                with self._connected(url) as broker:
+                with self.temporary_connection(url) as broker:
                     transports.forward(journal, broker, stopped)
 
     @contextmanager
-    def _connected(self, url: str) -> Iterator[Any]:
-        """Give the transport of a connection to *url* to a block; what is owed there is sent."""
-        with Connection(url, **self.arguments) as connection:
-            transport = connection.transport
-            transport.establish_connection()
-            try:
-                yield transport
-            finally:
-                transport.close_connection(None)
-
-    @contextmanager
-    def temporary_connection(
-        self, url: str, *, gone: dict[str, str] | None = None
-    ) -> Iterator[Store]:
-        """Open a store at *url* for a while; what this process owed there is sent.
+    def temporary_connection(self, url: str, gone: dict[str, str] | None = None) -> Iterator[Any]:
+        """Give the transport of a connection to *url* to a block; what is owed there is sent.
 
         With *gone* what dead consumers left there is ended, where nobody lives who does that:
         it is kept from one visit to the next, and says who had no connection. And batches there
         are looked after.
         """
-        with self._connected(url) as transport:
-            if gone is not None:
-                transport.link.session.duties.visit(transport.link.store, gone)
-            yield transport.link.store
+        with Connection(url, **self.arguments) as connection:
+            transport = connection.transport
+            transport.establish_connection()
+            try:
+                if gone is not None:
+                    transport.link.session.duties.visit(transport.link.store, gone)
+                yield transport
+            finally:
+                transport.close_connection(None)

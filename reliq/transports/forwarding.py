@@ -7,12 +7,11 @@ end in one stored message. It is removed from the journal last.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable
+from ..errors import BrokerRefused, BrokerUnavailable, logger
 from ..message.delivery_tag import new_tag
 from ..message.envelope import unpack
 from ..message.queue_names import queue_of
@@ -20,31 +19,19 @@ from ..routing.outgoing import Outgoing, by_default
 from ..routing.partitions import declare
 from ..routing.publish_ids import Number, publish_tag
 from ..routing.sending import send
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..options import Options
     from ..routing.outgoing import Wanted
     from ..routing.publish_ids import PublishTag
     from ..spool.journal import Journal, Taken
     from ..store.protocol import Store
-    from .declarations import Declarations
-    from .link import Link
-
-logger = logging.getLogger("reliq")
+    from .base import Transport
 
 
-class Broker(Protocol):
-    """What is forwarded over: the transport of a broker."""
-
-    link: Link
-    options: Options
-    declarations: Declarations
-
-
-def forward(journal: Journal, broker: Broker, stopped: Callable[[], bool] = bool) -> int:
+def forward(journal: Journal, broker: Transport, stopped: Callable[[], bool] = bool) -> int:
     """Forward what *journal* holds over the transport *broker*; return how many were stored.
 
     Nothing where another process does. Raises ReliqError; what was not forwarded stays.
@@ -134,7 +121,7 @@ def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:
 
 def _forward_some(
     journal: Journal,
-    broker: Broker,
+    broker: Transport,
     items: list[Taken],
     publisher: str,
     lowest: int,
@@ -168,7 +155,7 @@ def _forward_some(
     return len(stored)
 
 
-def _send(broker: Broker, entries: dict[int, Outgoing], held: set[str]) -> None:
+def _send(broker: Transport, entries: dict[int, Outgoing], held: set[str]) -> None:
     """Send *entries*, and take out those whose queues wait for a node."""
     link, redeclare = broker.link, broker.declarations.redeclare
     while True:

@@ -6,12 +6,12 @@ each is tried again.
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable, NotFound
-from ..store.nodes import goes_on
+from ..errors import BrokerUnavailable, NotFound, logger
+from ..store.protocol import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .subscription import Subscription
 
-logger = logging.getLogger("reliq")
 
 _AGAIN_S = 1.0
 
@@ -29,69 +28,41 @@ _AGAIN_S = 1.0
 NODE_PATIENCE_S, MOST_AWAY_S = 0.2, 4.0
 
 
-class _Again(NamedTuple):
-    """When a queue is tried again, and how long that was put off."""
+class Postponed(dict[str, tuple[float, float]]):
+    """When a queue that was tried in vain is tried again, and after how long: each time twice.
 
-    at: float
-    after_s: float
-
-
-class Postponed:
-    """By name, each time after twice as long. Of the application's thread."""
-
-    def __init__(self) -> None:
-        self._again: dict[str, _Again] = {}
+    Of the application's thread.
+    """
 
     @property
     def due(self) -> bool:
         """Whether it is time to try one of them."""
-        if not self._again:
-            return False
-        return monotonic() >= min(again.at for again in self._again.values())
-
-    def __contains__(self, queue: str) -> bool:
-        """Whether *queue* was tried, in vain."""
-        return queue in self._again
+        return bool(self) and monotonic() >= min(self.values())[0]
 
     def is_early(self, queue: str) -> bool:
         """Whether it is too early to try *queue* again."""
-        again = self._again.get(queue)
-        return again is not None and monotonic() < again.at
+        return queue in self and monotonic() < self[queue][0]
 
     def put_off(self, queue: str, most_s: float) -> None:
         """Try *queue* later: after twice as long as the last time, at most *most_s* seconds."""
-        before = self._again.get(queue)
-        after_s = _AGAIN_S if before is None else min(2 * before.after_s, most_s)
-        self._again[queue] = _Again(monotonic() + after_s, after_s)
-
-    def done(self, queue: str) -> None:
-        """Note that *queue* is consumed from."""
-        self._again.pop(queue, None)
-
-    def clear(self) -> None:
-        """Try all of them at the next opportunity."""
-        self._again.clear()
+        after_s = min(2 * self[queue][1], most_s) if queue in self else _AGAIN_S
+        self[queue] = monotonic() + after_s, after_s
 
     def tried(self, then: float) -> None:
         """Note that all that was due *then* was tried: what was and still is, nobody wants."""
-        self._again = {name: again for name, again in self._again.items() if again.at > then}
+        for name in [name for name, (at, _) in self.items() if at <= then]:
+            del self[name]
 
 
+@dataclass(eq=False)
 class LateQueues:
     """Subscriptions that are still to begin. Of the application's thread."""
 
-    def __init__(
-        self,
-        link: Link,
-        declarations: Declarations,
-        postponed: Postponed,
-        begin: Callable[[Subscription], None],
-    ) -> None:
-        self._link = link
-        self._declarations = declarations
-        self._postponed = postponed
-        self._begin = begin
-        self._items: list[Subscription] = []
+    _link: Link
+    _declarations: Declarations
+    _postponed: Postponed
+    _begin: Callable[[Subscription], None]
+    _items: list[Subscription] = field(default_factory=list, init=False)
 
     def add(self, item: Subscription, reason: str) -> None:
         """Begin with *item* later; *reason*: why."""
@@ -135,5 +106,5 @@ class LateQueues:
                 logger.error("its node answers, but this worker does not consume: %s", exc)  # noqa: TRY400 - the message says it all
             else:
                 self._items.remove(item)
-                self._postponed.done(item.queue)
+                self._postponed.pop(item.queue, None)
                 logger.info("queue %r: its node answers, this worker consumes from it", item.queue)

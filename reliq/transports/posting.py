@@ -7,18 +7,17 @@ was read.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ReliqError, Unroutable
+from ..errors import BrokerUnavailable, ReliqError, Unroutable, logger
 from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
 from ..store.limits import MOST_REMEMBERED
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.values import DUPLICATE, FULL, STALE
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ..store.values import ExchangeTable, Publication
     from .link import Link
 
-logger = logging.getLogger("reliq")
 
 _NODE_PATIENCE_S = 0.1
 
@@ -208,7 +206,7 @@ class LostPosts:
 
     def unrouted(self, exchange: str, error: ReliqError) -> None:
         """Note that a message is lost since nobody could say where *exchange* leads to."""
-        self._tell({_queues_of(exchange)}, error)
+        self._tell({f"the queues of exchange {exchange!r}"}, error)
 
     def _tell(self, places: set[str], error: ReliqError) -> None:
         if places <= self._told:
@@ -231,7 +229,7 @@ class LostPosts:
     def routed(self, exchange: str) -> None:
         """Note that it is known where *exchange* leads to."""
         if self._told:
-            self._end({_queues_of(exchange)})
+            self._end({f"the queues of exchange {exchange!r}"})
 
     def _end(self, places: set[str]) -> None:
         back = self._told & places
@@ -240,10 +238,6 @@ class LostPosts:
             logger.info(
                 "messages that are not to be confirmed arrive again: %s", ", ".join(sorted(back))
             )
-
-
-def _queues_of(exchange: str) -> str:
-    return f"the queues of exchange {exchange!r}"
 
 
 # Broker, exchange and routing key: over whichever connection of this process.

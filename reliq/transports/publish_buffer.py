@@ -2,14 +2,13 @@
 
 What Kombu's ``Producer.batch()`` asks of a transport. A message is checked and
 encoded when it is added, so that one that is refused spoils none of the others; it
-is numbered and sent when the batch is flushed. A flush that failed keeps its
-messages with their numbers: flushing again stores each once.
+is numbered and sent when the batch is flushed.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
 
@@ -38,13 +37,8 @@ from .jobs import enter, entry_of, withdraw
 if TYPE_CHECKING:
     from ..routing.outgoing import Outgoing
     from ..store.protocol import Store
-    from .declarations import Declarations
-    from .encoder import Encoder
-    from .failback import Failback
+    from .channel import Channel
     from .jobs import JobEntry
-    from .link import Link
-    from .posting import UnroutableMessages
-    from .publishing import Publishing
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_NAMED = 5
@@ -58,27 +52,6 @@ class _BatchUncertain(
     __doc__ = BatchUncertain.__doc__
 
 
-class PublishingTransport(Protocol):
-    """What a publish batch needs of its transport."""
-
-    link: Link
-    declarations: Declarations
-    failback: Failback
-    encoder: Encoder
-    unroutable: UnroutableMessages
-    publishing: Publishing
-
-
-class Owner(Protocol):
-    """Who has batches: a channel."""
-
-    closed: bool
-
-    @property
-    def transport(self) -> PublishingTransport:
-        """What it publishes over."""
-
-
 class PublishBuffer:
     """Messages of one channel, up to *max_size* copies or 8 MiB, until they are flushed.
 
@@ -88,7 +61,7 @@ class PublishBuffer:
 
     _lock = OwnLock(reentrant=True)
 
-    def __init__(self, channel: Owner, max_size: int) -> None:
+    def __init__(self, channel: Channel, max_size: int) -> None:
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
             raise ValueError(f"expected max_size to be a whole number above 0, got: {max_size!r}")
         self.channel = channel
@@ -105,8 +78,6 @@ class PublishBuffer:
         self._blind = False
         self._copies = self._bytes = 0
 
-    # -- what Kombu calls
-
     def publish(
         self,
         message: dict[str, Any],
@@ -115,7 +86,7 @@ class PublishBuffer:
         confirm_timeout: float | None = None,
         **_: Any,
     ) -> None:
-        """Add *message*; when the batch is full, flush it.
+        """Add *message*; when the batch is full, flush it. Kombu's Producer calls it.
 
         Raises MessageRefused, Unroutable where ``unroutable="error"`` asks for it,
         or BrokerRefused where the broker can never give the confirmation that is
@@ -139,20 +110,14 @@ class PublishBuffer:
             if self._add(item, copies):
                 self._flush("the message that was added last is in it")
 
-    def collect(
-        self,
-        message: dict[str, Any],
-        exchange: str = "",
-        routing_key: str = "",
-        confirm_timeout: float | None = None,
-    ) -> bool:
-        """Add *message* as :meth:`publish` does, but leave it to the caller to flush.
+    def collect(self, message: dict[str, Any], *where: Any) -> bool:
+        """Add a message as :meth:`publish` does, but leave it to the caller to flush.
 
         Returns whether the batch is full. What no queue is bound for is dropped, and is not in it.
         """
         self._leave_parent()
         with self._lock:
-            return self.collect_alike(self._encode(message, exchange, routing_key, confirm_timeout))
+            return self.collect_alike(self._encode(message, *where))
 
     def collect_alike(self, item: Outgoing) -> bool:
         """Add *item*, made of one that :meth:`collect` has added; returns what that returns."""
@@ -192,7 +157,7 @@ class PublishBuffer:
         with self._lock:
             self._flush("")
 
-    def flush_over(self, channel: Owner) -> None:
+    def flush_over(self, channel: Channel) -> None:
         """Flush over *channel* from now on: another of the same broker, or of the next one.
 
         For who tries again by a policy: raises BrokerUnavailable (NotConfirmed) where
@@ -203,8 +168,9 @@ class PublishBuffer:
         with self._lock:
             if channel is not self.channel:
                 self.channel = channel
+                # They were encoded for another broker of the list.
                 for item in (*self._uncertain, *self._new):
-                    channel.transport.encoder.as_here(item)
+                    item.create = item.create or channel.transport.encoder.away
             try:
                 self._flush("")
             except BatchUncertain as exc:
@@ -229,23 +195,14 @@ class PublishBuffer:
         self.discard()
         self._closed = True
 
-    # -- inside, under the lock
-
     def _leave_parent(self) -> None:
         if self._process != here():
             self._reset()
 
-    def _encode(
-        self,
-        message: dict[str, Any],
-        exchange: str,
-        routing_key: str,
-        confirm_timeout: float | None,
-    ) -> Outgoing:
+    def _encode(self, message: dict[str, Any], *where: Any) -> Outgoing:
         if self._closed:
             raise RuntimeError("the batch is closed")
-        encoder = self.channel.transport.encoder
-        return encoder.encode(message, exchange, routing_key, confirm_timeout)
+        return self.channel.transport.encoder.encode(message, *where)
 
     def _add(self, item: Outgoing, copies: int) -> bool:
         """Add *item*; return whether the batch is full."""
@@ -294,12 +251,14 @@ class PublishBuffer:
             if not self._uncertain:  # the jobs were refused, and are out of this batch
                 raise
             rename()
-            raise self._failure(exc, remark) from exc
+            raise _failure(self, self._uncertain, exc, remark) from exc
         except BaseException:
             rename()  # an interrupt: what is on its way may be stored, the rest is not
-            if unsent := self._unsent_jobs():
+            unsent = [item for item in self._uncertain if item.tag is not None and item.tag.settled]
+            jobs = [entry for item in unsent if (entry := entry_of(item)) is not None]
+            if jobs:
                 with suppress(ReliqError):
-                    withdraw(self._store, unsent)
+                    withdraw(self._store, jobs)
             raise
         PUBLISHER.wait_for_replies(*[item.tag for item in self._uncertain if item.tag is not None])
         flushed, self._uncertain = self._uncertain, []
@@ -311,7 +270,7 @@ class PublishBuffer:
         )
         for item in flushed if message_published.receivers else ():
             self.channel.transport.publishing.emit_stored(item)
-        self._report(flushed)
+        _report(flushed, self.channel)
 
     def _enter_jobs(self) -> list[tuple[Outgoing, JobEntry]]:
         """Have the jobs among them in their batches before they are stored; return these.
@@ -319,46 +278,34 @@ class PublishBuffer:
         Raises BatchClosed or NotFound, and then they are in this batch no more; the others are. But
         all stay where one was sent before, perhaps to another broker: it may be stored there.
         """
-        entered = []
-        for item in self._uncertain:
-            if BATCH in item.headers:
-                found = entry_of(item, self._queue_of(item))
-                if found is not None:
-                    entered.append((item, found))
+        routes = self.channel.transport.link.routes
+        jobs = [item for item in self._uncertain if BATCH in item.headers]
+        found = [(item, entry_of(item, routes)) for item in jobs]
+        entered = [(item, entry) for item, entry in found if entry is not None]
         if entered:
             try:
-                enter(self._store, [found for _, found in entered])
+                enter(self._store, [entry for _, entry in entered])
             except (BatchClosed, MessageRefused, NotFound):
-                jobs = {item for item, _ in entered}
-                if not all(item.tag is None or item.tag.settled for item in jobs):
+                refused = {item for item, _ in entered}
+                if not all(item.tag is None or item.tag.settled for item in refused):
                     raise
                 flushed, self._uncertain = self._uncertain, []
-                self._new = [item for item in flushed if item not in jobs]
-                self.refused = tuple(place for place, item in enumerate(flushed) if item in jobs)
+                self._new = [item for item in flushed if item not in refused]
+                self.refused = tuple(at for at, item in enumerate(flushed) if item in refused)
                 raise
         return entered
-
-    def _unsent_jobs(self) -> list[JobEntry]:
-        unsent = [item for item in self._uncertain if item.tag is not None and item.tag.settled]
-        found = [entry_of(item, "") for item in unsent]
-        return [entry for entry in found if entry is not None]
 
     @property
     def _store(self) -> Store:
         link = self.channel.transport.link
         return link.session.spare_store() if self.channel.closed else link.store
 
-    def _queue_of(self, item: Outgoing) -> str:
-        queues, _ = item.route(self.channel.transport.link.routes)
-        return queues[0] if queues else item.routing_key
-
     def _send_surely(self) -> None:
         """Send over the channel's connection or, where that is lost, over the session's own."""
-        link = self.channel.transport.link
-        declarations = self.channel.transport.declarations
+        transport = self.channel.transport
+        link, send = transport.link, transport.publishing.send
         for exchange in {item.exchange for item in self._uncertain}:
-            declarations.settle(exchange)  # another connection owes nothing, and would drop these
-        send = self.channel.transport.publishing.send
+            transport.declarations.settle(exchange)  # another connection would drop these
         if not self.channel.closed:
             try:
                 send(self._uncertain)
@@ -371,45 +318,46 @@ class PublishBuffer:
         # What this channel declared it can repair over the other connection too.
         send(self._uncertain, link.over(link.session.spare_store()))
 
-    # -- what went wrong
 
-    def _failure(self, exc: ReliqError, remark: str) -> BatchUncertain:
-        items = self._uncertain
-        numbered = {queue_of(name) for item in items if item.tag for name in item.tag.numbers}
-        directly = {item.routing_key for item in items if not item.exchange}
-        queues = sorted(numbered | directly)
-        unrouted = {
-            item.exchange for item in items if item.exchange and not (item.tag and item.tag.numbers)
-        }
-        places = [repr(queue) for queue in queues]
-        places += [f"exchange {exchange!r}" for exchange in sorted(unrouted)]
-        named = ", ".join(places[:_MOST_NAMED])
-        if len(places) > _MOST_NAMED:
-            named += f" and {len(places) - _MOST_NAMED} more"
-        text = (
-            f"a batch of {len(items)} messages for {named} was not flushed: {exc}. Some, all or "
-            "none of them may be stored; the batch keeps them, and flush() stores each once"
+def _failure(
+    batch: PublishBuffer, items: list[Outgoing], exc: ReliqError, remark: str
+) -> BatchUncertain:
+    numbered = {queue_of(name) for item in items if item.tag for name in item.tag.numbers}
+    directly = {item.routing_key for item in items if not item.exchange}
+    queues = sorted(numbered | directly)
+    unrouted = {
+        item.exchange for item in items if item.exchange and not (item.tag and item.tag.numbers)
+    }
+    places = [repr(queue) for queue in queues]
+    places += [f"exchange {exchange!r}" for exchange in sorted(unrouted)]
+    named = ", ".join(places[:_MOST_NAMED])
+    if len(places) > _MOST_NAMED:
+        named += f" and {len(places) - _MOST_NAMED} more"
+    text = (
+        f"a batch of {len(items)} messages for {named} was not flushed: {exc}. Some, all or "
+        "none of them may be stored; the batch keeps them, and flush() stores each once"
+    )
+    if remark:
+        text += f" ({remark})"
+    return _BatchUncertain(text, batch, len(items), tuple(queues))
+
+
+def _report(items: list[Outgoing], channel: Channel) -> None:
+    """Report the messages that were certainly not stored; raises where that is an error."""
+    nowhere = [item for item in items if not item.reached]
+    full = [queue for item in items for queue, why in item.refused.items() if why == FULL]
+    if full:
+        queues = ", ".join(map(repr, dict.fromkeys(full)))
+        raise QueueFull(
+            f"queue {queues} has reached its x-max-length or x-max-length-bytes and was "
+            f"declared with x-overflow 'reject-publish': {len(full)} messages of a batch were "
+            f"not stored in it, and {len(nowhere)} had no queue; all others are stored. Add "
+            "consumers, raise the limit, or publish later"
         )
-        if remark:
-            text += f" ({remark})"
-        return _BatchUncertain(text, self, len(items), tuple(queues))
-
-    def _report(self, items: list[Outgoing]) -> None:
-        """Report the messages that were certainly not stored; raises where that is an error."""
-        nowhere = [item for item in items if not item.reached]
-        full = [queue for item in items for queue, why in item.refused.items() if why == FULL]
-        if full:
-            queues = ", ".join(map(repr, dict.fromkeys(full)))
-            raise QueueFull(
-                f"queue {queues} has reached its x-max-length or x-max-length-bytes and was "
-                f"declared with x-overflow 'reject-publish': {len(full)} messages of a batch were "
-                f"not stored in it, and {len(nowhere)} had no queue; all others are stored. Add "
-                "consumers, raise the limit, or publish later"
-            )
-        try:
-            for item in nowhere:
-                self.channel.transport.unroutable.report(item.exchange, item.routing_key)
-        except Unroutable as exc:
-            raise Unroutable(
-                f"{exc} (one of {len(nowhere)} such of a batch; all others are stored)"
-            ) from None
+    try:
+        for item in nowhere:
+            channel.transport.unroutable.report(item.exchange, item.routing_key)
+    except Unroutable as exc:
+        raise Unroutable(
+            f"{exc} (one of {len(nowhere)} such of a batch; all others are stored)"
+        ) from None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import transports
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, QueueFull, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, QueueFull, ReliqError, logger
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from .jobs import JobEntry
     from .link import Link
     from .posting import Posting, UnroutableMessages
-
-logger = logging.getLogger("reliq")
 
 
 @dataclass(eq=False)
@@ -77,8 +74,7 @@ class Publishing:
     def _publish_job(self, item: Outgoing, tag: PublishTag) -> None:
         """Publish a job: it is in its batch before, and taken out again if it was not stored."""
         link = self._link  # after the tag: in a forked child that makes the link anew
-        queues, _ = item.route(link.routes)
-        entry, entered = transports.entry_of(item, queues[0] if queues else item.routing_key), False
+        entry, entered = transports.entry_of(item, link.routes), False
         try:
             if entry is not None:
                 self._enter(entry)
@@ -125,7 +121,15 @@ class Publishing:
         link = self._link
         send(link.store, link.routes, (item,), self._declarations.redeclare)
         if item.refused or not item.stored:
-            refuse_full(item)
+            if item.full:
+                full = ", ".join(repr(queue) for queue, why in item.refused.items() if why == FULL)
+                also = ", ".join(map(repr, item.stored))
+                raise QueueFull(
+                    f"queue {full} has reached its x-max-length or x-max-length-bytes and was "
+                    "declared with x-overflow 'reject-publish': the message was not stored in "
+                    f"it{also and '; it was stored in '}{also}. Add consumers, raise the limit, "
+                    "or publish later"
+                )
             if not item.stored:
                 self._unroutable.report(item.exchange, item.routing_key)
         PUBLISHER.wait_for_replies(tag)
@@ -142,20 +146,6 @@ class Publishing:
         if item.stored:
             broker, stored = self._link.store.broker, list(item.stored.values())
             emit_published(broker, stored, item.headers, item.routing_key)
-
-
-def refuse_full(item: Outgoing) -> None:
-    """Raise QueueFull where a queue has refused *item*."""
-    if not item.full:
-        return
-    full = ", ".join(repr(queue) for queue, why in item.refused.items() if why == FULL)
-    also = f"; it was stored in {', '.join(map(repr, item.stored))}" if item.stored else ""
-    raise QueueFull(
-        f"queue {full} has reached its x-max-length or "
-        "x-max-length-bytes and was declared with x-overflow 'reject-publish': the "
-        f"message was not stored in it{also}. Add consumers, raise the limit, or publish "
-        "later"
-    )
 
 
 class Recoverable:

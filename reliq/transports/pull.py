@@ -50,8 +50,6 @@ class PullLoop:
     # The epoch of the store in which its consumers began.
     _consuming_over: int = field(default=0, init=False)
 
-    # -- delivering
-
     @property
     def _asking_may_wait(self) -> bool:
         """Whether it was done a moment ago, and brought enough for a while.
@@ -59,12 +57,10 @@ class PullLoop:
         Otherwise each ack would be followed by a reserve of one message for the next of
         many queues.
         """
-        return monotonic() - self._reserver.asked_at < _ASK_EVERY_S and all(
-            map(
-                self._credit.is_well_stocked,
-                {item.qos for item in self._schedule.subscriptions if not item.no_ack},
-            )
-        )
+        if monotonic() - self._reserver.asked_at >= _ASK_EVERY_S:
+            return False
+        taking = {item.qos for item in self._schedule.subscriptions if not item.no_ack}
+        return all(map(self._credit.is_well_stocked, taking))
 
     def deliver_one(self) -> bool:
         """Deliver one buffered message, in turn; False when there is none to deliver."""
@@ -239,8 +235,6 @@ class PullLoop:
         """End a wait that began without credit."""
         if self.starved:
             self._link.store.notifier.wake()
-
-    # -- giving back what was not delivered
 
     def limit_changed(self, qos: QoS) -> None:
         """Give back the messages for which a lower prefetch limit leaves no room."""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 class QoS(virtual.QoS):
     """The unacked messages of one channel. The leases themselves are the session's."""
 
-    def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
+    def __init__(self, channel: Any) -> None:
         # Not the base's: it would restore messages from a finalizer, one by one.
         self.channel = channel
         self.consumers: dict[str, Any] = {}
         """By tag, the subscriptions of the channel."""
         self.closed = False
         """Whether the channel is: what is settled from then on goes over another connection."""
-        self.prefetch_count = prefetch_count or 0
+        self.prefetch_count = 0
         self.delivered: dict[str, Message] = {}
         # Unacked messages that only the application holds now: it may still ack them.
         self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
@@ -67,13 +67,9 @@ class QoS(virtual.QoS):
 
     def up_to(self, delivery_tag: str) -> list[Message]:
         """Take out the message with *delivery_tag* and all delivered before it."""
-        taken: list[Message] = []
-        if delivery_tag in self.delivered:
-            for tag in list(self.delivered):
-                taken.append(self.delivered.pop(tag))
-                if tag == delivery_tag:
-                    break
-        return taken
+        tags = list(self.delivered)
+        end = tags.index(delivery_tag) + 1 if delivery_tag in self.delivered else 0
+        return [self.delivered.pop(tag) for tag in tags[:end]]
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge through the channel, as Kombu's virtual QoS does."""

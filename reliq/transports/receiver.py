@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ..store.values import Delivery
-    from .eventloop import EventLoop
-    from .link import Link
+    from .base import Transport
     from .qos import QoS
-    from .reserver import Reserver
     from .settlement import Settlement
 
 _LAYOUT_KEPT_S = 5.0
@@ -34,11 +32,9 @@ class Receiver:
     """Makes deliveries the messages of one channel."""
 
     _channel: Any  # the messages are to have it
-    _link: Link
+    _over: Transport
     _qos: QoS
     _settlement: Settlement
-    _reserver: Reserver
-    _loop: EventLoop
     _places: dict[str, tuple[Sequence[str], float]] = field(default_factory=dict, init=False)
 
     def get(self, queue: str, no_ack: bool) -> Message | None:
@@ -62,23 +58,18 @@ class Receiver:
         if len(self._places) >= MOST_REMEMBERED:
             self._places.clear()
         asked_at = monotonic()
-        found = self._places[queue] = names_of(self._link.store, queue), asked_at
+        found = self._places[queue] = names_of(self._over.link.store, queue), asked_at
         return found
 
     def _get_from(self, places: Iterable[str], no_ack: bool) -> Message | None:
-        found = (self._get(name, no_ack) for name in places)
-        return next((message for message in found if message is not None), None)
-
-    def _get(self, queue: str, no_ack: bool) -> Message | None:
-        while True:
-            reservation = self._reserver.get_one(queue, no_ack)
-            if not reservation.deliveries:
-                return None
-            if not no_ack:
-                self._loop.keep_leases()
-            message = self.open(reservation.deliveries[0], no_ack)
-            if message is not None:
-                return message
+        for queue in places:
+            while (reservation := self._over.reserver.get_one(queue, no_ack)).deliveries:
+                if not no_ack:
+                    self._over.loop.keep_leases()
+                message = self.open(reservation.deliveries[0], no_ack)
+                if message is not None:
+                    return message
+        return None
 
     def deliver(self, no_ack: bool, callback: Callable[[Any], Any], delivery: Delivery) -> None:
         """Hand a delivery to *callback*; raises what that does.
@@ -101,7 +92,8 @@ class Receiver:
         here, as in a frozen process: it goes back, if nobody else has it. Or this process works on
         it still, or has acked it, and it came again since the broker had not heard of that.
         """
-        session, tag = self._link.session, delivery.tag
+        link, tag = self._over.link, delivery.tag
+        session = link.session
         if tag in session.outbox.unconfirmed:
             session.outbox.ack_later(delivery.queue, (tag,))
             return None
@@ -114,10 +106,10 @@ class Receiver:
             return None
         message.queue, message.token = delivery.queue, delivery.token
         if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
-            message.delivery_info[LEASE] += [session.id, self._link.store.broker]
+            message.delivery_info[LEASE] += [session.id, link.store.broker]
         if NATIVE_ETA in message.headers:
             eta = message.headers.pop(NATIVE_ETA)
-            if WATCH.takes_from(self._channel.transport):
+            if WATCH.takes_from(self._over):
                 message.eta = eta  # among the headers it would be held for that again
             else:
                 message.headers[ETA] = eta
@@ -135,18 +127,17 @@ class Receiver:
         counts as failed, unless the message is acknowledged in spite of it. A lost
         connection is nobody's fault, nor is an interrupt.
         """
-        worker = WATCH.takes_from(self._channel.transport)
+        worker = WATCH.takes_from(self._over)
         message.callback_raised = not worker
-        if not isinstance(error, Exception) or isinstance(
-            error, (*self._channel.transport.connection_errors, ReliqError)
-        ):
+        not_its_fault = (*self._over.connection_errors, ReliqError)
+        if not isinstance(error, Exception) or isinstance(error, not_its_fault):
             return False
         if not worker:
             if not no_ack:
-                leases = self._link.session.leases
+                leases = self._over.link.session.leases
                 leases.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.dead_lettered(self._channel.transport, message, error)
+        settled = WATCH.dead_lettered(self._over, message, error)
         if settled is None:
             return False
         self._settlement.dead_letter_malformed(message, error, settled or no_ack, no_ack)

@@ -15,6 +15,7 @@ from ..errors import ConfigurationError
 from ..options import parse
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
+from .channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 class Transport(BaseTransport):
     """Redis over TCP."""
 
+    Channel = Channel
     default_port = 6379
     scheme = "reliq"
+    store = "RedisStore"
+    """The engine's class, which is imported when it is needed."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         reset_inherited_url(client)
@@ -42,15 +46,8 @@ class Transport(BaseTransport):
                 f"expected a URL of {beside}://, got {self.scheme}+{scheme_of(client.hostname)}://"
             )
         path = "/" + str(client.virtual_host or "").lstrip("/")
-        said = Said(
-            self.scheme,
-            client.hostname,
-            int(client.port or 0),
-            path,
-            username,
-            password,
-            client.ssl,
-        )
+        place = self.scheme, client.hostname, int(client.port or 0), path
+        said = Said(*place, username, password, client.ssl)
         return address_of(said, default_port=self.default_port)
 
     def _all_urls(self, client: Any) -> list[str]:
@@ -69,8 +66,8 @@ class Transport(BaseTransport):
         return (self.address.identity, self.options)
 
     def store_factory(self) -> StoreFactory:
-        """Return what opens a store over two new connections."""
-        return partial(engine.RedisStore, self.address, self.options)
+        """Return what opens a store over connections of its own."""
+        return partial(getattr(engine, self.store), self.address, self.options)
 
 
 class TLSTransport(Transport):
@@ -95,17 +92,14 @@ class UnixTransport(Transport):
         if scheme_of(url) != self.scheme:
             return super()._address(client)
         said = address_of(read(url, (self.scheme,)))
-        client.userid, client.password = (
-            said.username or client.userid,
-            said.password or client.password,
-        )
+        client.userid = said.username or client.userid
+        client.password = said.password or client.password
         client.hostname = _uri(said)
         username, password = login(client)
         return replace(said, username=username, password=password)
 
-    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+    def as_uri(self, _: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URL, as Kombu shows it."""
-        del uri
         login = {"user": self.address.username, "password": self.address.password}
         return _uri(self.address, **login, sanitize=not include_password, mask=mask)
 
@@ -114,13 +108,10 @@ class EmbeddedTransport(Transport):
     """A server in a folder: ``reliq-embedded:////absolute/folder``; ``///relative``."""
 
     default_port = None  # type: ignore[assignment]
+    store = "EmbeddedStore"
 
     def _address(self, client: Any) -> Broker:
         return engine.EmbeddedAddress(engine.folder_of(client.virtual_host))
-
-    def store_factory(self) -> StoreFactory:
-        """Return what opens a store over two new connections."""
-        return partial(engine.EmbeddedStore, self.address, self.options)  # type: ignore[arg-type]
 
 
 class SentinelTransport(Transport):
@@ -141,15 +132,12 @@ class ClusterTransport(Transport):
     """``reliq-cluster://``: each queue is at the node that has its slot."""
 
     scheme = "reliq-cluster"
+    store = "ClusterStore"
     address: Any
 
     def _address(self, client: Any) -> Any:
         options, urls = parse(client.transport_options), self._all_urls(client)
         return engine.cluster_address(urls, options, *login(client), client.ssl)
-
-    def store_factory(self) -> StoreFactory:
-        """Return what opens a store over connections of its own."""
-        return partial(engine.ClusterStore, self.address, self.options)
 
 
 def _uri(address: Address, **login: Any) -> str:

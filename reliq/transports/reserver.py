@@ -6,16 +6,16 @@ With an event loop nothing in here waits; without one :meth:`Reserver.request` a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..consumer import log_events
 from ..consumer.isolation import ISOLATION
-from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again
-from ..store.nodes import goes_on
-from ..store.values import ALONE, Promoted, Reservation
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
+from ..store.protocol import goes_on
+from ..store.values import ALONE, Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .credit import Credit
     from .link import Link
     from .subscription import Schedule, Subscription
+
 
 # A reserve's reply that lay unread for so much of a lease is not delivered.
 _STALE = 0.7
@@ -32,10 +33,7 @@ _NODE_PATIENCE_S = 0.05
 _CLAIM_EVERY_S = 1.0
 
 
-def _nothing() -> None:
-    """No event loop is to be woken."""
-
-
+@dataclass(eq=False)
 class Reserver:
     """Asks the broker for the consumers of one transport.
 
@@ -43,24 +41,19 @@ class Reserver:
     one (see Wire), which then wakes the loop.
     """
 
-    def __init__(
-        self, link: Link, schedule: Schedule, credit: Credit, poll_interval: float
-    ) -> None:
-        self._link = link
-        self._schedule = schedule
-        self._credit = credit
-        self._poll_interval = poll_interval
-        self.woken: Callable[[], None] = _nothing
-        """Called when something was reserved, perhaps by another thread."""
-        self.asked_at = 0.0
-        """When the broker was asked last."""
-        self.failure: ReliqError | None = None
-        """What a posted reserve ended with: raised where the application can see it."""
-        self.held_back: set[str] = set()
-        """Queues that keep the rest from us until we are done with a poison candidate."""
-        self._getting = False
-
-    # -- asking
+    _link: Link
+    _schedule: Schedule
+    _credit: Credit
+    _poll_interval: float
+    woken: Callable[[], object] = field(default=bool, init=False)
+    """Called when something was reserved, perhaps by another thread: wakes an event loop."""
+    asked_at: float = field(default=0.0, init=False)
+    """When the broker was asked last."""
+    failure: ReliqError | None = field(default=None, init=False)
+    """What a posted reserve ended with: raised where the application can see it."""
+    held_back: set[str] = field(default_factory=set, init=False)
+    """Queues that keep the rest from us until we are done with a poison candidate."""
+    _getting: bool = field(default=False, init=False)
 
     def request(self) -> None:
         """Reserve, waiting, until something is here or all with credit were asked for."""
@@ -144,16 +137,10 @@ class Reserver:
         if item.due:
             item.due_at = None  # until the answer says what is due next
             try:
-                self._link.store.post_promote(item.queue, partial(self._promoted, item))
+                self._link.store.post_promote(item.queue, item.promoted)
             except ReliqError:
                 item.want()
                 raise
-
-    def _promoted(self, item: Subscription, result: Promoted | ReliqError) -> None:
-        if isinstance(result, ReliqError):
-            item.want()
-        else:
-            item.promoted(result)
 
     def post_request(self, item: Subscription, n: int) -> None:
         """Begin to reserve up to *n* messages for *item*."""
@@ -229,7 +216,13 @@ class Reserver:
         if not left_alone:
             return False
         if not item.refused:
-            log_events.queue_refused(item.queue, error, self._poll_interval)
+            logger.error(
+                "nothing can be taken from %r: %s; it is asked again every %g s, and what else "
+                "this process consumes goes on",
+                item.queue,
+                error,
+                self._poll_interval,
+            )
         item.put_off(self._poll_interval)
         return True
 
@@ -241,8 +234,6 @@ class Reserver:
         for item in self._schedule.subscriptions:
             if item.queue == queue:
                 item.want()
-
-    # -- isolated deliveries
 
     def _ask_isolated(self) -> bool:
         """Ask for the message that waits for this process to be alone; False where it is not.

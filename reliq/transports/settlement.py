@@ -1,65 +1,57 @@
 """Settlement: what becomes of the delivered messages of a channel.
 
 They are acked, go back, or become dead letters. One ack alone, which is the hot path, is the
-channel's own.
+channel's own. What a worker has learned of a task is left at its message
+(:mod:`..integrations.outcomes`). A batch is told before its message is acknowledged, and the
+message waits for that.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ..consumer import log_events
-from ..errors import BrokerUnavailable
+from ..consumer.leases import log_at_the_limit
+from ..errors import BrokerUnavailable, logger
 from ..forks import here
 from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH
+from ..integrations.outcomes import BATCH, SUCCEEDED, Outcome, job_of
+from ..message.queue_names import queue_of
+from ..printable import word
 from ..signals import emit, emit_at_the_limit, identity, message_dead
+from ..store.jobs import Change
 from ..store.values import Delivery, How, Lease
-from .jobs import JobEnds
 from .message import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..store.protocol import Store
-    from .declarations import Declarations
-    from .eventloop import EventLoop
-    from .link import Link
+    from .base import Transport
     from .message import Message
-    from .pull import PullLoop
     from .qos import QoS
-    from .reserver import Reserver
-
-logger = logging.getLogger("reliq")
 
 
 @dataclass(eq=False)
 class Settlement:
     """Tells the broker, the log and the signals."""
 
-    _over: Any  # the transport, by which a Celery worker is known
-    _link: Link
+    _over: Transport
     _qos: QoS
-    _declarations: Declarations
-    _loop: EventLoop
-    _reserver: Reserver
-    _pull: PullLoop
 
     def __post_init__(self) -> None:
         """Make the part that tells batches."""
-        self.jobs = JobEnds(self._over, self._link, self._qos, self._loop)
+        self._link = self._over.link
+        self.jobs = JobEnds(self._over, self._qos)
 
     @property
     def _store(self) -> Store:
         """A connection that works also after the channel was closed."""
         return self._link.session.spare_store() if self._qos.closed else self._link.store
-
-    # -- what a consumer asks for
 
     def ack(self, messages: list[Message]) -> None:
         """Acknowledge *messages*; those that could not be read become dead letters."""
@@ -69,10 +61,8 @@ class Settlement:
                 self.jobs.ack(message)
         rest = [message for message in readable if BATCH not in message.headers]
         for queue, group in groupby(rest, attrgetter("queue")):
-            self._loop.ack(queue, [message.delivery_tag for message in group])
-        unreadable = [message for message in messages if message.decode_error is not None]
-        if unreadable:
-            self.dead_letter(unreadable)
+            self._over.loop.ack(queue, [message.delivery_tag for message in group])
+        self.dead_letter([message for message in messages if message.decode_error is not None])
 
     def reject(self, delivery_tag: str, requeue: bool) -> None:
         """Put a message back, counted as a failed delivery, or give up on it (dead letters).
@@ -91,7 +81,7 @@ class Settlement:
                 self.jobs.returned(one)
         else:
             self.dead_letter(messages)
-        self._pull.credit_regained()
+        self._over.pull.credit_regained()
 
     def give_back(self, how: How) -> None:
         """Put every unacked message of the channel back."""
@@ -100,7 +90,7 @@ class Settlement:
         self._qos.delivered.clear()
         for kind, some in self._by_how(how, messages):
             self.release(kind, some)
-        self._pull.credit_regained()
+        self._over.pull.credit_regained()
 
     def let_go(self) -> None:
         """Keep the leases of unacked messages only while somebody else has the messages.
@@ -123,8 +113,6 @@ class Settlement:
         rest = [message for message in messages if message not in failed]
         return [("nacked", failed), (how, rest)]
 
-    # -- what is told; the messages are taken out before
-
     def release(self, how: How, messages: list[Message]) -> None:
         """Put *messages* back; what cannot be told now is told over the next connection.
 
@@ -140,9 +128,9 @@ class Settlement:
                 for other, rest in groups:
                     outbox.release_later(other, how, rest)
                 raise
-            self._reserver.ask_again(queue)
+            self._over.reserver.ask_again(queue)
             _report(released.refused, queue, how)
-            log_events.at_the_limit(queue, released.dead)
+            log_at_the_limit(queue, released.dead)
             if released.dead:
                 known = {message.delivery_tag: message.headers for message in messages}
                 emit_at_the_limit(store.broker, queue, released.dead, "nacked", known)
@@ -150,81 +138,162 @@ class Settlement:
 
     def dead_letter(self, messages: list[Message]) -> None:
         """Give up *messages*; the channel has that again for which it raises BrokerUnavailable."""
-        outbox = self._link.session.outbox
         for message in messages:
             self.jobs.tell(message)
-            queue, tag, headers = message.queue, message.delivery_tag, message.headers
-            reason, text = message.verdict
-            leases = [Lease(tag, message.token)]
-            store = self._store
+            lease = Lease(message.delivery_tag, message.token)
+            count = message.headers.get("x-delivery-count", 0)
             try:
-                refused = outbox.dead_letter(store, queue, reason, text, leases)
+                self._give_up(message.queue, lease, message.headers, count, *message.verdict)
             except BrokerUnavailable:
                 self._qos.put_back(message)
                 raise
-            _report(refused, queue, reason)
-            if not refused:
-                count = headers.get("x-delivery-count", 0)
-                self._tell_dead(queue, tag, headers, count, reason, text)
-            self._route_soon(queue)
-            self._make_room(queue)
 
     def dead_letter_malformed(
-        self, message: Message, error: Exception, settled: bool, no_ack: bool = False
+        self, message: Message, error: Exception, settled: bool, no_ack: bool
     ) -> None:
         """Give up a message that made a Celery worker's code raise, unless it is *settled*."""
         message.malformed, message.error = True, in_words(error)
         if settled or self._qos.take(message.delivery_tag) is None:
-            _, text = message.verdict
-            log_events.raised(message.queue, message.delivery_tag, text, no_ack)
+            logger.error(
+                "message %s of %r made the code that received it raise %s; it is no dead letter, "
+                "as %s",
+                message.delivery_tag,
+                message.queue,
+                message.verdict[1],
+                "its consumer needs no ack"
+                if no_ack
+                else "it had been acknowledged or rejected before",
+            )
             return
         self.dead_letter([message])
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         """Give up what has no envelope that could be read, and so never was a message."""
-        queue, tag = delivery.queue, delivery.tag
+        queue, lease = delivery.queue, Lease(delivery.tag, delivery.token)
         if no_ack:
             logger.error(
                 "message %s of %r is undecodable and is gone, as its consumer needs no ack: %s",
-                tag,
+                lease.tag,
                 queue,
                 error,
             )
             return
-        session, store = self._link.session, self._link.store
-        leases, reason, text = [Lease(tag, delivery.token)], "undecodable", str(error)
-        if not session.outbox.dead_letter(store, queue, reason, text, leases):
-            self._tell_dead(queue, tag, {}, max(delivery.failed, 0), reason, text)
-        self._make_room(queue)
+        self._give_up(queue, lease, {}, max(delivery.failed, 0), "undecodable", str(error))
 
-    def _tell_dead(
-        self, queue: str, tag: str, headers: dict[str, Any], count: int, reason: str, error: str
+    def _give_up(
+        self, queue: str, lease: Lease, headers: dict[str, Any], count: int, reason: str, error: str
     ) -> None:
-        log_events.dead_lettered(queue, tag, reason, error)
-        store = self._link.store
-        emit(
-            message_dead,
-            store.broker,
-            queue=queue,
-            tag=tag,
-            count=count,
-            consumer=store.consumer,
-            reason=reason,
-            error=error,
-            **identity(headers),
-        )
-
-    def _make_room(self, queue: str) -> None:
-        """Have the next message come: one of *queue* became a dead letter."""
-        self._reserver.ask_again(queue)
-        self._loop.note_dead_letter()
-        self._pull.credit_regained()
+        tag, store = lease.tag, self._link.store
+        refused = self._link.session.outbox.dead_letter(self._store, queue, reason, error, [lease])
+        _report(refused, queue, reason)
+        if not refused:
+            if reason in {"undecodable", "malformed"}:
+                logger.error(
+                    "message %s of %r is %s and was dead-lettered: %s; look at it with "
+                    "reliq dead show %s %s",
+                    *(tag, queue, reason, error, word(queue), word(tag)),
+                )
+            else:  # the application has said so: it knows
+                logger.info(
+                    "message %s of %r was %s and dead-lettered; reliq dead replay %s --tag %s "
+                    "brings it back",
+                    *(tag, queue, reason, word(queue), word(tag)),
+                )
+            emit(
+                message_dead,
+                store.broker,
+                queue=queue,
+                tag=tag,
+                count=count,
+                consumer=store.consumer,
+                reason=reason,
+                error=error,
+                **identity(headers),
+            )
+        self._route_soon(queue)
+        self._over.reserver.ask_again(queue)  # there is room for the next message
+        self._over.loop.note_dead_letter()
+        self._over.pull.credit_regained()
 
     def _route_soon(self, queue: str) -> None:
         """Have the dead letters of *queue* routed on, where we know that it asks for it."""
-        declared = self._declarations.queues.get(queue)
+        declared = self._over.declarations.queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
             self._link.session.duties.route_soon(queue)
+
+
+@dataclass(eq=False)
+class JobEnds:
+    """Tells batches how the jobs of one channel's messages have ended."""
+
+    _over: Transport
+    _qos: QoS
+
+    def ack(self, message: Message) -> None:
+        """Have the batch told how the job has ended, and the message acknowledged after that.
+
+        Where nothing is known of it the task is acknowledged as it begins, and the batch is told
+        that: so either there is a message, or somebody works on the job. Or it will be tried
+        again; one that has not begun was revoked. An ack of a consumer that is no Celery worker
+        says that the work is done.
+        """
+        change = self._change(message) or self._begin(message)
+        if change is None:
+            self._acknowledge(message)
+            return
+        # It is kept alive: of one that nobody has the lease is given up.
+        self._report(message, change, partial(self._acknowledge, message))
+
+    def tell(self, message: Message) -> None:
+        """Have the batch told how the job of a message has ended that is settled already."""
+        if message.outcome is not None:
+            change = self._change(message)
+            if change is not None:
+                self._report(message, change)
+
+    def returned(self, message: Message) -> None:
+        """Have the batch told that the job waits again: its message went back."""
+        message.outcome = None
+        found = job_of(message.headers)
+        if found is not None and message.begun:
+            _, job, retries = found
+            self._report(message, Change("return", job, "", retries, int(message.token)))
+
+    def _begin(self, message: Message) -> Change | None:
+        found = job_of(message.headers)
+        if found is None or not message.acked_early:
+            return None
+        _, job, retries = found
+        # As its child says it, so that whoever comes second says nothing new.
+        where = retries, int(message.token), message.delivery_tag, queue_of(message.queue)
+        return Change("begin", job, "", *where, self._over.link.session.id)
+
+    def _change(self, message: Message) -> Change | None:
+        found = job_of(message.headers)
+        outcome, message.outcome = message.outcome, None
+        if found is None or (outcome is None and message.begun):
+            return None
+        _, job, retries = found
+        where = retries, int(message.token), message.delivery_tag, message.queue
+        if outcome is None and WATCH.takes_from(self._over):
+            # Celery's worker revokes what has expired.
+            why = "revoked or expired" if message.headers.get("expires") else "revoked"
+            outcome = Outcome("cancelled", why)
+        state, text = outcome or SUCCEEDED
+        return Change("end", job, state, *where, text)
+
+    def _report(self, message: Message, change: Change, then: Any = None) -> None:
+        # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
+        link = self._over.link
+        store = None if self._qos.closed else link.store
+        link.session.reports.report(store, message.headers[BATCH], change, then)
+
+    def _acknowledge(self, message: Message) -> None:
+        tags = (message.delivery_tag,)
+        if self._qos.closed:
+            self._over.link.session.outbox.ack_later(message.queue, tags)
+        else:
+            self._over.loop.ack(message.queue, tags)
 
 
 def _leases_of(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:

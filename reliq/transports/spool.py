@@ -24,6 +24,7 @@ from ..spool.journal import JOURNALS
 from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import Transport as BaseTransport
 from .broker_urls import reset_inherited_url
+from .channel import Channel
 from .consumers import Consumers
 from .publishing import Publishing
 
@@ -107,8 +108,7 @@ class SpoolPublishing(Publishing):
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Append *item*; the number of an earlier try at a broker goes with it."""
-        tag = properties.get("delivery_tag")
-        routes = self._link.routes
+        tag, routes = properties.get("delivery_tag"), self._link.routes
         declared = routes.declared.get(item.exchange) or routes.inherited.get(item.exchange)
         about = unpack(declared) if declared else {"type": ""}
         transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
@@ -134,17 +134,10 @@ class SpoolPublishing(Publishing):
                 PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, str(journal))
                 tried[queue], broker = (known.tag, known.number, known.publisher), known.broker
             own = str(tag) if tried else new_tag(item.rank)
-            kept = (
-                item.envelope,
-                item.rank,
-                item.delay_left_ms,
-                item.ttl_ms,
-                item.create,
-                item.key,
-            )
+            times = (item.delay_left_ms, item.ttl_ms)
+            kept = pack([own, item.envelope, item.rank, *times, item.create, item.key, tried])
             sent = (broker, BROKERS.data.get(broker or ""), now if tried else None)
-            row = (item.exchange, item.routing_key, now, pack([own, *kept, tried]), *sent)
-            rows.append(row)
+            rows.append((item.exchange, item.routing_key, now, kept, *sent))
         journal.add(rows, self.spool_max, fsync="fsynced" in levels)
         for item in items:
             item.spooled = True
@@ -170,6 +163,7 @@ class SpoolConsumers(Consumers):
 class Transport(BaseTransport):
     """A journal: ``reliq-spool:////absolute/path.db``, the last URL of a list."""
 
+    Channel = Channel
     default_port = None
 
     def __init__(self, client: Any, **kwargs: Any) -> None:

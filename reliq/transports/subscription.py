@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kombu.utils.scheduling import cycle_by_name
 
+from ..errors import ReliqError
 from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
@@ -59,10 +60,6 @@ class Subscription:
         dropped = self.session.registration.subscription_dropped
         self._dropped = weakref.finalize(self, dropped, self.queue, self.no_ack, self.buffer)
         self._dropped.atexit = False
-
-    def for_partition(self, name: str) -> Subscription:
-        """Return the subscription of the partition *name* of its queue for the same consumer."""
-        return replace(self, queue=name)
 
     @property
     def is_divided(self) -> bool:
@@ -124,8 +121,11 @@ class Subscription:
         self._batch = len(reservation.deliveries)
         self.asked_for = 0  # last: whoever adds up meanwhile counts them twice, not never
 
-    def promoted(self, promoted: Promoted) -> None:
+    def promoted(self, promoted: Promoted | ReliqError) -> None:
         """Note what was left when due messages were made ready for others."""
+        if isinstance(promoted, ReliqError):
+            self._wanted = True
+            return
         self._wanted = self._wanted or promoted.left
         self._note_due(promoted.next_due_ms, monotonic())
         if self.due_at is not None:
@@ -142,10 +142,8 @@ class Subscription:
 
     def take_back(self, most: int | None = None) -> list[Delivery]:
         """Take out what was not delivered, the last reserved first; *most* of it."""
-        taken: list[Delivery] = []
-        while self.buffer and (most is None or len(taken) < most):
-            taken.append(self.buffer.pop())
-        return taken
+        here = len(self.buffer)
+        return [self.buffer.pop() for _ in range(here if most is None else min(most, here))]
 
 
 # While some queues keep a consumer busy, one whose notification is unheard is asked so often.
@@ -160,6 +158,7 @@ class Schedule:
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy
+        self.is_round_robin = strategy == "round_robin"
         self.subscriptions: list[Subscription] = []
         self.heard_at = 0.0
         """When a wait for notifications ended last."""
@@ -209,8 +208,6 @@ class Schedule:
         if len(others) > 1 and (len(item.buffer) <= 1 or not item.is_divided):
             others.remove(item)
             others.append(item)
-
-    # -- who is to be asked for
 
     def wanting(self, store: Store) -> list[Subscription]:
         """Return, in order, those for which the broker may have something."""

@@ -20,8 +20,8 @@ from kombu import Exchange, Queue
 
 import reliq
 from reliq.consumer import batch_passes, lost_jobs
-from reliq.failover import failback
 from reliq.integrations.outcomes import BATCH
+from reliq.transports import failback_rounds
 from tests.chaos import broken
 from tests.chaos.ledger import (
     FINISHED,
@@ -63,7 +63,7 @@ if os.environ.get("RELIQ_CHAOS_BATCHES"):
     batch_passes._RESTS_MS = 2000
     batch_passes._SWEPT_EVERY_S = 10.0
     lost_jobs.MISSING_MS = 20_000
-    failback._SWEPT_EVERY_S = 5.0
+    failback_rounds._SWEPT_EVERY_S = 5.0
 
 
 def _queues():

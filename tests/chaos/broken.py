@@ -17,7 +17,7 @@ from reliq.message.delivery_tag import new_tag
 from reliq.transfer import batch_callbacks
 from reliq.transports import redis
 from reliq.transports.channel import Channel
-from reliq.transports.jobs import JobEnds
+from reliq.transports.settlement import JobEnds
 
 _DROPS = int(os.environ.get("RELIQ_CHAOS_DROP", "10000"))
 _published = count(1)

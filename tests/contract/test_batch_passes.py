@@ -42,7 +42,7 @@ def look(store):
 
     def after(name="b"):
         later = deque()
-        passes = BatchPasses(later)
+        passes = BatchPasses(later, lambda _: None)
         passes.soon(name)
         while later:
             later.popleft()(store.store)

@@ -30,7 +30,7 @@ def tick(store, batches, change, monkeypatch):
     monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step a tick
     monkeypatch.setattr(lost_jobs, "_AT_ONCE", 300)
     duties = deque()
-    passes = BatchPasses(duties)
+    passes = BatchPasses(duties, lambda _: None)
     passes.soon("b")
 
     def make(over):
@@ -64,7 +64,7 @@ def test_a_sweep_takes_few_steps(store, change):
     """A thousand jobs a step: on a busy machine each tick makes one step only."""
     for start in range(0, JOBS, 200):
         change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
-    sweep, steps = Sweep("b", store.store.now_ms() + OLD_MS, lambda _: None), 1
+    sweep, steps = Sweep("b", store.store.now_ms() + OLD_MS, lambda _: None, lambda _: None), 1
     while sweep.step(store.store):
         steps += 1
     assert steps <= 3
@@ -80,7 +80,7 @@ def test_a_doubt_is_looked_into_soon(store, batches, change, monkeypatch):
     monkeypatch.setattr(batch_passes, "_AGAIN_MS", 1)  # by the server's clock
     monkeypatch.setattr(batch_passes, "_EVERY_S", 1000.0)
     duties = deque()
-    passes = BatchPasses(duties)
+    passes = BatchPasses(duties, lambda _: None)
     while batches.batch("b").total:
         passes.tick()
         while duties:
@@ -100,6 +100,6 @@ def test_one_that_gets_no_more_jobs_is_sealed(store, batches, change):
     change(begin("i"), Change("withdraw", "j"))
     assert added_ms == batches.batch("b").added_ms
     duties = deque()
-    BatchPasses(duties).soon("b")
+    BatchPasses(duties, lambda _: None).soon("b")
     duties.popleft()(store.store)
     assert batches.batch("b").sealed_ms

@@ -25,7 +25,7 @@ def pass_over(store, batches, monkeypatch):
 
     def make():
         later = deque()
-        BatchPasses(later).tick()
+        BatchPasses(later, lambda _: None).tick()
         while later:
             later.popleft()(store.store)
         now = store.store.now_ms()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.lost_jobs import Sweep
+from reliq.consumer.lost_jobs import MISSING_MS, Sweep
 from reliq.message.delivery_tag import new_tag
 from reliq.routing.partitions import declare
 from reliq.store.jobs import Change
@@ -21,7 +21,9 @@ def sweep(store, batches):
 
     def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
         before = batches.batch("b").counts["error"]
-        looking = Sweep("b", store.store.now_ms(), soon.append, missing_ms=missing_ms)
+        looking = Sweep(
+            "b", store.store.now_ms() + MISSING_MS - missing_ms, soon.append, lambda _: None
+        )
         while looking.step(store.store):
             pass
         return batches.batch("b").counts["error"] - before

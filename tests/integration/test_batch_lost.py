@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliq.batches import Batch
-from reliq.consumer.lost_jobs import Sweep
+from reliq.consumer.lost_jobs import MISSING_MS, Sweep
 from reliq.store.jobs import Change
 from tests.support.waiting import stays_true, wait_until
 
@@ -36,7 +36,7 @@ def test_the_jobs_of_a_warm_shutdown_are_not_lost(site, pool):
     worker.terminate()
     wait_until(lambda: not store.attached("celery").marks, what="the worker to leave its queue")
     for _ in range(3):
-        sweep = Sweep(batch.id, store.now_ms(), lambda _: None, missing_ms=-1000)
+        sweep = Sweep(batch.id, store.now_ms() + MISSING_MS + 1000, lambda _: None, lambda _: None)
         while sweep.step(store):
             pass
     assert 1 == batch.status().counts["working"]

@@ -13,7 +13,7 @@ from kombu import Queue
 import reliq
 from reliq import Batch, BatchClosed, PartlyPublished
 from reliq.admin import Inspector
-from reliq.consumer.lost_jobs import Sweep
+from reliq.consumer.lost_jobs import MISSING_MS, Sweep
 from tests.support.audits import assert_balanced
 from tests.support.interrupts import Interrupter
 from tests.support.site import close_app
@@ -126,7 +126,7 @@ def test_a_batch_that_is_not_there(one, batch, redis_url):
 def looked_at(batch):
     """Return the jobs after a look at all of them, now."""
     store = batch._connected()
-    look = Sweep(batch.id, store.now_ms(), lambda _: None, missing_ms=-1)
+    look = Sweep(batch.id, store.now_ms() + MISSING_MS + 1, lambda _: None, lambda _: None)
     while look.step(store):
         pass
     return batch.status().total

@@ -207,7 +207,7 @@ class Passes:
 
     def __init__(self, store):
         self.store, self._later = store, []
-        self._passes = BatchPasses(self._later)
+        self._passes = BatchPasses(self._later, lambda _: None)
 
     def make(self, batch, *, later=False):
         """Look after a batch, as if *later* its jobs were old."""

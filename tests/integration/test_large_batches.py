@@ -129,7 +129,7 @@ def begun(steps, batch, by_tag, count):
 def looked_at(steps):
     """Look for lost jobs, list, show and audit."""
     store, batches = steps.store, steps.store.batches
-    sweep = Sweep("b", store.now_ms() + HOUR_MS, lambda _: None)
+    sweep = Sweep("b", store.now_ms() + HOUR_MS, lambda _: None, lambda _: None)
     while sweep.step(store):
         pass
     with Inspector(f"reliq://{store.broker.partition('://')[2]}") as inspector:

@@ -50,9 +50,9 @@ class Looker:
         self.orphans = DeadConsumers(
             "looker",
             SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
-            consumes=lambda queue: queue == "q",
-            restore=lambda store, queue: steps.restore(force=True),
-            is_of_this_process=lambda name: False,
+            lambda queue: queue == "q",
+            lambda store, queue: steps.restore(force=True),
+            lambda name: False,
         )
 
     def look(self):

@@ -23,25 +23,25 @@ BUDGETS = {
     "admin": 3_020,
     "batches": 620,
     "cli": 4_530,
-    "consumer": 3_750,
+    "consumer": 3_320,
     "embedded": 700,
     "engines": 240,
     "engines/redis": 6_400,
     "engines/redis/cluster": 2_990,
     "engines/redis/lua": 3_680,
-    "failover": 650,
+    "failover": 300,
     "integrations": 2_680,
     "message": 650,
     "metrics": 540,
     "migration": 700,
     "routing": 1_660,
     "spool": 340,
-    "store": 1_380,
+    "store": 1_410,
     "transfer": 650,
-    "transports": 6_160,
+    "transports": 6_020,
     "web": 4_310,
 }
-MODULES = 238
+MODULES = 234
 CLASS_LINES = 388
 NAMES = {RedisStore: 80, RedisBatches: 17, RedisNotifier: 13, RedisReads: 14}
 STEPS = (FunctionType, property, cached_property)

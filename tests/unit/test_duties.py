@@ -97,9 +97,9 @@ def duties():
         registration,
         running,
         reports,
-        owes=lambda: False,
-        send_owed=lambda _store, _patience_s: None,
-        is_of_this_process=lambda _name: False,
+        lambda: False,
+        lambda _store, _patience_s: None,
+        lambda _name: False,
     )
 
 

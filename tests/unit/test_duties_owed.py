@@ -74,9 +74,9 @@ def test_what_is_owed_is_tried_once_at_a_time(clock):
         registration,
         running,
         reports,
-        owes=lambda: debtor.owes,
-        send_owed=debtor.send_owed,
-        is_of_this_process=bool,
+        lambda: debtor.owes,
+        debtor.send_owed,
+        bool,
     )
     tries = []
     for _ in range(40):

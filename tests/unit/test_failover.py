@@ -21,7 +21,7 @@ def answers(monkeypatch):
             raise BrokerUnavailable(f"{url} is away")
         return answers[url]
 
-    brokers.ask_with(probe)
+    brokers.probe = probe
     monkeypatch.setattr(failover, "BROKERS", brokers)
     return answers
 
@@ -123,7 +123,7 @@ def test_a_broker_of_which_a_node_has_failed_is_whole_when_all_answer():
             raise error
         return 0.1
 
-    brokers.ask_with(probe)
+    brokers.probe = probe
     brokers.ask_whole(A)
     assert [True, []] == [brokers.is_whole(A), asked]
     brokers.lost_a_node(A)

@@ -16,7 +16,7 @@ from typing import Any
 from kombu import Queue
 
 from reliq.consumer import batch_passes, lost_jobs
-from reliq.failover import failback
+from reliq.transports import failback_rounds
 from tests.integration.apps.jobs import app
 from tests.integration.apps.killed_batches import Publisher
 from tests.integration.apps.killing import Killer, Point
@@ -28,7 +28,7 @@ batch_passes._AGAIN_MS = 100
 batch_passes._RESTS_MS = 100
 batch_passes._SWEPT_EVERY_S = 0.2
 lost_jobs.MISSING_MS = 4000
-failback._SWEPT_EVERY_S = 1.0
+failback_rounds._SWEPT_EVERY_S = 1.0
 # Longer than a broker is away.
 app.conf.task_publish_retry_policy = {"max_retries": 100, "interval_max": 0.2}
 for _name in ("producer-refused-withdrawing", "producer-refused-withdrawn"):

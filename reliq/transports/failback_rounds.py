@@ -8,31 +8,27 @@ is stopped while the process forks, and goes on after it where it was.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from functools import partial
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
+from ..failover.brokers import BROKERS, JITTER, without_password
 from ..forks import OwnLock, Part, register, under_way
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
-from ..store.nodes import goes_on
+from ..store.protocol import goes_on
 from ..store.values import ignore_result
 from ..transfer.numbered import move_queue
-from .brokers import BROKERS, JITTER, without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
     from ..store.protocol import Store
+    from .failback import Failback
 
-logger = logging.getLogger("reliq")
 
 _SWEPT_EVERY_S = 30.0
 # A look into a spool is a local read.
@@ -41,59 +37,7 @@ _FORWARDED_EVERY_S = 5.0
 _NODE_PATIENCE_S = 1.0
 
 
-class FailbackTransport(Protocol):
-    """What fails back: a part of a transport."""
-
-    @property
-    def urls(self) -> Sequence[str]:
-        """All brokers, the primary first."""
-
-    @property
-    def url(self) -> str:
-        """The broker it is connected to."""
-
-    @property
-    def probe_interval(self) -> float:
-        """Seconds between two questions to the first broker."""
-
-    @property
-    def consumed(self) -> Sequence[str]:
-        """The queues it consumes from, with acks."""
-
-    @property
-    def homes(self) -> Sequence[str]:
-        """The brokers that it leaves this one for, when they answer."""
-
-    def broker_answers(self, url: str) -> None:
-        """Learn that a broker to go back to answers; called by the fail-back's thread."""
-
-    @property
-    def spool(self) -> str:
-        """The last of the list where that is no broker, but a journal on this machine."""
-
-    def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
-        """Forward what the spool holds to each broker that *answers*."""
-
-    @property
-    def lease_ms(self) -> int:
-        """How long the leases are that it takes."""
-
-    @property
-    def is_driven(self) -> bool:
-        """Whether an event loop drives it, which calls :meth:`Failback.go_on`."""
-
-    def temporary_connection(
-        self, url: str, *, gone: dict[str, str] | None = None
-    ) -> AbstractContextManager[Store]:
-        """Open a store at *url* for a while; what this process owed there is sent.
-
-        With *gone* what dead consumers left there is ended, where nobody lives who does that:
-        it is kept from one visit to the next, and says who had no connection. And batches there
-        are looked after.
-        """
-
-
-class Failback:
+class FailbackRounds:
     """The thread, and who waits for what."""
 
     _lock = OwnLock()
@@ -103,12 +47,12 @@ class Failback:
 
     def forget(self) -> None:
         """Look after nobody: in a child all of it is the parent's."""
-        self._transports: weakref.WeakSet[FailbackTransport] = weakref.WeakSet()
+        self._transports: weakref.WeakSet[Failback] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._stopped = False
         # Of the round that is under way: who is still to be looked after.
-        self._rest: list[weakref.ref[FailbackTransport]] = []
+        self._rest: list[weakref.ref[Failback]] = []
         self._next_round = 0.0
         self._swept: dict[str, float] = {}
         self._forwarded: dict[str, float] = {}
@@ -116,18 +60,16 @@ class Failback:
         # Consumers of a visited broker that had no connection when it was visited last.
         self._gone: dict[str, dict[str, str]] = {}
 
-    def watch(self, transport: FailbackTransport) -> None:
+    def watch(self, transport: Failback) -> None:
         """Look after *transport* until :meth:`leave`, or until it is collected."""
         with self._lock:
             self._transports.add(transport)
             self._start()
 
-    def leave(self, transport: FailbackTransport) -> None:
+    def leave(self, transport: Failback) -> None:
         """Look after *transport* no longer."""
         with self._lock:
             self._transports.discard(transport)
-
-    # -- the thread
 
     def _start(self) -> None:
         if self._thread is not None and self._thread.is_alive():
@@ -160,7 +102,9 @@ class Failback:
         Else :meth:`go_on` does: in a process with an event loop, which may be a worker
         that forks, Python would warn of a thread that is there as soon as it has forked.
         """
-        if self._stopped and not all(transport.is_driven for transport in self._all()):
+        with self._lock:
+            transports = list(self._transports)
+        if self._stopped and not all(transport.is_driven for transport in transports):
             self.go_on()
 
     def go_on(self) -> None:
@@ -194,7 +138,7 @@ class Failback:
         left = self._next_round - monotonic()
         return bool(self._rest) or left <= 0 or not stop.wait(left)
 
-    def _try_to_look_after(self, transport: FailbackTransport) -> None:
+    def _try_to_look_after(self, transport: Failback) -> None:
         try:
             self._look_after(transport)
         except ReliqError as exc:
@@ -203,35 +147,28 @@ class Failback:
             # Whatever it was: without this thread nobody would ever fail back.
             logger.exception("fail-back: a duty failed; it goes on")
 
-    def _all(self) -> list[FailbackTransport]:
-        with self._lock:
-            return list(self._transports)
-
     def _pause_s(self) -> float:
         intervals = [transport.probe_interval for transport in self._transports]
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
-    def _look_after(self, transport: FailbackTransport) -> None:
+    def _look_after(self, transport: Failback) -> None:
         primary = transport.url == transport.urls[0]
-        home = next((url for url in transport.homes if self._answers(transport, url)), None)
+        answering = (url for url in transport.homes if self._asked(transport, url))
+        # A publisher has left it for the sake of one node, perhaps: it goes back to a whole one.
+        home = next((url for url in answering if transport.consumed or BROKERS.is_whole(url)), None)
         if home is not None:
             transport.broker_answers(home)
         elif primary and transport.consumed:
             for url in transport.urls[1:]:
-                if url != transport.spool:
-                    self._sweep_in_turn(transport, url)
+                if url != transport.spool and self._is_due(self._swept, url, _SWEPT_EVERY_S):
+                    self._sweep(transport, url)
         if transport.spool:
             if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
                 transport.forward(partial(self._asked, transport), self._stop.is_set)
         elif primary and not transport.consumed:
             self.leave(transport)
 
-    def _answers(self, transport: FailbackTransport, url: str) -> bool:
-        """Whether the broker at *url* answers, and all of it where somebody publishes."""
-        # Who only publishes has left it for the sake of one node, perhaps.
-        return self._asked(transport, url) and (bool(transport.consumed) or BROKERS.is_whole(url))
-
-    def _asked(self, transport: FailbackTransport, url: str) -> bool:
+    def _asked(self, transport: Failback, url: str) -> bool:
         """Whether the broker at *url* answers, or one node of it."""
         if self._is_due(self._next, url, transport.probe_interval * 0.9):
             try:
@@ -254,13 +191,7 @@ class Failback:
         self._swept.pop(url, None)
         self._forwarded.clear()
 
-    # -- what was left elsewhere
-
-    def _sweep_in_turn(self, transport: FailbackTransport, url: str) -> None:
-        if self._is_due(self._swept, url, _SWEPT_EVERY_S):
-            self._sweep(transport, url)
-
-    def _sweep(self, transport: FailbackTransport, url: str) -> None:
+    def _sweep(self, transport: Failback, url: str) -> None:
         """Move to the primary what waits at *url* in the queues that *transport* consumes from."""
         if BROKERS.in_back_off(url):
             return
@@ -269,23 +200,30 @@ class Failback:
         except ReliqError:
             return
         gone = self._gone.setdefault(url, {})
-        with transport.temporary_connection(url, gone=gone) as there:
+        with transport.temporary_connection(url, gone) as visited:
+            there = visited.link.store
             for queue in chain(*(names_of(there, queue) for queue in transport.consumed)):
                 status = there.reads.status(queue)
                 if status is None or not is_durable(status.declared):
                     continue
                 if status.ready + status.delayed + status.unacked + status.dead:
                     # Somebody must return what dead consumers of that broker held.
-                    there.post_restore(queue, transport.lease_ms, ignore_result)
+                    there.post_restore(queue, visited.link.session.lease_ms, ignore_result)
                     there.wait_for_replies()
                     with transport.temporary_connection(transport.urls[0]) as primary:
-                        self._move_home(there, primary, queue, url)
+                        self._move_home(there, primary.link.store, queue, url)
                     if self._stop.is_set():
                         break
 
     def _move_home(self, there: Store, primary: Store, queue: str, url: str) -> None:
-        if not _reaches(primary, queue):
-            return  # its node is away; those of others are not to wait for it
+        if primary.has_nodes:
+            try:
+                with primary.patience(_NODE_PATIENCE_S):
+                    primary.layout(queue_of(queue))
+            except BrokerUnavailable:
+                if not goes_on(primary):
+                    raise
+                return  # its node is away; those of others are not to wait for it
         try:
             self._move_queue(there, primary, queue, url)
         except BrokerUnavailable:
@@ -300,29 +238,14 @@ class Failback:
             if self._stop.is_set():  # the process forks; the next round goes on
                 self.came_back(url)
                 break
-        if not count:
-            return
-        logger.warning(
-            "moved %d messages of %r from %s, where they were left, to the primary broker",
-            count,
-            queue,
-            without_password(url),
-        )
+        if count:
+            logger.warning(
+                "moved %d messages of %r from %s, where they were left, to the primary broker",
+                count,
+                queue,
+                without_password(url),
+            )
 
 
-def _reaches(store: Store, queue: str) -> bool:
-    """Whether the node that has *queue* answers, where the broker is several."""
-    if not store.has_nodes:
-        return True
-    try:
-        with store.patience(_NODE_PATIENCE_S):
-            store.layout(queue_of(queue))
-    except BrokerUnavailable:
-        if not goes_on(store):
-            raise
-        return False
-    return True
-
-
-FAILBACK = Failback()
+FAILBACK = FailbackRounds()
 register(Part("fail-back", stop=FAILBACK.stop, start=FAILBACK.start, forget=FAILBACK.forget))

@@ -5,12 +5,15 @@ names the option, what was expected and what it got. All durations are seconds,
 as Kombu's are. Nothing here knows an engine or Kombu.
 """
 
+# ruff: noqa: RUF009 - each default of Options is a field, with its rule
+
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -24,120 +27,6 @@ Confirm: TypeAlias = Literal["none", "accepted", "replicated", "fsynced"]
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
 _LAST_PORT = 65_535
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Everything a user can set, with its default.
-
-    visibility_timeout: seconds after a consumer stops renewing until its
-        messages return. It does not limit how long a task may run. Defaults to 60.
-    restore_interval: seconds between two passes of ``restore_visible`` over a
-        queue, however many consumers there are. Defaults to 5.
-    orphan_grace: seconds a consumer's connection must be missing before its
-        leases are ended early. Defaults to 5.
-    consumer_timeout: seconds after which a held message is no longer renewed.
-        Defaults to None: no limit.
-    poll_interval: seconds a waiting consumer trusts the notifier. Defaults to 5.
-    delivery_limit: failed deliveries after which a message is dead-lettered.
-        Defaults to 20; None: no limit.
-    redelivery_backoff: None (the default), or (min, max) in seconds: how long a message
-        waits after its first failed delivery, doubled with each further one, at most max.
-    dead_letter_max, dead_letter_ttl: how many dead letters a queue keeps, and
-        for how many seconds. Default to 10 000 and 180 days.
-    max_message_bytes: largest envelope that is stored; a compressed message counts as it
-        is compressed. Defaults to 128 MiB.
-    queue_order_strategy: ``round_robin``, ``sorted`` or ``priority``: the order
-        in which a consumer's queues are asked. Defaults to ``round_robin``.
-    priority_order: ``ascending`` (0 is served first, as Kombu's Redis transport
-        does; the default) or ``descending`` (AMQP's order).
-    confirm: when a publish returns. ``none``: when it is written to the socket.
-        ``accepted`` (the default): when the broker has stored the message.
-        ``replicated``: when ``confirm_replicas`` replicas have it too. ``fsynced``:
-        when the broker has it on disk (Redis 7.2 or newer, with AOF).
-    confirm_replicas: how many replicas ``replicated`` waits for. Defaults to 1.
-    confirm_timeout: seconds that ``replicated`` and ``fsynced`` may take, after
-        which the publish raises NotConfirmed. Defaults to 5.
-    probe_interval: seconds between two questions to the first broker of several, while
-        another one is used. Defaults to 5.
-    failback: whether to go back to it when it answers. Defaults to True.
-    unroutable: ``drop`` (the default, logged once) or ``error``.
-    partitions: into how many partitions a queue is divided that is declared without
-        ``x-partitions`` and stays. Of queues that are there it changes nothing. Defaults to 1.
-    native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
-        a worker. Defaults to True.
-    global_keyprefix: goes before every key. Defaults to "".
-    spool_max: how large the file of ``reliq-spool://`` may grow, in bytes or as text with a
-        unit (500MB). Defaults to 1 GB.
-    embedded_fsync: of ``reliq-embedded://``: "second", or "always": with each step it waits
-        for the disk, so that a loss of power loses nothing. Defaults to "second".
-    embedded_maxmemory: the memory of its server, in bytes or as "64MB" (kB, MB, GB). Defaults
-        to None: the smaller of 256 MB and a quarter of the memory of machine or cgroup.
-    embedded_idle: seconds after its last client at which it ends; 0: it stays. Defaults to 60.
-    embedded_server: the path of its valkey-server or redis-server. Defaults to None: that of
-        an installed wheel, else of PATH.
-    socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
-        connection. Default to 10 and 5.
-    socket_keepalive: TCP keepalive. Defaults to True.
-    health_check_interval: seconds of silence after which a connection is looked
-        at before it is used again. Defaults to 25.
-    client_name: prefix of the connection's name in CLIENT LIST. Defaults to "reliq".
-    username, password: for URLs that have no place for them (``reliq-unix://``).
-    master_name: of ``reliq-sentinel://``: the name under which the Sentinels know
-        the master. Defaults to None; it must be given there.
-    address_map: of ``reliq-cluster://``: where nodes are reached that announce themselves
-        as others (behind NAT, in containers): ``{"10.0.0.5:6379": "example.org:7001"}``.
-        Defaults to none.
-    sentinel_username, sentinel_password: the login at the Sentinels themselves, if
-        they ask for one; that in the URL is the master's. Default to None.
-    """
-
-    visibility_timeout: float = 60.0
-    restore_interval: float = 5.0
-    orphan_grace: float = 5.0
-    consumer_timeout: float | None = None
-    poll_interval: float = 5.0
-    delivery_limit: int | None = 20
-    redelivery_backoff: tuple[float, float] | None = None
-    dead_letter_max: int = 10_000
-    dead_letter_ttl: float = 180 * 86_400.0
-    max_message_bytes: int = 128 * 1024 * 1024
-    queue_order_strategy: Literal["round_robin", "sorted", "priority"] = "round_robin"
-    priority_order: Literal["ascending", "descending"] = "ascending"
-    confirm: Confirm = "accepted"
-    confirm_replicas: int = 1
-    confirm_timeout: float = 5.0
-    probe_interval: float = 5.0
-    failback: bool = True
-    unroutable: Literal["drop", "error"] = "drop"
-    partitions: int = 1
-    native_delay: bool = True
-    global_keyprefix: str = ""
-    spool_max: int = 1_000_000_000
-    embedded_fsync: Literal["second", "always"] = "second"
-    embedded_maxmemory: int | None = None
-    embedded_idle: float = 60.0
-    embedded_server: str | None = None
-    socket_timeout: float = 10.0
-    socket_connect_timeout: float = 5.0
-    socket_keepalive: bool = True
-    health_check_interval: float = 25.0
-    client_name: str = "reliq"
-    username: str | None = None
-    password: str | None = None
-    master_name: str | None = None
-    address_map: tuple[tuple[str, str], ...] = ()
-    sentinel_username: str | None = None
-    sentinel_password: str | None = None
-
-    def __repr__(self) -> str:
-        """Show what differs from the defaults, never the password."""
-        shown = ", ".join(
-            f"{field.name}={'**' if field.name in _SECRETS else repr(value)}"
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        )
-        return f"Options({shown})"
 
 
 # Kombu writes the first seven into transport_options on publish(retry=True); the
@@ -164,6 +53,11 @@ _LONGEST_S = 10 * 366 * 86_400.0
 _MOST_PARTITIONS = 64  # as message/queue_names.py names them
 
 
+def _option(default: Any, rule: tuple[str, Check]) -> Any:
+    """Return a field of :class:`Options`. rule: what is expected, and what checks a value."""
+    return field(default=default, metadata={"rule": rule})
+
+
 def _number(value: Any, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError
@@ -177,17 +71,10 @@ def _seconds(low: float) -> tuple[str, Check]:
 
 
 def _count(low: int) -> tuple[str, Check]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError
-        if value < low:
-            raise ValueError
-        return value
-
-    return f"a whole number, at least {low}", check
+    return f"a whole number, at least {low}", lambda value: _whole(value, low, inf)
 
 
-def _whole(value: Any, low: int, high: int) -> int:
+def _whole(value: Any, low: int, high: float) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
     if not low <= value <= high:
@@ -259,49 +146,144 @@ def _size(low: int) -> Check:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything a user can set, with its default.
+
+    visibility_timeout: seconds after a consumer stops renewing until its
+        messages return. It does not limit how long a task may run. Defaults to 60.
+    restore_interval: seconds between two passes of ``restore_visible`` over a
+        queue, however many consumers there are. Defaults to 5.
+    orphan_grace: seconds a consumer's connection must be missing before its
+        leases are ended early. Defaults to 5.
+    consumer_timeout: seconds after which a held message is no longer renewed.
+        Defaults to None: no limit.
+    poll_interval: seconds a waiting consumer trusts the notifier. Defaults to 5.
+    delivery_limit: failed deliveries after which a message is dead-lettered.
+        Defaults to 20; None: no limit.
+    redelivery_backoff: None (the default), or (min, max) in seconds: how long a message
+        waits after its first failed delivery, doubled with each further one, at most max.
+    dead_letter_max, dead_letter_ttl: how many dead letters a queue keeps, and
+        for how many seconds. Default to 10 000 and 180 days.
+    max_message_bytes: largest envelope that is stored; a compressed message counts as it
+        is compressed. Defaults to 128 MiB.
+    queue_order_strategy: ``round_robin``, ``sorted`` or ``priority``: the order
+        in which a consumer's queues are asked. Defaults to ``round_robin``.
+    priority_order: ``ascending`` (0 is served first, as Kombu's Redis transport
+        does; the default) or ``descending`` (AMQP's order).
+    confirm: when a publish returns. ``none``: when it is written to the socket.
+        ``accepted`` (the default): when the broker has stored the message.
+        ``replicated``: when ``confirm_replicas`` replicas have it too. ``fsynced``:
+        when the broker has it on disk (Redis 7.2 or newer, with AOF).
+    confirm_replicas: how many replicas ``replicated`` waits for. Defaults to 1.
+    confirm_timeout: seconds that ``replicated`` and ``fsynced`` may take, after
+        which the publish raises NotConfirmed. Defaults to 5.
+    probe_interval: seconds between two questions to the first broker of several, while
+        another one is used. Defaults to 5.
+    failback: whether to go back to it when it answers. Defaults to True.
+    unroutable: ``drop`` (the default, logged once) or ``error``.
+    partitions: into how many partitions a queue is divided that is declared without
+        ``x-partitions`` and stays. Of queues that are there it changes nothing. Defaults to 1.
+    native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
+        a worker. Defaults to True.
+    global_keyprefix: goes before every key. Defaults to "".
+    spool_max: how large the file of ``reliq-spool://`` may grow, in bytes or as text with a
+        unit (500MB). Defaults to 1 GB.
+    embedded_fsync: of ``reliq-embedded://``: "second", or "always": with each step it waits
+        for the disk, so that a loss of power loses nothing. Defaults to "second".
+    embedded_maxmemory: the memory of its server, in bytes or as "64MB" (kB, MB, GB). Defaults
+        to None: the smaller of 256 MB and a quarter of the memory of machine or cgroup.
+    embedded_idle: seconds after its last client at which it ends; 0: it stays. Defaults to 60.
+    embedded_server: the path of its valkey-server or redis-server. Defaults to None: that of
+        an installed wheel, else of PATH.
+    socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
+        connection. Default to 10 and 5.
+    socket_keepalive: TCP keepalive. Defaults to True.
+    health_check_interval: seconds of silence after which a connection is looked
+        at before it is used again. Defaults to 25.
+    client_name: prefix of the connection's name in CLIENT LIST. Defaults to "reliq".
+    username, password: for URLs that have no place for them (``reliq-unix://``).
+    master_name: of ``reliq-sentinel://``: the name under which the Sentinels know
+        the master. Defaults to None; it must be given there.
+    address_map: of ``reliq-cluster://``: where nodes are reached that announce themselves
+        as others (behind NAT, in containers): ``{"10.0.0.5:6379": "example.org:7001"}``.
+        Defaults to none.
+    sentinel_username, sentinel_password: the login at the Sentinels themselves, if
+        they ask for one; that in the URL is the master's. Default to None.
+    """
+
+    visibility_timeout: float = _option(60.0, _seconds(0.1))
+    restore_interval: float = _option(5.0, _seconds(0.05))
+    orphan_grace: float = _option(5.0, _seconds(0))
+    consumer_timeout: float | None = _option(None, _optional(_seconds(0.1)))
+    poll_interval: float = _option(5.0, _seconds(0.05))
+    delivery_limit: int | None = _option(20, _optional(_count(1)))
+    redelivery_backoff: tuple[float, float] | None = _option(
+        None, _optional(("a pair (min, max) of seconds, min <= max", _backoff))
+    )
+    dead_letter_max: int = _option(10_000, _count(1))
+    dead_letter_ttl: float = _option(180 * 86_400.0, _seconds(1))
+    max_message_bytes: int = _option(128 * 1024 * 1024, _count(1024))
+    queue_order_strategy: Literal["round_robin", "sorted", "priority"] = _option(
+        "round_robin", _choice("round_robin", "sorted", "priority")
+    )
+    priority_order: Literal["ascending", "descending"] = _option(
+        "ascending", _choice("ascending", "descending")
+    )
+    confirm: Confirm = _option("accepted", _choice(*CONFIRMS))
+    confirm_replicas: int = _option(1, _count(1))
+    confirm_timeout: float = _option(5.0, _seconds(0.001))
+    probe_interval: float = _option(5.0, _seconds(0.1))
+    failback: bool = _option(True, _typed(bool, "True or False"))
+    unroutable: Literal["drop", "error"] = _option("drop", _choice("drop", "error"))
+    partitions: int = _option(
+        1,
+        (
+            f"a whole number from 1 to {_MOST_PARTITIONS}",
+            lambda value: _whole(value, 1, _MOST_PARTITIONS),
+        ),
+    )
+    native_delay: bool = _option(True, _typed(bool, "True or False"))
+    global_keyprefix: str = _option("", _typed(str, "a string"))
+    spool_max: int = _option(
+        1_000_000_000, ("a size of at least 1 MB, as 500000000 or '500MB'", _size(10**6))
+    )
+    embedded_fsync: Literal["second", "always"] = _option("second", _choice("second", "always"))
+    embedded_maxmemory: int | None = _option(
+        None, _optional(("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6)))
+    )
+    embedded_idle: float = _option(60.0, ("a number of seconds, at least 1, or 0", _idle))
+    embedded_server: str | None = _option(
+        None, _optional(("a path", lambda path: str(Path("" + path).absolute())))
+    )
+    socket_timeout: float = _option(10.0, _seconds(0.05))
+    socket_connect_timeout: float = _option(5.0, _seconds(0.05))
+    socket_keepalive: bool = _option(True, _typed(bool, "True or False"))
+    health_check_interval: float = _option(25.0, _seconds(1))
+    client_name: str = _option(
+        "reliq", ("a string of printable ASCII without blanks", _client_name)
+    )
+    username: str | None = _option(None, _optional(_typed(str, "a string")))
+    password: str | None = _option(None, _optional(_typed(str, "a string")))
+    master_name: str | None = _option(None, _optional(_typed(str, "a string")))
+    address_map: tuple[tuple[str, str], ...] = _option(
+        (), ("a mapping of host:port to host:port", _address_map)
+    )
+    sentinel_username: str | None = _option(None, _optional(_typed(str, "a string")))
+    sentinel_password: str | None = _option(None, _optional(_typed(str, "a string")))
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults, never the password."""
+        shown = ", ".join(
+            f"{one.name}={'**' if one.name in _SECRETS else repr(value)}"
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default
+        )
+        return f"Options({shown})"
+
+
 RULES: dict[str, tuple[str, Check]] = {
-    "visibility_timeout": _seconds(0.1),
-    "restore_interval": _seconds(0.05),
-    "orphan_grace": _seconds(0),
-    "consumer_timeout": _optional(_seconds(0.1)),
-    "poll_interval": _seconds(0.05),
-    "delivery_limit": _optional(_count(1)),
-    "redelivery_backoff": _optional(("a pair (min, max) of seconds, min <= max", _backoff)),
-    "dead_letter_max": _count(1),
-    "dead_letter_ttl": _seconds(1),
-    "max_message_bytes": _count(1024),
-    "queue_order_strategy": _choice("round_robin", "sorted", "priority"),
-    "priority_order": _choice("ascending", "descending"),
-    "confirm": _choice(*CONFIRMS),
-    "confirm_replicas": _count(1),
-    "confirm_timeout": _seconds(0.001),
-    "probe_interval": _seconds(0.1),
-    "failback": _typed(bool, "True or False"),
-    "unroutable": _choice("drop", "error"),
-    "partitions": (
-        f"a whole number from 1 to {_MOST_PARTITIONS}",
-        lambda value: _whole(value, 1, _MOST_PARTITIONS),
-    ),
-    "native_delay": _typed(bool, "True or False"),
-    "global_keyprefix": _typed(str, "a string"),
-    "spool_max": ("a size of at least 1 MB, as 500000000 or '500MB'", _size(10**6)),
-    "embedded_fsync": _choice("second", "always"),
-    "embedded_maxmemory": _optional(
-        ("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6))
-    ),
-    "embedded_idle": ("a number of seconds, at least 1, or 0", _idle),
-    "embedded_server": _optional(("a path", lambda path: str(Path("" + path).absolute()))),
-    "socket_timeout": _seconds(0.05),
-    "socket_connect_timeout": _seconds(0.05),
-    "socket_keepalive": _typed(bool, "True or False"),
-    "health_check_interval": _seconds(1),
-    "client_name": ("a string of printable ASCII without blanks", _client_name),
-    "username": _optional(_typed(str, "a string")),
-    "password": _optional(_typed(str, "a string")),
-    "master_name": _optional(_typed(str, "a string")),
-    "address_map": ("a mapping of host:port to host:port", _address_map),
-    "sentinel_username": _optional(_typed(str, "a string")),
-    "sentinel_password": _optional(_typed(str, "a string")),
+    option.name: option.metadata["rule"] for option in fields(Options)
 }
 
 # Where a program hands on text only, as Airflow does; text is none of their values.

@@ -9,7 +9,7 @@ import re
 import time
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..errors import ConfigurationError, require_one_of
 from ..message.queue_names import queue_of
@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Found: TypeAlias = "tuple[str, DeadLetter]"
 """A dead letter, and the name of the partition of its queue that has it."""
-
-
-class Filters(TypedDict, total=False):
-    """What dead letters are chosen by; see :class:`Choice`."""
-
-    task: str | None
-    reason: str | None
-    older_than_s: float | None
-    newer_than_s: float | None
-    match: str | None
-    fingerprint: str | None
-
-
-class Part(Filters, total=False):
-    """Those that fit, as many as are wanted, as fast as is wanted; see :class:`DeadLetters`."""
-
-    limit: int | None
-    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
-    from .dead_letter_choice import Filters, Found, Part
+    from .dead_letter_choice import Found
+    from .names import Filters, Part
     from .partitions import Partial
     from .views import Message
 

@@ -60,26 +60,20 @@ def list_command(
       reliq batch list --stage open --json
       reliq batch list --name import --limit 5
     """
+    columns: dict[str, Any] = {
+        "batch": "id",
+        "name": "name",
+        "stage": _stage,
+        ">jobs": lambda row: out.count(row["total"]),
+        ">done": lambda row: f"{row['percent']:g} %",
+        ">failed": lambda row: out.count(row["counts"]["failed"], "red"),
+        ">error": lambda row: out.count(row["counts"]["error"], "red"),
+        ">cancelled": lambda row: out.count(row["counts"]["cancelled"], "yellow"),
+        ">age": lambda row: duration(row["age_s"]),
+    }
     target.answer(
         lambda inspector: inspector.batches(limit, skip, name=name, stage=stage),
-        lambda rows: (_table(rows), f"{len(rows)} batch(es)"),
-    )
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> Any:
-    return out.listing(
-        rows,
-        {
-            "batch": "id",
-            "name": "name",
-            "stage": _stage,
-            ">jobs": lambda row: out.count(row["total"]),
-            ">done": lambda row: f"{row['percent']:g} %",
-            ">failed": lambda row: out.count(row["counts"]["failed"], "red"),
-            ">error": lambda row: out.count(row["counts"]["error"], "red"),
-            ">cancelled": lambda row: out.count(row["counts"]["cancelled"], "yellow"),
-            ">age": lambda row: duration(row["age_s"]),
-        },
+        lambda rows: (out.listing(rows, columns), f"{len(rows)} batch(es)"),
     )
 
 
@@ -113,13 +107,11 @@ def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -
         info = inspector.batch(batch)
         jobs = [] if state is None else inspector.jobs(batch, state, limit, skip)
         failures = inspector.job_failures(batch, limit, skip) if state is None else []
-        return [
-            {
-                **asdict(info),
-                "failures": [item._asdict() for item in failures],
-                "jobs": [asdict(item) for item in jobs],
-            }
-        ]
+        listed = {
+            "failures": [item._asdict() for item in failures],
+            "jobs": list(map(asdict, jobs)),
+        }
+        return [asdict(info) | listed]
 
     target.answer(find, lambda rows: [part for row in rows for part in _shown(row, state)])
 
@@ -133,7 +125,9 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         "opened": f"{duration(row['age_s'])} ago",
         "jobs": f"{row['total']:,}, {row['done']:,} done ({row['percent']:g} %)",
         **{name: f"{count:,}" for name, count in row["counts"].items() if count},
-        "callbacks": f"due: {_names(row['due'])}; published: {_names(row['published'])}",
+        "callbacks": "due: {}; published: {}".format(
+            *(", ".join(row[name]) or "none" for name in ("due", "published"))
+        ),
     }
     if state is not None:
         jobs: dict[str, Any] = {
@@ -154,10 +148,6 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         "reason": "reason",
     }
     return out.fields(said), out.listing(row["failures"], failures)
-
-
-def _names(callbacks: Sequence[str]) -> str:
-    return ", ".join(callbacks) or "none"
 
 
 # -- change
@@ -205,11 +195,12 @@ def seal(target: Target, batch: str) -> None:
     Example:
       reliq batch seal 5f0c6c1d
     """
-
-    def work(inspector: Inspector) -> dict[str, Any]:
-        return {"sealed": inspector.seal_batch(batch)}
-
-    target.change("batch", batch, work, _done("sealed"))
+    target.change(
+        "batch",
+        batch,
+        lambda inspector: {"sealed": inspector.seal_batch(batch)},
+        _done("sealed"),
+    )
 
 
 def _done(what: str) -> Any:

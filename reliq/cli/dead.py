@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.admin.names import REASONS
+from reliq.admin.names import REASONS, Filters
 from reliq.printable import plain
 
 from . import console as out
@@ -26,25 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from reliq.admin import Inspector, Message, Partial
-    from reliq.admin.dead_letter_choice import Filters, Part
+    from reliq.admin.names import Part
 
     from .target import Target
-
-
-def _filters(
-    task: str | None,
-    reason: str | None,
-    older: float | None,
-    newer: float | None,
-    match: str | None,
-) -> Filters:
-    return {
-        "task": task,
-        "reason": reason,
-        "older_than_s": older,
-        "newer_than_s": newer,
-        "match": match,
-    }
 
 
 @dataclass(frozen=True)
@@ -65,11 +49,13 @@ class Chosen:
 
 _filtered = collected(
     "filters",
-    _filters,
+    Filters,
     click.option("--task", help="Those of this Celery task."),
     click.option("--reason", type=click.Choice(REASONS), help="Those that died of it."),
-    click.option("--older", type=Duration(), help="Those that died longer ago: 90, 15m, 2d."),
-    click.option("--newer", type=Duration(), help="Those that died since then."),
+    click.option(
+        "--older", "older_than_s", type=Duration(), help="Those that died longer ago: 90, 15m, 2d."
+    ),
+    click.option("--newer", "newer_than_s", type=Duration(), help="Those that died since then."),
     click.option("--match", help="A regular expression in task, id, error or arguments."),
 )
 _chosen = collected(
@@ -171,14 +157,11 @@ def _change(
     """
 
     def work(inspector: Inspector) -> dict[str, Any]:
+        wanted: Any = {"tags": chosen.tags, "limit": chosen.limit, **chosen.filters}
         if file is None:
-            number = inspector.count_dead_letters(
-                queue, chosen.tags, limit=chosen.limit, **chosen.filters
-            )
+            number = inspector.count_dead_letters(queue, **wanted)
         else:
-            number = inspector.count_exported(
-                queue, file, chosen.tags, limit=chosen.limit, **chosen.filters
-            )
+            number = inspector.count_exported(queue, file, **wanted)
         if not chosen.dry_run:
             label = f"{queue} {inspector.broker}"
             number = out.progressing(label, number, steps(inspector, number))

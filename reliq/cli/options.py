@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -140,12 +139,11 @@ def listening(port: int, host_help: str) -> Callable[[F], F]:
 
 def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
     """Return what adds *options* to a command, which gets what *make* makes of them as *name*."""
-    taken = inspect.signature(make).parameters
 
     def add(command: F) -> F:
         @functools.wraps(command)
         def wrapper(*args: Any, **given: Any) -> Any:
-            own = {key: given.pop(key) for key in taken if key in given}
+            own = {key: given.pop(key) for key in make.__annotations__ if key in given}
             return command(*args, **{name: make(**own)}, **given)
 
         found: Any = wrapper

@@ -54,40 +54,38 @@ def status_data(found: Gathered[Report]) -> dict[str, Any]:
     for name, error in found.failures:
         unknown = admin.BrokerInfo(name, "", "", "", None, None, None, "", None)
         brokers.append({**asdict(unknown), "reachable": False, "error": str(error)})
-    queues = [
-        out.of_broker(report.broker.broker, queue)
-        for report in found.found
-        for queue in report.queues
-    ]
-    untold = [
-        out.of_broker(report.broker.broker, item)
-        for report in found.found
-        for item in report.untold
-    ]
-    return {"brokers": brokers, "queues": queues, "untold": untold}
+    rows: dict[str, list[dict[str, Any]]] = {
+        name: [
+            out.of_broker(report.broker.broker, item)
+            for report in found.found
+            for item in getattr(report, name)
+        ]
+        for name in ("queues", "untold")
+    }
+    return {"brokers": brokers, **rows}
 
 
 def status_tables(data: dict[str, Any]) -> Sequence[Table]:
     """Return the same as tables: the brokers, and their queues."""
-    brokers = out.table(
-        "broker", "reachable", "role", "version", "memory", "persistence", "clients", "up",
-        right=("memory", "clients", "up"),
-    )  # fmt: skip
-    for item in data["brokers"]:
-        memory = size(item["memory_bytes"])
-        if item["memory_limit_bytes"]:
-            memory += f" of {size(item['memory_limit_bytes'])}"
-        weak = item["persistence"] == "none"
-        brokers.add_row(
-            out.cell(item["broker"]),
-            out.cell("yes", "green") if item["reachable"] else out.cell("NO", "bold red"),
-            out.cell(item["role"], "bold red" if _is_wrong(item["role"]) else ""),
-            out.cell(f"{item['engine']} {item['version']}"),
-            out.cell(memory),
-            out.cell(item["persistence"], "yellow" if weak else ""),
-            out.count(item["clients"]),
-            out.cell(duration(item["uptime_s"])),
-        )
+    brokers = out.listing(
+        data["brokers"],
+        {
+            "broker": "broker",
+            "reachable": lambda row: out.yes(row["reachable"]),
+            "role": lambda row: out.cell(row["role"], "bold red" if _is_wrong(row["role"]) else ""),
+            "version": lambda row: f"{row['engine']} {row['version']}",
+            ">memory": lambda row: " of ".join(
+                size(row[name])
+                for name in ("memory_bytes", "memory_limit_bytes")
+                if row[name] or name == "memory_bytes"
+            ),
+            "persistence": lambda row: out.cell(
+                row["persistence"], "yellow" if row["persistence"] == "none" else ""
+            ),
+            ">clients": lambda row: out.count(row["clients"]),
+            ">up": lambda row: duration(row["uptime_s"]),
+        },
+    )
     queues = out.listing(
         data["queues"],
         {
@@ -107,19 +105,15 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
     )
     if not data["untold"]:
         return (brokers, queues)
-    return (brokers, queues, untold_table(data["untold"]))
-
-
-def untold_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return the queues that no node tells of."""
-    return out.listing(
-        rows,
+    untold = out.listing(
+        data["untold"],
         {
             "node": lambda row: out.cell(row["node"] or "none", "bold red"),
             "queues not told": lambda row: ", ".join(row["queues"]) or "not known",
             "why": "error",
         },
     )
+    return (brokers, queues, untold)
 
 
 def _is_wrong(role: str) -> bool:

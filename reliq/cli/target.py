@@ -37,10 +37,6 @@ class Target:
     as_json: bool = False
     """Whether what is found is printed as JSON."""
 
-    def inspect(self, url: str) -> Inspector:
-        """Connect to one of them; raises ReliqError."""
-        return admin.Inspector(url, self.options)
-
     def gather(self, look: Callable[[Inspector], T]) -> Gathered[T]:
         """Return what *look* says of each broker, and which of them could not be asked.
 
@@ -50,7 +46,7 @@ class Target:
         failures: list[tuple[str, ReliqError]] = []
         for url in self.urls:
             try:
-                with self.inspect(url) as inspector:
+                with admin.Inspector(url, self.options) as inspector:
                     found.append(look(inspector))
             except ReliqError as error:  # noqa: PERF203 - one of few brokers
                 failures.append((without_password(url), again(error)))

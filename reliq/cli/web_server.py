@@ -121,15 +121,11 @@ def serve(
         timeout_graceful_shutdown=_STOPS_WITHIN_S,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _nothing)  # uvicorn raises it again when it has stopped
+        signal.signal(number, lambda *_: None)  # uvicorn raises it again when it has stopped
     try:
         _Server(config, application).run(sockets=[listening])
     finally:
         application.close()
-
-
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Let the process end as one that has done its work."""
 
 
 def _listen(host: str, port: int) -> socket.socket:

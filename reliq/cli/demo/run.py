@@ -264,17 +264,9 @@ class DemoRun:
 
     def _recovered_s(self, held: set[int], killed: float) -> list[float | None]:
         """Return for each held task how long after the kill it was started again."""
-        return [
-            next(
-                (
-                    (at - killed) / 1000
-                    for at, worker in self._record.tasks[task].started
-                    if worker == "second"
-                ),
-                None,
-            )
-            for task in held
-        ]
+        started = (self._record.tasks[task].started for task in held)
+        again = ((at for at, worker in events if worker == "second") for events in started)
+        return [next(((at - killed) / 1000 for at in times), None) for times in again]
 
     def _settle(self) -> AuditResult | None:
         """Wait until the broker holds nothing more, then return what its ledger says."""
@@ -283,12 +275,12 @@ class DemoRun:
             return None
         deadline = time.monotonic() + SETTLES_WITHIN_S
         with Inspector(self._side.url, dict(self._side.transport_options)) as inspector:
-            while True:
+
+            def holds() -> bool:
                 status = inspector.status(self._side.queue)
-                if not (status.ready or status.delayed or status.unacked):
-                    break
-                if time.monotonic() > deadline:
-                    break
+                return bool(status.ready or status.delayed or status.unacked)
+
+            while holds() and time.monotonic() < deadline:
                 time.sleep(0.05)
             return next(result for result in inspector.audit() if result.queue == self._side.queue)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
+from ..store.inspection import Stored
 from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, by_partition, choose, limited, paced, replay
 from .partitions import for_each_queue, refuse_part
-from .views import of_dead_letter
+from .views import of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,7 +82,10 @@ class DeadLetters:
 
     def view(self, queue: str, dead_letter: DeadLetter) -> Message:
         """Return what is known of a dead letter in the form that :meth:`Inspector.peek` has."""
-        return of_dead_letter(queue, dead_letter, self._store.now_ms())
+        one = dead_letter
+        places = {"reason": one.reason, "error": one.error}
+        stored = Stored(one.tag, one.envelope, one.count, one.died_ms, one.consumer, **places)
+        return of_stored(queue, "dead", stored, self._store.now_ms())
 
     def count_dead_letters(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ _DUE_MS = 180_000
 # So many batches are looked into, and so many are named.
 _LOOKED_INTO = 100
 _NAMED = 5
-_NOTHING = "none paused, deserted or with dead letters"
+
 _AGAIN = "put right first what is wrong with the broker, and look again"
 _RIGHTS = "use a user with the rights that `reliq acl operator` prints"
 
@@ -237,7 +237,11 @@ def _batches(store: Store) -> Iterator[Finding]:
         return
     yield from _unreachable("batches", records.untold)
     now_ms = store.now_ms()
-    left = [record for record in records.found if _is_left(record, now_ms)]
+    left = [
+        record
+        for record in records.found
+        if record.is_left(number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS, now_ms)
+    ]
     if left:
         yield Finding(
             "batches",
@@ -262,11 +266,6 @@ def _batches(store: Store) -> Iterator[Finding]:
         yield Finding("batches", "ok", text + more)
 
 
-def _is_left(record: BatchRecord, now_ms: int) -> bool:
-    timeout_ms = number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS
-    return record.is_left(timeout_ms, now_ms)
-
-
 def _has_message(store: Store, record: BatchRecord) -> bool:
     """Whether a batch has a message for what is due: it is due, too, where it has none."""
     try:
@@ -283,14 +282,15 @@ def _named(records: list[BatchRecord]) -> str:
 
 
 def _ledgers(statuses: list[QueueStatus]) -> Iterator[Finding]:
-    for result in (result for result in map(audit, statuses) if not result.balanced):
-        yield Finding(
-            "ledger",
-            "error",
-            f"queue {result.queue!r} does not balance: {result.difference} messages differ",
-            "a key was deleted, evicted or written by somebody else (see maxmemory-policy and "
-            "keys above), or reliq has a bug: please report it with reliq audit --json",
-        )
+    for result in map(audit, statuses):
+        if not result.balanced:
+            yield Finding(
+                "ledger",
+                "error",
+                f"queue {result.queue!r} does not balance: {result.difference} messages differ",
+                "a key was deleted, evicted or written by somebody else (see maxmemory-policy and "
+                "keys above), or reliq has a bug: please report it with reliq audit --json",
+            )
 
 
 _PACKAGE = __name__.partition(".")[0]
@@ -308,7 +308,12 @@ def _installation() -> Iterator[Finding]:
     whichever is removed takes it away.
     """
     others = sorted(
-        {f"reliq {item.version}" for item in distributions(name="reliq") if _other(item)}
+        {
+            f"reliq {item.version}"
+            for item in distributions(name="reliq")
+            # Ours, by its former name, may still be installed as a clone.
+            if not any(point.group == "kombu.serializers" for point in item.entry_points)
+        }
     )
     besides = f"{', '.join(others)} is another project, and is installed beside kombu-reliq"
     if not hasattr(sys.modules[_PACKAGE], "register"):
@@ -325,8 +330,3 @@ def _installation() -> Iterator[Finding]:
         )
     else:
         yield Finding("installation", "ok", f"imported from {Path(__file__).parents[1]}")
-
-
-def _other(distribution: Distribution) -> bool:
-    """Return whether it is not ours: a clone may still be installed under our former name."""
-    return not any(point.group == "kombu.serializers" for point in distribution.entry_points)

@@ -61,7 +61,7 @@ def accounts(text: str, where: str) -> dict[str, Account]:
         if name in found:
             raise ConfigurationError(f"entry {number} of {where}: {name!r} is there twice")
         try:
-            require_hash(stored)
+            _parts(stored)
         except ConfigurationError as exc:
             raise ConfigurationError(f"entry {number} of {where}, user {name!r}: {exc}") from None
         found[name] = Account(User(name, cast("Role", role)), stored)
@@ -104,13 +104,8 @@ def fits(password: str, stored: str) -> bool:
     return hmac.compare_digest(key, _key(password, salt, n, r, p))
 
 
-def require_hash(stored: str) -> str:
-    """Return *stored*; raises ConfigurationError where :func:`hashed` has not made it."""
-    _parts(stored)
-    return stored
-
-
 def _parts(stored: str) -> tuple[int, int, int, bytes, bytes]:
+    """Return what is in *stored*; raises ConfigurationError where `hashed` has not made it."""
     try:
         name, *numbers, salt, key = stored.split("$")
         n, r, p = map(int, numbers)

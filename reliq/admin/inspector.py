@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ..store.inspection import AnyPlace, BrokerInfo, Consumer, Finding, QueueStatus
 
 
-class Inspector(DeadLetters, JobBatches, Looking):
+class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspector"]):
     """Looks into one broker, controls its queues, puts dead letters right; a context manager.
 
     *url* and *transport_options* are those of the application. Raises
@@ -58,10 +59,6 @@ class Inspector(DeadLetters, JobBatches, Looking):
         self._store = connect(url, transport_options, name, create=create, lost_node_s=lost_node_s)
         self.url = url
         """As it was given: with the password."""
-
-    def __enter__(self) -> Inspector:  # noqa: PYI034 - typing.Self needs Python 3.11
-        """Return self."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close the connection."""

@@ -46,19 +46,18 @@ def milliseconds(option: str, seconds: float) -> int:
 def names_of(failures: Any) -> tuple[str, ...]:
     """Return the dotted names of exceptions that count as failures; raises ConfigurationError."""
     if isinstance(failures, (tuple, list, set, frozenset)):
-        found = [_name_of(failure) for failure in failures]
-        if None not in found:
-            return tuple(filter(None, found))
+        found = [
+            f"{one.__module__}.{one.__qualname__}"
+            if isinstance(one, type) and issubclass(one, BaseException)
+            else one
+            for one in failures
+        ]
+        if all(isinstance(name, str) and name and is_text(name) for name in found):
+            return tuple(found)
     raise ConfigurationError(
         "expected failures to be a tuple of exceptions or of their dotted names, got: "
         f"{failures!r:.100}"
     )
-
-
-def _name_of(failure: Any) -> str | None:
-    if isinstance(failure, type) and issubclass(failure, BaseException):
-        return f"{failure.__module__}.{failure.__qualname__}"
-    return failure if isinstance(failure, str) and failure and is_text(failure) else None
 
 
 def packed(signature: Any, batch: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -11,10 +9,10 @@ from uuid import uuid4
 
 from typing_extensions import Self
 
-from ..engines.urls import connect
+from ..claims import opener
 from ..errors import ConfigurationError, NotFound, ReliqError
 from ..forks import here
-from ..integrations.connections import current_app, current_connection, open_store
+from ..integrations.connections import current_app, current_connection
 from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
@@ -27,7 +25,7 @@ from .arguments import checked_id, checked_name, milliseconds, names_of, packed
 from .status import BatchStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -84,7 +82,8 @@ class Batch:
         # In a thread of its own the current application may be another one.
         signed = (getattr(one, "app", None) for one in self._callbacks.values())
         self._app = app or next(filter(None, signed), None)
-        self._opener = _opener(url, transport_options, self._app)
+        connection = current_connection if self._app is None else self._app.connection_for_write
+        self._opener = opener("batch", url, transport_options, connection)
         self._store: Store | None = None
         self._block: AbstractContextManager[None] | None = None
         self._process = here()
@@ -192,9 +191,15 @@ class Batch:
         app: a process of a prefork pool ends. Batches that are its jobs are cancelled like it.
         Raises ConfigurationError where there is no app.
         """
-        revoke = _revoking(self._app, signal) if terminate else None
+        app = self._app or current_app()
+        if terminate and app is None:
+            raise ConfigurationError("expected an app, because Celery is not in use here, got none")
+
+        def revoke(ids: list[str]) -> None:
+            app.control.revoke(ids, terminate=True, signal=signal)
+
         self._change(Change("cancel"))
-        cancel_nested(self._connected(), self.id, revoke)
+        cancel_nested(self._connected(), self.id, revoke if terminate else None)
 
     def _change(self, change: Change) -> None:
         if change_batch(self._connected(), self.id, change) is None:
@@ -248,31 +253,3 @@ class Batch:
         if self._store is None:
             self._store = self._opener()
         return self._store
-
-
-def _revoking(app: Any, signal: str) -> Callable[[list[str]], None]:
-    """Return what has tasks that run revoked."""
-    app = app or current_app()
-    if app is None:
-        raise ConfigurationError("expected an app, because Celery is not in use here, got none")
-
-    def revoke(ids: list[str]) -> None:
-        app.control.revoke(ids, terminate=True, signal=signal)
-
-    return revoke
-
-
-def _opener(
-    url: str | None, transport_options: Mapping[str, Any] | None, app: Any
-) -> Callable[[], Store]:
-    name = f"batch:{socket.gethostname().split('.')[0]}:{os.getpid()}"
-    if url is not None:
-        return lambda: connect(url, transport_options, name)
-
-    def of_celery() -> Store:
-        connection = current_connection() if app is None else app.connection_for_write()
-        if connection is None:
-            raise ConfigurationError("expected a url, because Celery is not in use here, got none")
-        return open_store(connection, name)
-
-    return of_celery

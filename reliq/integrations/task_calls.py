@@ -193,8 +193,13 @@ class TaskCalls:
             and _is_celerys(inner(app.amqp.send_task_message), amqp)
             and _is_celerys(Producer.publish, sys.modules["kombu.messaging"])
         )
-        if not (self._ignores_results or self._is_told_of_calls_by_celery()):
-            return False
+        ignores = self._all_options.get("ignore_result")
+        if not (getattr(task, "ignore_result", False) if ignores is None else ignores):
+            # What other result backends do as a call is published is not known. Celery's declare
+            # a queue for all results, or subscribe to one early.
+            told = getattr(app.backend.on_task_call, "__func__", None)
+            if not str(getattr(told, "__module__", "")).startswith("celery.backends."):
+                return False
         if task is None or not ours:
             return ours
         module = _celery("app.task")
@@ -204,19 +209,6 @@ class TaskCalls:
             and getattr(task, "_dump_pydantic_arguments", None) is None
             and not getattr(task, "__v2_compat__", False)
         )
-
-    @property
-    def _ignores_results(self) -> bool:
-        ignored = self._all_options.get("ignore_result")
-        return bool(getattr(self._type, "ignore_result", False) if ignored is None else ignored)
-
-    def _is_told_of_calls_by_celery(self) -> bool:
-        """Whether what the result backend does as a call is published is known.
-
-        Celery's declare a queue for all results, or subscribe to one early.
-        """
-        told = getattr(self.app.backend.on_task_call, "__func__", None)
-        return str(getattr(told, "__module__", "")).startswith("celery.backends.")
 
     def _routes_by_name(self) -> bool:
         """Whether a task's name is all that its route depends on."""

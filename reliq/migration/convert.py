@@ -5,6 +5,7 @@ Pure functions: what becomes of priority, eta, redelivery, and of what nobody ca
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -89,13 +90,8 @@ def _with_eta(envelope: Envelope, delay_ms: int) -> tuple[Envelope, bool]:
     if waits:
         until_eta_ms = take_delay({"task": "", ETA: eta}, native=True).delay_ms
         if abs(until_eta_ms - delay_ms) > _SAME_ETA_MS:
-            headers[ETA] = _moment(delay_ms)
+            moment = _LATEST
+            with suppress(OverflowError):
+                moment = datetime.now(timezone.utc) + timedelta(milliseconds=delay_ms)
+            headers[ETA] = moment.isoformat()
     return envelope._replace(headers=headers), waits
-
-
-def _moment(delay_ms: int) -> str:
-    try:
-        moment = datetime.now(timezone.utc) + timedelta(milliseconds=delay_ms)
-    except OverflowError:
-        moment = _LATEST
-    return moment.isoformat()

@@ -76,18 +76,6 @@ def read(data: bytes) -> KombuMessage:
     return KombuMessage(envelope, priority, unacked or said)
 
 
-def routes_of(data: bytes) -> tuple[str, str]:
-    """Return exchange and routing key of an element of the unacked hash; raises EnvelopeError."""
-    try:
-        _, exchange, routing_key = loads(data)
-    except (ArithmeticError, AttributeError, TypeError, ValueError, RecursionError) as exc:
-        raise EnvelopeError(f"not an unacked message of Kombu's: {exc}") from exc
-    for name in (exchange, routing_key):
-        if name is not None and not isinstance(name, str):
-            raise EnvelopeError(f"not an unacked message of Kombu's: routed by {name!r}")
-    return exchange or "", routing_key or ""
-
-
 def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:
     """Return (priority, what Kombu's Redis transport stores for *envelope*).
 
@@ -115,12 +103,6 @@ def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:
         raise EnvelopeError(f"Kombu's JSON cannot hold the message: {exc}") from exc
 
 
-def topic_pattern(binding_key: str) -> str:
-    """Return the regular expression that Kombu stores with a binding of a topic exchange."""
-    pattern: str = TopicExchange(None).key_to_pattern(binding_key)
-    return pattern
-
-
 def _priority(properties: dict[str, Any]) -> int:
     """Return the priority as Kombu reads it."""
     try:
@@ -141,8 +123,10 @@ def of_durable_queue(binding: KombuBinding) -> bool:
 def queues_of(message: bytes, bindings: Iterable[KombuBinding]) -> list[str]:
     """Return where Kombu would restore an unacked message to; nothing for an unreadable one."""
     try:
-        exchange, routing_key = routes_of(message)
-    except EnvelopeError:
+        _, exchange, routing_key = ("" if part is None else part for part in loads(message))
+    except (ArithmeticError, AttributeError, TypeError, ValueError, RecursionError):
+        return []
+    if not (isinstance(exchange, str) and isinstance(routing_key, str)):
         return []
     if not exchange:
         return [routing_key] if routing_key else []
@@ -182,6 +166,8 @@ def kombu_bindings_of(store: Store, queue: str) -> list[KombuBinding]:
         for binding in table.bindings:
             routing_key, name = unpack(binding)
             if name == queue:
-                pattern = topic_pattern(routing_key) if type_ == "topic" else ""
+                pattern = ""
+                if type_ == "topic":  # as Kombu stores it with the binding
+                    pattern = TopicExchange(None).key_to_pattern(routing_key)
                 found.append(KombuBinding(exchange, routing_key, pattern, queue))
     return found

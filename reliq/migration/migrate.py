@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class Step:
     """Of these, delayed messages that are no Celery tasks: Kombu delivers them at once."""
 
 
-class Migration:
+class Migration(AbstractContextManager["Migration"]):
     """Moves messages between Kombu's Redis transport and reliq; a context manager.
 
     source, target: one URL of each kind (``redis://``, ``rediss://``, ``redis+socket://``
@@ -114,10 +115,6 @@ class Migration:
             raise
         self._known: Sequence[KombuBinding] | None = None
         self._target = f"broker:{self._our_id}" if self.to_reliq else f"kombu:{self._their_id}"
-
-    def __enter__(self) -> Migration:  # noqa: PYI034 - typing.Self needs Python 3.11
-        """Return self."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close both connections."""

@@ -173,14 +173,21 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
         raise ConfigurationError(f"queue {queue!r} cannot be moved: both URLs are one broker")
     # A partition is this broker's own matter: what is in it goes to the queue.
     to = queue_of(queue)
-    there = _There(target, to, declare(source, target, to))
+    exists = declare(source, target, to)
     name, origin = f"broker:{other}", f"{here}:{queue}"
-
     dead_letters: dict[str, DeadLetter] = {}
 
     def accepted(low_water: int, moves: Sequence[Move]) -> list[str]:
-        if not there.takes(moves):
+        nonlocal exists
+        if not exists and all(_answers(move.envelope) for move in moves):
+            logger.warning(
+                "%d replies for queue %r are dropped: it is gone at %s, as is who waited for them",
+                *(len(moves), to, target.broker),
+            )
             return [move.tag for move in moves]
+        if not exists:
+            target.create_queue(to)
+            exists = True
         arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in moves]
         return _stored(to, moves, target.accept(to, origin, low_water, arriving))
 
@@ -205,29 +212,6 @@ def _stored(queue: str, moves: Sequence[Move], outcomes: Sequence[int]) -> list[
             "where they are; add consumers there, or raise its limit"
         )
     return stored
-
-
-class _There:
-    """The queue where it goes to: perhaps it is still to be made."""
-
-    def __init__(self, store: Store, queue: str, exists: bool) -> None:
-        self._store = store
-        self._queue = queue
-        self._exists = exists
-
-    def takes(self, moves: Sequence[Move]) -> bool:
-        """Whether *moves* have a queue, which they make at need; False: they are dropped."""
-        if self._exists:
-            return True
-        if all(_answers(move.envelope) for move in moves):
-            logger.warning(
-                "%d replies for queue %r are dropped: it is gone at %s, as is who waited for them",
-                *(len(moves), self._queue, self._store.broker),
-            )
-            return False
-        self._store.create_queue(self._queue)
-        self._exists = True
-        return True
 
 
 def _answers(data: bytes) -> bool:

@@ -27,7 +27,6 @@ from .users import User, fits, hashed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from starlette.datastructures import Headers
     from starlette.requests import HTTPConnection
 
     from .settings import Settings
@@ -68,11 +67,6 @@ def access_of(settings: Settings) -> Access:
     return ThisMachine(settings.hosts)
 
 
-def _is_forwarded(headers: Headers) -> bool:
-    """Whether a proxy has added what it knows: also of one that only says who the user is."""
-    return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
-
-
 class ThisMachine:
     """Whoever asks from this machine, by a name of this machine, is an operator.
 
@@ -86,7 +80,10 @@ class ThisMachine:
     async def who(self, asked: HTTPConnection) -> User | Refused:
         """Return the user, or why there is none."""
         peer = asked.client.host if asked.client else ""
-        if not is_loopback(peer) or _is_forwarded(asked.headers):
+        forwarded = (
+            name in _FORWARDED or name.startswith("x-forwarded-") for name in asked.headers
+        )
+        if not is_loopback(peer) or any(forwarded):
             return Refused(403, LOOPBACK_ONLY, {})
         if not is_of_this_machine(asked.headers.get("host", ""), self._hosts):
             text = "This name is none of this machine's: ask for localhost, or allow the name "
@@ -178,22 +175,19 @@ class ProxyHeader:
     async def who(self, asked: HTTPConnection) -> User | Refused:
         """Return the user, or why there is none."""
         peer = asked.client.host if asked.client else ""
-        if not self._is_proxy(peer):
+        try:
+            address = ip_address(peer)
+        except ValueError:
+            address = None
+        # A socket that listens to both kinds names those of the one in the other.
+        address = getattr(address, "ipv4_mapped", None) or address
+        if not any(address in network for network in self._proxies if address is not None):
             return Refused(403, "Ask by way of the proxy, which knows who you are.", {})
         names = asked.headers.getlist(self._header)
         if len(names) != 1 or not 0 < len(names[0].strip()) <= _LONGEST_NAME:
             return Refused(401, f"The proxy has not said in {self._header} who you are.", {})
         name = names[0].strip()
         return User(name, "operator" if name in self._operators else "viewer")
-
-    def _is_proxy(self, peer: str) -> bool:
-        try:
-            address = ip_address(peer)
-        except ValueError:
-            return False
-        # A socket that listens to both kinds names those of the one in the other.
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address in network for network in self._proxies)
 
 
 logger = logging.getLogger("reliq")

@@ -91,17 +91,14 @@ class ActionLog:
         say("web: %s: %s %s at %s: %s", user, action, target, broker, outcome)
         with self._lock:
             self._entries.appendleft(entry)
-            self._append(entry)
+            if self._path is None:
+                return entry
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(entry)) + "\n")
+            except OSError:  # what was done is done: it is still in the log of the process
+                logger.exception("web: the log of actions cannot be written to %s", self._path)
         return entry
-
-    def _append(self, entry: Entry) -> None:
-        if self._path is None:
-            return
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(entry)) + "\n")
-        except OSError:  # what was done is done: it is still in the log of the process
-            logger.exception("web: the log of actions cannot be written to %s", self._path)
 
     def entries(self, limit: int, skip: int = 0) -> list[Entry]:
         """Return entries, the last first."""

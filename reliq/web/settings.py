@@ -88,13 +88,13 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
 
     Raises ConfigurationError for a name: it would never be the address of a peer.
     """
-    return tuple(map(_network, addresses))
-
-
-def _network(text: str) -> Network:
-    try:
-        return ip_network(text.strip("[]"))
-    except ValueError as exc:
-        raise ConfigurationError(
-            f"expected the address of a proxy, or a network as 10.0.0.0/24, got: {text!r} ({exc})"
-        ) from None
+    found: list[Network] = []
+    for text in addresses:
+        try:
+            found.append(ip_network(text.strip("[]")))
+        except ValueError as exc:  # noqa: PERF203 - few
+            raise ConfigurationError(
+                f"expected the address of a proxy, or a network as 10.0.0.0/24, got: {text!r} "
+                f"({exc})"
+            ) from None
+    return tuple(found)

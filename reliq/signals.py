@@ -197,20 +197,23 @@ def emit_published(
         )
 
 
-def emit_restored(broker: str, queue: str, items: Sequence[Returned]) -> None:
-    """Send ``message_restored`` for each of *items*; says less where envelopes are missing."""
-    if not message_restored.receivers:
-        return
-    for item in items:
-        emit(
-            message_restored,
-            broker,
-            queue=queue,
-            tag=item.tag,
-            count=item.failed,
-            consumer=item.consumer,
-            **identity_in(item.envelope),
-        )
+def emit_returned(
+    signal: NamedSignal,
+    broker: str,
+    queue: str,
+    items: Sequence[Returned],
+    headers: Mapping[str, dict[str, Any]] | None = None,
+    **why: str,
+) -> None:
+    """Send *signal* for each of *items*, whose deliveries have failed.
+
+    *headers* has those that are known, by tag; else they are those in the envelopes.
+    """
+    for item in items if signal.receivers else ():
+        known = None if headers is None else headers.get(item.tag)
+        who = identity_in(item.envelope) if known is None else identity(known)
+        own = {"tag": item.tag, "count": item.failed, "consumer": item.consumer}
+        emit(signal, broker, queue=queue, **own, **why, **who)
 
 
 def emit_at_the_limit(
@@ -220,25 +223,9 @@ def emit_at_the_limit(
     error: str,
     headers: Mapping[str, dict[str, Any]] | None = None,
 ) -> None:
-    """Send ``message_dead`` for each of *items*, whose deliveries failed too often.
-
-    *headers* has those that are known, by tag; else they are those in the envelopes.
-    """
-    if not message_dead.receivers:
-        return
-    for item in items:
-        known = None if headers is None else headers.get(item.tag)
-        emit(
-            message_dead,
-            broker,
-            queue=queue,
-            tag=item.tag,
-            count=item.failed,
-            consumer=item.consumer,
-            reason="delivery_limit",
-            error=error,
-            **(identity_in(item.envelope) if known is None else identity(known)),
-        )
+    """Send ``message_dead`` for each of *items*, whose deliveries failed too often."""
+    why = {"reason": "delivery_limit", "error": error}
+    emit_returned(message_dead, broker, queue, items, headers, **why)
 
 
 def identity(headers: dict[str, Any]) -> dict[str, Any]:

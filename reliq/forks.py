@@ -146,11 +146,6 @@ def register(part: Part) -> None:
     _parts.append(part)
 
 
-def parts() -> list[Part]:
-    """Return what is registered."""
-    return list(_parts)
-
-
 def here() -> int:
     """Return which process this is: a number that no process has which it was forked from.
 

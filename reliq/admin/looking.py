@@ -132,11 +132,16 @@ class Looking:
         if is_tag(text):
             return by_tag(self._store, names, text)
 
-        def fits(message: Message) -> bool:
-            return text in (message.task or "") or text in (message.id or "")
-
         through = ground(self._store, names)
-        return search(self._store, through, fits, limit, looks, cursor, contains=text)
+        return search(
+            self._store,
+            through,
+            lambda message: text in (message.task or "") or text in (message.id or ""),
+            limit,
+            looks,
+            cursor,
+            contains=text,
+        )
 
     def held_by(
         self, consumer: str, *, limit: int = 20, looks: int = LOOKS // 4, cursor: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import MessageRefused
 from ..message.delivery_tag import new_tag
@@ -48,7 +48,11 @@ def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: i
     """
     try:
         found = read(message)
-        headers, delay_ms = _take_eta(found.envelope.headers, options.native_delay)
+        # x-delay meant nothing to Kombu: the message does not wait now for having moved.
+        headers = dict(found.envelope.headers)
+        unused = {DELAY: headers.pop(DELAY)} if DELAY in headers else {}
+        stored, delay_ms = take_delay(headers, options.native_delay)
+        headers = unused | stored
         data = encode(found.envelope._replace(headers=headers))
     except (EnvelopeError, MessageRefused) as exc:
         raw = Envelope(message, "application/octet-stream", "binary", {}, {}, "", queue)
@@ -72,13 +76,6 @@ def to_foreign(move: Move) -> Foreign:
 
 def _rank(priority: int, options: Options) -> int:
     return priority if options.priority_order == "ascending" else HIGHEST_RANK - priority
-
-
-def _take_eta(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], int]:
-    # x-delay meant nothing to Kombu: the message does not wait now for having moved.
-    ours = {name: value for name, value in headers.items() if name != DELAY}
-    stored, delay_ms = take_delay(ours, native)
-    return ({DELAY: headers[DELAY]} if DELAY in headers else {}) | stored, delay_ms
 
 
 def _with_eta(envelope: Envelope, delay_ms: int) -> tuple[Envelope, bool]:

@@ -77,18 +77,17 @@ def outgoing(
     rank, of_job = rank_of(move.tag), is_of_job(move.tag)
 
     def own_tag(queue: str) -> str:
-        return _tag_of_job(queue, source, move) if of_job else new_tag(rank)
+        if not of_job:
+            return new_tag(rank)
+        # Whoever goes on with the move knows it, too.
+        begins = len(move.tag) - _DIGITS - 1
+        named = f"{source}\n{queue}\n{move.number}\n{move.tag}".encode("utf-8", "surrogateescape")
+        digest = blake2b(named, digest_size=_DIGITS // 2).hexdigest()
+        return move.tag[:begins] + digest + move.tag[-1]
 
     publisher = GivenNumber(f"move:{source}", move.number, low_water, moved=True, own_tag=own_tag)
     tag = publish_tag(move.tag, publisher)
     return Outgoing(exchange, routing_key, envelope, rank, tag=tag, spreads=False)
-
-
-def _tag_of_job(queue: str, source: str, move: Move) -> str:
-    """Return the tag of a job in another queue: whoever goes on with the move knows it, too."""
-    begins = len(move.tag) - _DIGITS - 1
-    named = f"{source}\n{queue}\n{move.number}\n{move.tag}".encode("utf-8", "surrogateescape")
-    return move.tag[:begins] + blake2b(named, digest_size=_DIGITS // 2).hexdigest() + move.tag[-1]
 
 
 def _tell_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from time import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -53,14 +53,6 @@ _SLOW = frozenset({"/health"})
 _LONGEST_FORM = 100_000
 # So long it is said what came of an action, to who did it.
 _SAID_S = 60
-
-
-class _Html(HTMLResponse):
-    """A page; what has no place in UTF-8 is escaped, though all text was made printable before."""
-
-    def render(self, content: Any) -> bytes:
-        """Return the bytes to send."""
-        return str(content).encode("utf-8", "backslashreplace")
 
 
 class _Events(StreamingResponse):
@@ -151,7 +143,9 @@ class Application:
 
     async def _whole(self, page: Page, asked: Asked, **more: object) -> Response:
         lane, about = self._lane(page.path, asked), {"version": self._version, **more}
-        return _Html(*await self._in_thread(lane, pages.whole, self.site, page, asked, about))
+        text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, about)
+        # What has no place in UTF-8 is escaped, though all text was made printable before.
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
     async def _confirm(self, request: Request) -> Response:
         """Ask before an action; what was ticked comes as a form."""
@@ -164,7 +158,7 @@ class Application:
         asked = self._asked(request, await _with_form(request))
         name = request.path_params["name"].replace("-", " ")
         if name == "stop":
-            return await self._stop(asked)
+            return self._stop(asked)
         try:
             url = await self._in_thread(self._lane("", asked), perform, self.site, asked, name)
         except ForbiddenError as exc:
@@ -173,7 +167,7 @@ class Application:
             return PlainTextResponse(f"{exc}\n", 404 if isinstance(exc, NotFound) else 400)
         return RedirectResponse(url, 303)
 
-    async def _stop(self, asked: Asked) -> Response:
+    def _stop(self, asked: Asked) -> Response:
         if not asked.may_act:
             return PlainTextResponse("Only an operator may stop it, where that is allowed.\n", 403)
         name = asked.text("id")

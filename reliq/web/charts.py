@@ -15,7 +15,7 @@ from ..printable import plain
 from .texts import rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..admin import Snapshot
 
@@ -45,12 +45,16 @@ def sparkline(values: Sequence[float | None], says: str) -> Markup:
     if len(known) < 2:  # noqa: PLR2004 - a line has two ends
         return Markup("")
     most = max(known) or 1
-    points = _points(values, most, (0, 1, _WIDTH, _HEIGHT - 2))
-    area = _area(points, _HEIGHT - 1)
+    lines, bottom = _points(values, most, (0, 1, _WIDTH, _HEIGHT - 2)), _HEIGHT - 1
+    area = " ".join(
+        f"{_path([points])} L{points[-1][0]:.1f} {bottom} L{points[0][0]:.1f} {bottom} Z"
+        for points in lines
+        if len(points) > 1
+    )
     return Markup(
         '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
-        '{}<path class="line" d="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(points))
+        '<path class="area" d="{}"/><path class="line" d="{}"/></svg>'
+    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(lines))
 
 
 def chart(lines: Sequence[Line], labels: Labels, says: str) -> Markup:
@@ -133,15 +137,6 @@ def _path(lines: Sequence[Sequence[tuple[float, float]]]) -> str:
     )
 
 
-def _area(lines: Sequence[Sequence[tuple[float, float]]], bottom: float) -> Markup:
-    drawn = [
-        f"{_path([points])} L{points[-1][0]:.1f} {bottom} L{points[0][0]:.1f} {bottom} Z"
-        for points in lines
-        if len(points) > 1
-    ]
-    return Markup('<path class="area" d="{}"/>').format(" ".join(drawn))
-
-
 def _round(most: float) -> float:
     """Return a number that is easily read and not below *most*."""
     if most <= 0:
@@ -170,14 +165,13 @@ def _ticks(labels: Labels) -> Markup:
     left, upper, width, height = _BOX
     return Markup("").join(
         Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-            left + width * at, upper + height + 16, _anchor(at), text
+            left + width * at,
+            upper + height + 16,
+            "start" if at < 0.02 else "end" if at > 0.98 else "middle",  # noqa: PLR2004 - edges
+            text,
         )
         for at, text in labels
     )
-
-
-def _anchor(at: float) -> str:
-    return "start" if at < 0.02 else "end" if at > 0.98 else "middle"  # noqa: PLR2004 - the edges
 
 
 def short(value: float) -> str:
@@ -258,28 +252,28 @@ def spark(shown: Series) -> Markup:
 
 def depth(shown: Series) -> Markup:
     """Return the chart of how many messages there were, by place."""
-    lines = [
-        Line("ready", "", shown.gauge("ready")),
-        Line("in flight", "second", shown.gauge("unacked")),
-        Line("dead", "dead", shown.gauge("dead")),
-    ]
-    return chart(lines, shown.labels, f"Messages: {_said(lines, '{:,.0f}'.format)}")
+    names = {"ready": "ready", "in flight": "unacked", "dead": "dead"}
+    lines = {name: shown.gauge(key) for name, key in names.items()}
+    return _history(shown, lines, "Messages", "{:,.0f}".format)
 
 
 def traffic(shown: Series) -> Markup:
     """Return the chart of messages a second."""
-    lines = [
-        Line("published", "", shown.per_second("published")),
-        Line("acknowledged", "second", shown.per_second("acked")),
-        Line("failed", "dead", shown.per_second("failed")),
-    ]
-    return chart(lines, shown.labels, f"Messages a second: {_said(lines, rate)}")
+    names = {"published": "published", "acknowledged": "acked", "failed": "failed"}
+    lines = {name: shown.per_second(key) for name, key in names.items()}
+    return _history(shown, lines, "Messages a second", rate)
 
 
-def _said(lines: Sequence[Line], text: Callable[[float], str]) -> str:
-    """Return what the lines end with, for who does not see them."""
-    said = []
-    for line in lines:
-        known = [value for value in line.values if value is not None]
-        said.append(f"{line.name} {text(known[-1])}" if known else f"{line.name} not known")
-    return ", ".join(said) + " at the end"
+def _history(
+    shown: Series,
+    values: Mapping[str, Sequence[float | None]],
+    title: str,
+    text: Callable[[float], str],
+) -> Markup:
+    """Return the chart of three lines; it says what they end with, for who does not see them."""
+    lines, said = [], []
+    for css, (name, each) in zip(("", "second", "dead"), values.items(), strict=True):
+        lines.append(Line(name, css, each))
+        known = [value for value in each if value is not None]
+        said.append(f"{name} {text(known[-1])}" if known else f"{name} not known")
+    return chart(lines, shown.labels, f"{title}: {', '.join(said)} at the end")

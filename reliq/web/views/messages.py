@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...printable import jsonable
@@ -98,15 +99,13 @@ def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
     shown = []
     for name, value in values.items():
         seen = look.redaction.header(str(name), value)
-        shown.append((str(name), seen if isinstance(seen, str) else _written(seen)))
+        if not isinstance(seen, str):
+            try:
+                seen = json.dumps(jsonable(seen), ensure_ascii=False, default=str)
+            except (ValueError, RecursionError):
+                seen = str(seen)[:_MOST_SHOWN]
+        shown.append((str(name), seen))
     return sorted(shown)
-
-
-def _written(value: Any) -> str:
-    try:
-        return json.dumps(jsonable(value), ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):
-        return str(value)[:_MOST_SHOWN]
 
 
 def _body(look: Look, found: MessageDetails) -> Body:
@@ -116,7 +115,10 @@ def _body(look: Look, found: MessageDetails) -> Body:
     size = len(body)
     kind = (found.message.content_type or "").partition(";")[0]
     if isinstance(body, bytes):
-        text = _text(body) if kind.startswith("text/") or kind == "application/json" else None
+        text = None
+        if kind.startswith("text/") or kind == "application/json":
+            with suppress(UnicodeDecodeError):
+                text = body.decode()
         if text is None:
             if look.redaction:
                 return Body(look.redaction.json("") or "", "bytes", size, cut=False)
@@ -124,25 +126,12 @@ def _body(look: Look, found: MessageDetails) -> Body:
         body = text
     if kind == "application/json":
         seen = look.redaction.json(body) or ""
-        return _shown(_indented(seen), "json", size)
+        if len(seen) <= _MOST_SHOWN:
+            with suppress(ValueError, RecursionError):
+                seen = json.dumps(json.loads(seen), indent=2, ensure_ascii=False)
+        return _shown(seen, "json", size)
     seen = look.redaction.json(body) or "" if look.redaction else body
     return _shown(seen, "text", size)
-
-
-def _text(body: bytes) -> str | None:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _indented(text: str) -> str:
-    if len(text) > _MOST_SHOWN:
-        return text
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _shown(text: str, kind: str, size: int) -> Body:

@@ -114,17 +114,16 @@ class Many:
 
     def _send(self, taken: _Taken) -> None:
         """Send what was taken; raises PartlyPublished."""
+        tried = False
         try:
             if taken.items:
                 self._send_all(taken)
-        except Exception as exc:
-            with suppress(Exception):  # this one's is said
-                self._tell(taken)
-            raise_interrupt(exc)
-            raise self._stopped(exc, taken) from exc
-        try:
+            tried = True
             self._tell(taken)
         except Exception as exc:
+            if not tried:
+                with suppress(Exception):  # this one's is said
+                    self._tell(taken)
             raise_interrupt(exc)
             raise self._stopped(exc, taken) from exc
 

@@ -92,9 +92,8 @@ class Looking:
         now_ms = self._store.now_ms()
         tag = name
         if not is_tag(name):
-            through = ground(self._store, names)
             found = search(
-                self._store, through, lambda item: item.id == name, 1, looks, None, contains=name
+                self._store, names, lambda item: item.id == name, 1, looks, None, contains=name
             )
             if not found.found:
                 raise NotFound(
@@ -132,10 +131,9 @@ class Looking:
         if is_tag(text):
             return by_tag(self._store, names, text)
 
-        through = ground(self._store, names)
         return search(
             self._store,
-            through,
+            names,
             lambda message: text in (message.task or "") or text in (message.id or ""),
             limit,
             looks,
@@ -159,8 +157,8 @@ class Looking:
         def fits(message: Message) -> bool:
             return (message.consumer or "").startswith(owner)
 
-        through = ground(self._store, known[0].queues, ("unacked",))
-        return search(self._store, through, fits, limit, looks, cursor)
+        queues = known[0].queues
+        return search(self._store, queues, fits, limit, looks, cursor, places=("unacked",))
 
     # -- dead letters, by what they died of
 
@@ -207,5 +205,4 @@ class Looking:
             return known == group
 
         names = self._partitions(queue)
-        through = ground(self._store, names, ("dead",))
-        return search(self._store, through, fits, limit, looks, cursor)
+        return search(self._store, names, fits, limit, looks, cursor, places=("dead",))

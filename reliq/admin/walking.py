@@ -234,18 +234,20 @@ def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:
 
 def search(
     store: Store,
-    through: Ground,
+    names: Sequence[str],
     fits: Callable[[Message], bool],
     limit: int,
     looks: int,
     cursor: str | None,
     *,
+    places: Sequence[AnyPlace] = PLACES,
     contains: str = "",
 ) -> Search:
-    """Return up to *limit* messages that fit, among the next *looks*.
+    """Return up to *limit* messages that fit, among the next *looks* in queues *names*.
 
     contains: text that their envelopes have; the broker passes over all others.
     """
+    through = ground(store, names, places)
     start = None if cursor is None else cursor_of(cursor)
     now_ms = store.now_ms()
 

@@ -86,7 +86,7 @@ class Guard:
 
     async def _refused(self, scope: Scope) -> Refused | None:
         asked = HTTPConnection(scope)
-        who = await self._access.who(asked)
+        who = await self._access(asked)
         if isinstance(who, Refused):
             return who
         if scope["method"] in {"GET", "HEAD"}:

@@ -187,7 +187,16 @@ class _Once(AbstractContextManager[bool]):
             if exc_type is None:
                 self._finish()
             else:
-                self._give_up()
+                self._store.claim(self._name, self._token, 0)
+        except ReliqError as error:
+            if exc_type is None:
+                raise
+            logger.warning(  # the block's own exception says more
+                "the claim on %r could not be given up and ends by itself in %g s: %s",
+                self._name,
+                self._lease,
+                error,
+            )
         finally:
             self._store.close()
 
@@ -233,15 +242,4 @@ class _Once(AbstractContextManager[bool]):
                 "the lease of %g s without being extended: it may have been done twice",
                 self._name,
                 self._lease,
-            )
-
-    def _give_up(self) -> None:
-        try:
-            self._store.claim(self._name, self._token, 0)
-        except ReliqError as exc:  # the block's own exception says more
-            logger.warning(
-                "the claim on %r could not be given up and ends by itself in %g s: %s",
-                self._name,
-                self._lease,
-                exc,
             )

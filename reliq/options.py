@@ -109,10 +109,6 @@ def _backoff(value: Any) -> tuple[float, float]:
     return least, most
 
 
-def _idle(value: Any) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else _number(value, 1, _LONGEST_S)
-
-
 def _client_name(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -252,7 +248,13 @@ class Options:
     embedded_maxmemory: int | None = _option(
         None, _optional(("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6)))
     )
-    embedded_idle: float = _option(60.0, ("a number of seconds, at least 1, or 0", _idle))
+    embedded_idle: float = _option(
+        60.0,
+        (
+            "a number of seconds, at least 1, or 0",
+            lambda value: _number(value, 0 if value == 0 else 1, _LONGEST_S),
+        ),
+    )
     embedded_server: str | None = _option(
         None, _optional(("a path", lambda path: str(Path("" + path).absolute())))
     )

@@ -83,8 +83,10 @@ def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list
         if not partial:
             raise
         return [Finding("consumers", "error", f"they could not be looked at: {exc}", _AGAIN)]
+    gone = sum(not consumer.connected for consumer in consumers)
+    rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
     return [
-        *_or_ok(_stale(store, found, consumers), "consumers", _connected(consumers)),
+        *_or_ok(_stale(store, found, consumers), "consumers", f"{len(consumers)}, {rest}"),
         *_passes(consumers),
         *_or_ok(_conflicts(consumers), "options", "consumers of one queue have the same options"),
         *_or_ok(_versions(consumers), "reliq", __version__),
@@ -128,12 +130,6 @@ def _stale(
             "start a worker for these queues: it takes the name off them, and returns what "
             "it held when the leases have ended",
         )
-
-
-def _connected(consumers: list[Consumer]) -> str:
-    gone = sum(not consumer.connected for consumer in consumers)
-    rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
-    return f"{len(consumers)}, {rest}"
 
 
 def _passes(consumers: list[Consumer]) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from .middleware.chain import chain_of
 from .middleware.install import holding, inner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from .collecting import Collector, Prepared
 
@@ -229,7 +229,8 @@ class TaskCalls:
         A task class of its own may publish none, or several. *way* is never PLAIN. Headers and
         properties are the message's own, down to the first level.
         """
-        check = self._check()
+        typed = self._type is not None and self._type.typing
+        check = getattr(self._type, "__header__", None) if typed else None
         for item, task_id in zip(items, task_ids(len(items)), strict=True):
             if way is not Way.FILLED or self._template is None:
                 yield task_id, self._made(item, task_id, collector, way)
@@ -249,7 +250,7 @@ class TaskCalls:
             if self._signature is not None:
                 merge = self._signature._merge  # noqa: SLF001 - how Celery adds them
                 args, kwargs, _ = merge(args, kwargs)
-            if check is not None:
+            if check is not None:  # as Celery does before it sends it
                 check(*args, **kwargs)
             yield task_id, [template.fill(task_id, args, kwargs, collector, self.app)]
 
@@ -280,11 +281,3 @@ class TaskCalls:
         ((self._template.told_properties, self._template.options),) = held
         args, kwargs, _ = contents[0].body
         return [self._template.fill(task_id, args, kwargs, collector, self.app)]
-
-    def _check(self) -> Callable[..., Any] | None:
-        """Return what checks the arguments of a call, as Celery does before it sends it."""
-        task = self._type
-        if task is None or not task.typing:
-            return None
-        check: Callable[..., Any] | None = getattr(task, "__header__", None)
-        return check

@@ -82,8 +82,12 @@ class DeadLetterRouter:
             )
         if known is None and not stuck:
             return
-        pause_s = _pause_s(before, version) if known is None else known.pause_s
-        until = monotonic() + pause_s if known is None else known.until
+        if known is not None:
+            until, pause_s = known.until, known.pause_s
+        else:  # longer each time that nothing has changed
+            same = before is not None and before.version == version
+            pause_s = min(2 * before.pause_s, _LONGEST_S) if before and same else _STUCK_S
+            until = monotonic() + pause_s
         self._stuck[queue] = _Stuck(until, pause_s, version, newest_ms, frozenset(newest))
         if stuck:
             logger.warning(
@@ -95,13 +99,6 @@ class DeadLetterRouter:
                 exchange,
                 max(until - monotonic(), 0.0),
             )
-
-
-def _pause_s(before: _Stuck | None, version: bytes | None) -> float:
-    """Return for how long to leave them alone: longer each time that nothing has changed."""
-    if before is None or before.version != version:
-        return _STUCK_S
-    return min(2 * before.pause_s, _LONGEST_S)
 
 
 def _route(

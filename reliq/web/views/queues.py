@@ -14,7 +14,7 @@ from ..charts import RANGES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ...admin import Message, QueueReport, Report
+    from ...admin import Message, QueueReport
     from ..asked import Asked, Look
     from ..charts import Series
 
@@ -41,7 +41,9 @@ _ORDER = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 def overview(look: Look, number: int, name: str) -> dict[str, Any]:
     """Return what is shown of one broker; raises ReliqError."""
     report = look.watch.report(look.inspector)
-    kept = _kept(report, look.asked)
+    kept = report.queues  # without those that end with their connection, unless all are wanted
+    if not look.asked.text("all"):
+        kept = [queue for queue in kept if is_durable(queue.arguments)]
     queues = _chosen(kept, look.asked)
     skip = look.asked.number("skip") if look.asked.broker == number else 0
     page = queues[skip : skip + _SIZE]
@@ -70,13 +72,6 @@ def _sparks(look: Look, queues: list[QueueReport]) -> dict[str, Series]:
         except BrokerUnavailable:  # a node of several, for which nobody is to wait again
             break
     return found
-
-
-def _kept(report: Report, asked: Asked) -> list[QueueReport]:
-    """Return the queues without those that end with their connection, unless all are wanted."""
-    if asked.text("all"):
-        return report.queues
-    return [queue for queue in report.queues if is_durable(queue.arguments)]
 
 
 def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:

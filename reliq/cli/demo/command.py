@@ -25,7 +25,7 @@ from reliq.options import Options
 from ..endings import INTERRUPTED, Refused
 from ..options import json_option
 from .record import LONGEST_MS, SHORTEST_MS, texts
-from .run import DemoRun, Outcome, Screen, Side, seconds_of_work
+from .run import DemoRun, Outcome, Screen, Side, seconds_of_work, show
 from .worker import PROCESSES, ProcessFailed
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _run(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
 def _outcomes(
     url: str | None, tasks: int, compare: bool, folder: Path, console: Console
 ) -> list[Outcome]:
-    screen, outcomes = Screen(console), []
+    outcomes = []
     with broker() if url is None else nullcontext(url) as own:
         sides = _sides(own, f"reliq-demo-{secrets.token_hex(4)}", compare)
         private = "an embedded Valkey or Redis, in a folder of its own"
@@ -135,12 +135,12 @@ def _outcomes(
             place = folder / str(number)
             place.mkdir()
             try:
-                with screen.watching(side.name, tasks):
+                with Screen(console, side.name, tasks) as screen:
                     outcomes.append(DemoRun(side, tasks, place, screen).run())
             finally:
                 if url is not None:
                     clean(side)
-    screen.show(outcomes)
+    show(outcomes, console)
     return outcomes
 
 

@@ -152,13 +152,16 @@ class Looking:
         known = [item for item in self._store.reads.consumers() if item.id == consumer]
         if not known:
             raise NotFound(f"no consumer {consumer!r}")
-        owner = f"{consumer}/"  # and the number of its connection
-
-        def fits(message: Message) -> bool:
-            return (message.consumer or "").startswith(owner)
-
-        queues = known[0].queues
-        return search(self._store, queues, fits, limit, looks, cursor, places=("unacked",))
+        return search(
+            self._store,
+            known[0].queues,
+            # Behind the slash is the number of its connection.
+            lambda message: (message.consumer or "").startswith(f"{consumer}/"),
+            limit,
+            looks,
+            cursor,
+            places=("unacked",),
+        )
 
     # -- dead letters, by what they died of
 

@@ -70,15 +70,6 @@ def cursor_of(text: str) -> Cursor:
     return cursor
 
 
-class Step(NamedTuple):
-    """One step of a walk."""
-
-    begun: Cursor
-    found: Looked
-    after: Cursor | None
-    """Where the next one begins; None: there is no more."""
-
-
 class Ground(NamedTuple):
     """What a walk leads through."""
 
@@ -100,9 +91,10 @@ def ground(store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLAC
 
 def walk(
     store: Store, through: Ground, start: Cursor | None, looks: int, *, contains: str = ""
-) -> Iterator[Step]:
+) -> Iterator[tuple[Cursor, Looked, Cursor | None]]:
     """Yield what each step finds, from *start* on, or from the beginning.
 
+    Before it where the step began; after it where the next one begins, None: there is no more.
     At most *looks* messages are looked at. contains: only those with that text are found.
     """
     left = looks
@@ -114,7 +106,7 @@ def walk(
         if found.after is None:
             following = _behind(through, begun)
             after = following and Cursor(*following, Position(), begun.looked + found.looked)
-        yield Step(begun, found, after)
+        yield begun, found, after
         begun = after
 
 
@@ -259,13 +251,12 @@ def search(
 
     found: list[Message] = []
     after: Cursor | None = None
-    for step in walk(store, through, start, looks, contains=contains):
-        after = step.after
-        messages, room = fitting(step.begun, step.found), limit - len(found)
+    for begun, there, after in walk(store, through, start, looks, contains=contains):
+        messages, room = fitting(begun, there), limit - len(found)
         if len(messages) > room:  # a step that ends with the last of them: the next call goes on
-            shorter = look(store, step.begun, messages[room - 1][0], contains)
-            messages = fitting(step.begun, shorter)[:room]
-            after = gone_on(step.begun, shorter)
+            shorter = look(store, begun, messages[room - 1][0], contains)
+            messages = fitting(begun, shorter)[:room]
+            after = gone_on(begun, shorter)  # noqa: PLW2901 - not as far
         found += [message for _, message in messages]
         if len(found) >= limit:
             break

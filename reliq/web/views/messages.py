@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...printable import jsonable
 from ..asked import PAGE
@@ -85,16 +85,6 @@ def search(look: Look) -> dict[str, Any]:
 # -- one message
 
 
-class Body(NamedTuple):
-    """A body as it is shown."""
-
-    text: str
-    kind: str
-    """What it is: json, text, bytes, or nothing."""
-    size: int
-    cut: bool
-
-
 def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
     shown = []
     for name, value in values.items():
@@ -108,10 +98,11 @@ def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted(shown)
 
 
-def _body(look: Look, found: MessageDetails) -> Body:
+def _body(look: Look, found: MessageDetails) -> dict[str, Any]:
+    """Return a body as it is shown, and what it is: json, text, bytes, or nothing."""
     body = found.body
     if body is None:
-        return Body("", "nothing", 0, cut=False)
+        return _shown("", "nothing", 0)
     size = len(body)
     kind = (found.message.content_type or "").partition(";")[0]
     if isinstance(body, bytes):
@@ -121,8 +112,9 @@ def _body(look: Look, found: MessageDetails) -> Body:
                 text = body.decode()
         if text is None:
             if look.redaction:
-                return Body(look.redaction.json("") or "", "bytes", size, cut=False)
-            return Body(body[:_BYTES_SHOWN].hex(" "), "bytes", size, size > _BYTES_SHOWN)
+                return _shown(look.redaction.json("") or "", "bytes", size)
+            shown = _shown(body[:_BYTES_SHOWN].hex(" "), "bytes", size)
+            return shown | {"cut": size > _BYTES_SHOWN}
         body = text
     if kind == "application/json":
         seen = look.redaction.json(body) or ""
@@ -134,5 +126,6 @@ def _body(look: Look, found: MessageDetails) -> Body:
     return _shown(seen, "text", size)
 
 
-def _shown(text: str, kind: str, size: int) -> Body:
-    return Body(text[:_MOST_SHOWN], kind, size, len(text) > _MOST_SHOWN)
+def _shown(text: str, kind: str, size: int) -> dict[str, Any]:
+    cut = len(text) > _MOST_SHOWN
+    return {"text": text[:_MOST_SHOWN], "kind": kind, "size": size, "cut": cut}

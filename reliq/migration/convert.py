@@ -6,7 +6,6 @@ Pure functions: what becomes of priority, eta, redelivery, and of what nobody ca
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -27,18 +26,6 @@ _SAME_ETA_MS = 1000
 _LATEST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A message as Kombu's Redis transport stores it."""
-
-    number: int
-    priority: int
-    """0 to 9."""
-    message: bytes
-    waits: bool
-    """Whether it has an eta that is not yet."""
-
-
 def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: int) -> Move:
     """Return *message* of Kombu's as what is stored in reliq.
 
@@ -47,31 +34,32 @@ def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: i
     a dead letter with the bytes as they were, died *now_ms*.
     """
     try:
-        found = read(message)
+        envelope, priority, redelivered = read(message)
         # x-delay meant nothing to Kombu: the message does not wait now for having moved.
-        headers = dict(found.envelope.headers)
+        headers = dict(envelope.headers)
         unused = {DELAY: headers.pop(DELAY)} if DELAY in headers else {}
         stored, delay_ms = take_delay(headers, options.native_delay)
         headers = unused | stored
-        data = encode(found.envelope._replace(headers=headers))
+        data = encode(envelope._replace(headers=headers))
     except (EnvelopeError, MessageRefused) as exc:
         raw = Envelope(message, "application/octet-stream", "binary", {}, {}, "", queue)
         tag = new_tag(_rank(0, options))
         dead_letter = DeadLetter(tag, now_ms, "undecodable", 0, "", str(exc))
         return Move(tag, number, encode(raw), dead_letter=dead_letter)
-    failed = 0 if found.redelivered else -1
-    return Move(new_tag(_rank(found.priority, options)), number, data, delay_ms, -1, failed)
+    failed = 0 if redelivered else -1
+    return Move(new_tag(_rank(priority, options)), number, data, delay_ms, -1, failed)
 
 
-def to_foreign(move: Move) -> Foreign:
-    """Return *move* as Kombu stores it; raises EnvelopeError for one that cannot be read.
+def to_foreign(move: Move) -> tuple[int, bytes, bool]:
+    """Return priority (0 to 9) and bytes as Kombu stores them, and whether an eta is not yet.
 
+    Raises EnvelopeError for a *move* that cannot be read.
     A delayed Celery task gets an eta: its own, or the time when it is due, where that is
     another one. Failed deliveries become "redelivered"; what is left of a TTL is forgotten.
     """
     envelope, waits = _with_eta(decode(move.envelope), move.delay_ms)
     priority, message = write(envelope, new_tag(0), redelivered=move.failed >= 0)
-    return Foreign(move.number, priority, message, waits)
+    return priority, message, waits
 
 
 def _rank(priority: int, options: Options) -> int:

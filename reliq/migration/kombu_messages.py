@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kombu.transport.virtual.exchange import TopicExchange
 from kombu.utils.json import dumps, loads
@@ -27,19 +27,10 @@ _UNACKED_PARTS = 3  # message, exchange, routing key
 _MOST_PRIORITY = 9
 
 
-class KombuMessage(NamedTuple):
-    """A message, and what Kombu's storage says beside it."""
-
-    envelope: Envelope
-    priority: int
-    """0 to 9."""
-    redelivered: bool
-
-
-def read(data: bytes) -> KombuMessage:
+def read(data: bytes) -> tuple[Envelope, int, bool]:
     """Return the message in *data*, an element of a list or of the unacked hash.
 
-    Raises EnvelopeError and says what is wrong with it.
+    And its priority, 0 to 9, and whether it is redelivered. Raises EnvelopeError.
     """
     try:
         raw = loads(data)
@@ -73,7 +64,7 @@ def read(data: bytes) -> KombuMessage:
         RecursionError,
     ) as exc:
         raise EnvelopeError(f"not a message of Kombu's: {type(exc).__name__}: {exc}") from exc
-    return KombuMessage(envelope, priority, unacked or said)
+    return envelope, priority, unacked or said
 
 
 def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:

@@ -263,15 +263,15 @@ class Migration(AbstractContextManager["Migration"]):
             items, done, delayed, early = [], [], 0, 0
             for move in moves:
                 try:
-                    item = to_foreign(move)
+                    priority, message, waits = to_foreign(move)
                 except EnvelopeError as exc:
                     # A consumer would give it up as well. The move holds it with token 0.
                     lease = Lease(move.tag, "0")
                     self._store.dead_letter(queue, "undecodable", str(exc), [lease])
                     continue
-                items.append((item.number, item.priority, item.message))
+                items.append((move.number, priority, message))
                 done.append(move.tag)
-                delayed += item.waits
-                early += move.delay_ms > 0 and not item.waits
+                delayed += waits
+                early += move.delay_ms > 0 and not waits
             self._kombu.accept(queue, origin, low_water, items)
             yield Step(self._store.end_move(queue, done), delayed, early=early)

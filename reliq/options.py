@@ -316,11 +316,6 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
             got = "a value that is kept secret" if name in _SECRETS else repr(value)
             raise ConfigurationError(f"expected {name} to be {expected}, got: {got}") from exc
     options = Options(**values)
-    _refuse_contradictions(options)
-    return options
-
-
-def _refuse_contradictions(options: Options) -> None:
     limit = options.consumer_timeout
     if limit is not None and limit < options.visibility_timeout:
         raise ConfigurationError(
@@ -332,3 +327,4 @@ def _refuse_contradictions(options: Options) -> None:
             "expected global_keyprefix to be free of braces, which mark the cluster "
             f"slot of a key, got: {options.global_keyprefix!r}"
         )
+    return options

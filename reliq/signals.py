@@ -34,7 +34,7 @@ from .message.envelope import EnvelopeError, decode
 from .message.queue_names import queue_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .store.values import Publication, Returned
 
@@ -154,26 +154,20 @@ def emit(signal: NamedSignal, broker: str, **arguments: Any) -> None:
     if "queue" in arguments:  # a partition of it is nobody's business
         arguments["queue"] = queue_of(arguments["queue"])
     for receiver in list(signal.receivers_for(broker)):
-        _call(signal, receiver, broker, arguments)
-
-
-def _call(
-    signal: NamedSignal, receiver: Callable[..., Any], broker: str, arguments: dict[str, Any]
-) -> None:
-    if iscoroutinefunction(receiver):
-        logger.error(
-            "expected a receiver of the signal %s to be a plain function, got the coroutine "
-            "function %r: nobody would await it",
-            signal.name,
-            receiver,
-        )
-        return
-    try:
-        receiver(broker, **arguments)
-    except Exception:
-        # Not around a message: its state has changed on the broker already, and an
-        # application's mistake must end neither a delivery nor the background loop.
-        logger.exception("a receiver of the signal %s failed: %r", signal.name, receiver)
+        if iscoroutinefunction(receiver):
+            logger.error(
+                "expected a receiver of the signal %s to be a plain function, got the coroutine "
+                "function %r: nobody would await it",
+                signal.name,
+                receiver,
+            )
+            continue
+        try:
+            receiver(broker, **arguments)
+        except Exception:
+            # Not around a message: its state has changed on the broker already, and an
+            # application's mistake must end neither a delivery nor the background loop.
+            logger.exception("a receiver of the signal %s failed: %r", signal.name, receiver)
 
 
 def emit_published(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import asdict
 from itertools import count as counting
@@ -72,7 +73,11 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
         {
             "broker": "broker",
             "reachable": lambda row: out.yes(row["reachable"]),
-            "role": lambda row: out.cell(row["role"], "bold red" if _is_wrong(row["role"]) else ""),
+            "role": lambda row: out.cell(
+                # It takes no writes, or a node of it does not answer.
+                row["role"],
+                "bold red" if re.search("^replica$| answer$", row["role"]) else "",
+            ),
             "version": lambda row: f"{row['engine']} {row['version']}",
             ">memory": lambda row: " of ".join(
                 size(row[name])
@@ -114,11 +119,6 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
         },
     )
     return (brokers, queues, untold)
-
-
-def _is_wrong(role: str) -> bool:
-    """Whether it takes no writes, or a node of it does not answer."""
-    return role == "replica" or role.endswith(" answer")
 
 
 def _queue_name(row: dict[str, Any]) -> Any:

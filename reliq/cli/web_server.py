@@ -100,7 +100,7 @@ def serve(
     """Serve the pages until SIGTERM or Ctrl-C; raises ConfigurationError, and Refused."""
     application = app(*urls, transport_options=options, **given)
     settings = application.site.settings
-    if not (settings.has_credentials or is_loopback(host)):
+    if not (settings.users or settings.user_header or is_loopback(host)):
         raise Refused(f"--host {host}: {LOOPBACK_ONLY}")
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host

@@ -188,7 +188,16 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
             target.create_queue(to)
             exists = True
         arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in moves]
-        return _stored(to, moves, target.accept(to, origin, low_water, arriving))
+        outcomes = target.accept(to, origin, low_water, arriving)
+        if NO_QUEUE in outcomes:
+            raise NotFound(f"queue {to!r} was deleted on the target while it was moved there")
+        stored = [move.tag for move, got in zip(moves, outcomes, strict=True) if got != FULL]
+        if not stored:
+            raise QueueFull(
+                f"queue {to!r} is full on the target and rejects: {len(moves)} messages stay "
+                "where they are; add consumers there, or raise its limit"
+            )
+        return stored
 
     while True:
         low_water, moves = source.move_out(queue, name)
@@ -198,19 +207,6 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     for page in pages(source, queue):
         dead_letters = {dead_letter.tag: dead_letter for dead_letter in page}
         yield move_all(source, queue, name, list(dead_letters), accepted)
-
-
-def _stored(queue: str, moves: Sequence[Move], outcomes: Sequence[int]) -> list[str]:
-    """Return the tags of what the target has now; raises NotFound, or QueueFull for none."""
-    if NO_QUEUE in outcomes:
-        raise NotFound(f"queue {queue!r} was deleted on the target while it was moved there")
-    stored = [move.tag for move, got in zip(moves, outcomes, strict=True) if got != FULL]
-    if not stored:
-        raise QueueFull(
-            f"queue {queue!r} is full on the target and rejects: {len(moves)} messages stay "
-            "where they are; add consumers there, or raise its limit"
-        )
-    return stored
 
 
 def _answers(data: bytes) -> bool:

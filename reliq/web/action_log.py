@@ -192,7 +192,12 @@ class Operations:
             if running >= _MOST_AT_ONCE:
                 raise BusyError
             self._operations[made.id] = made
-            self._forget_old()
+            ended = [item for item in self._operations.values() if item.state != "running"]
+            for item in ended[: max(len(ended) - _KEPT, 0)]:
+                del self._operations[item.id]
+            files = [item for item in ended if item.file]
+            for item in files[: max(len(files) - _FILES_KEPT, 0)]:
+                Path(item.file).unlink(missing_ok=True)
         self._note(made, f"begun: {made.total}")
         run = partial(self._run, made, broker, steps)
         threading.Thread(target=run, name="reliq-web-operation", daemon=True).start()
@@ -200,14 +205,6 @@ class Operations:
     def _note(self, made: Operation, outcome: str, *, failed: bool = False) -> None:
         given = made.user, made.action, made.broker, made.target, outcome
         self._log.note(*given, failed=failed)
-
-    def _forget_old(self) -> None:
-        ended = [item for item in self._operations.values() if item.state != "running"]
-        for item in ended[: max(len(ended) - _KEPT, 0)]:
-            del self._operations[item.id]
-        files = [item for item in ended if item.file]
-        for item in files[: max(len(files) - _FILES_KEPT, 0)]:
-            Path(item.file).unlink(missing_ok=True)
 
     def _run(self, made: Operation, broker: Broker, steps: Steps) -> None:
         state: State = "done"

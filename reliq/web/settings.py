@@ -74,11 +74,6 @@ class Settings:
         object.__setattr__(self, "root_path", path)
         object.__setattr__(self, "transport_options", {**_PATIENCE, **self.transport_options})
 
-    @property
-    def has_credentials(self) -> bool:
-        """Whether it is known who asks; else only who is on this machine may."""
-        return bool(self.users or self.user_header)
-
 
 Network: TypeAlias = "IPv4Network | IPv6Network"
 

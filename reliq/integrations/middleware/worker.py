@@ -101,7 +101,9 @@ def _refuse(request: Any, error: Any) -> None:
         request.acknowledge()
         return
     rejected = isinstance(error, exceptions.Reject)
-    text = _in_words((error.reason or "without a reason") if rejected else error)
+    why = (error.reason or "without a reason") if rejected else error
+    words = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
+    text = plain(words[:_LONGEST_ERROR])
     if hasattr(request.message, "verdict"):  # a message of ours: the dead letter has the error
         request.message.error = text
     if rejected and error.requeue:
@@ -149,11 +151,6 @@ def _tell(request: Any, error: BaseException) -> None:
         einfo=einfo,
     )
     request.send_event("task-failed", exception=repr(error), traceback=einfo.traceback)
-
-
-def _in_words(error: Any) -> str:
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-    return plain(text[:_LONGEST_ERROR])
 
 
 # -- begin and end

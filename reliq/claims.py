@@ -78,7 +78,6 @@ def once(
 
 
 def _name(what: Any) -> str:
-    """Return the id that *what* stands for."""
     found = what
     if hasattr(what, "delivery_tag"):  # a message
         properties, headers = what.properties or {}, what.headers or {}
@@ -95,7 +94,6 @@ def _name(what: Any) -> str:
 def _opener(
     what: Any, url: str | None, transport_options: Mapping[str, Any] | None
 ) -> Callable[[], Store]:
-    """Return what opens a connection to the broker that keeps the claim."""
     transport = getattr(getattr(what, "channel", None), "transport", None)
     if url is None and transport_options is not None:
         raise ConfigurationError("expected a url beside transport_options, got none")

@@ -113,7 +113,6 @@ class Many:
         return self._sent
 
     def _send(self, taken: _Taken) -> None:
-        """Send what was taken; raises PartlyPublished."""
         tried = False
         try:
             if taken.items:
@@ -148,7 +147,6 @@ class Many:
             self._send_each(taken, producer if told is None else Telling(producer, told))
 
     def _send_each(self, taken: _Taken, producer: Any) -> None:
-        """Have Celery publish each call by itself."""
         ids = task_ids(len(taken.items))
         for place, (item, task_id) in enumerate(zip(taken.items, ids, strict=True)):
             taken.ids.append(task_id)

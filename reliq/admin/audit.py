@@ -137,7 +137,6 @@ def _jobs(store: Store, batch: str) -> Iterator[Job]:
 
 
 def _listed(store: Store, batch: str) -> set[int]:
-    """Return the jobs in the list of failures."""
     found: set[int] = set()
     skip = 0
     while True:

@@ -71,7 +71,6 @@ def _unreachable(check: str, items: Iterable[object]) -> Iterator[Finding]:
 
 
 def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
-    """Return *found*, or that nothing was."""
     return list(found) or [Finding(check, "ok", text)]
 
 
@@ -145,7 +144,6 @@ def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
 
 
 def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:
-    """Compare the options of those who share a queue."""
     said: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -225,7 +223,6 @@ def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding
 
 
 def _batches(store: Store) -> Iterator[Finding]:
-    """Look whether the batches are sealed, and their callbacks published."""
     try:
         records = looked(store, ("seal_timeout_ms",))
     except BrokerRefused as exc:

@@ -17,7 +17,7 @@ from reliq.printable import plain
 from reliq.units import duration
 
 from . import console as out
-from .options import Duration, Number, batch_argument, on_brokers
+from .options import Duration, batch_argument, interval_option, on_brokers
 from .target import Target
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ def _news(look: Look) -> Iterator[str]:
 
 @contextmanager
 def _bar(console: Console) -> Iterator[Callable[[Look], None]]:
-    """Draw a bar; give what takes each look."""
     columns: list[Any] = [
         out.TextColumn("{task.description}"),
         out.BarColumn(),
@@ -203,13 +202,7 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
 
 @click.command()
 @batch_argument
-@click.option(
-    "--interval",
-    type=Number(0.1, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two looks.",
-)
+@interval_option(0.1, 3600, 1.0, "Seconds between two looks.")
 @click.option(
     "--patience",
     type=Duration(),

@@ -13,7 +13,7 @@ from reliq.units import duration
 
 from . import console as out
 from .batch_watch import watch
-from .options import batch_argument, on_brokers, yes_option
+from .options import batch_argument, limit_option, on_brokers, skip_option, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from reliq.admin import Inspector
 
     from .target import Target
-
-_limit = click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
-_skip = click.option("--skip", type=click.IntRange(0), default=0, help="How many to pass over.")
 
 
 @click.group()
@@ -43,8 +40,8 @@ def batch() -> None:
 @batch.command("list")
 @click.option("--name", help="Only those of this name.")
 @click.option("--stage", type=click.Choice(STAGES), help="Only those in this stage.")
-@_limit
-@_skip
+@limit_option(20)
+@skip_option
 @on_brokers
 def list_command(
     target: Target, name: str | None, stage: str | None, limit: int, skip: int
@@ -87,8 +84,8 @@ def _stage(item: dict[str, Any]) -> str:
 @batch.command()
 @batch_argument
 @click.option("--state", type=click.Choice(STATES), help="Show the jobs that are in it, too.")
-@_limit
-@_skip
+@limit_option(20)
+@skip_option
 @on_brokers
 def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -> None:
     """Show one batch: how many jobs are in each state, and which failed and why.

@@ -16,6 +16,7 @@ from .options import (
     Number,
     collected,
     dry_run_option,
+    limit_option,
     on_brokers,
     queue_argument,
     yes_option,
@@ -92,7 +93,7 @@ def dead() -> None:
 @dead.command("list")
 @queue_argument
 @_filtered
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many.")
+@limit_option(100)
 @on_brokers
 def list_command(target: Target, queue: str, filters: Filters, limit: int) -> None:
     """Show dead letters of QUEUE, oldest first.

@@ -119,6 +119,24 @@ _url_option = click.option(
 )
 
 
+skip_option = click.option(
+    "--skip", type=click.IntRange(0), default=0, help="How many to pass over."
+)
+
+
+def limit_option(default: int) -> Callable[[F], F]:
+    """Return what adds how many rows are shown."""
+    return click.option(
+        "--limit", type=click.IntRange(1), default=default, show_default=True, help="How many."
+    )
+
+
+def interval_option(least: float, most: float, default: float, text: str) -> Callable[[F], F]:
+    """Return what adds a number of seconds, of which the help says *text*."""
+    kind = Number(least, most)
+    return click.option("--interval", type=kind, default=default, show_default=True, help=text)
+
+
 def listening(port: int, host_help: str) -> Callable[[F], F]:
     """Return what adds the options of a command that serves HTTP: where it listens."""
 

@@ -16,7 +16,7 @@ from reliq.units import duration, size
 
 from . import console as out
 from .endings import Refused
-from .options import Number, on_brokers
+from .options import interval_option, on_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,13 +134,7 @@ def _consumers(row: dict[str, Any]) -> Any:
 
 
 @click.command()
-@click.option(
-    "--interval",
-    type=Number(0, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds over which the rates are measured; 0: no rates, at once.",
-)
+@interval_option(0, 3600, 1.0, "Seconds over which the rates are measured; 0: no rates, at once.")
 @on_brokers
 def status(target: Target, interval: float) -> None:
     """Show every queue, and the brokers they are on.
@@ -172,13 +166,7 @@ def screen(data: dict[str, Any], interval: float) -> Any:
 
 
 @click.command()
-@click.option(
-    "--interval",
-    type=Number(0.1, 3600),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two looks.",
-)
+@interval_option(0.1, 3600, 2.0, "Seconds between two looks.")
 @click.option("--count", type=click.IntRange(1), help="End after so many looks.")
 @on_brokers
 def top(target: Target, interval: float, count: int | None) -> None:

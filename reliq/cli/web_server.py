@@ -78,18 +78,15 @@ class _Server(uvicorn.Server):
         self._application = application
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve."""
         asyncio.get_running_loop().set_exception_handler(_in_one_line)
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Look at the connections; whether to stop."""
         for one in list(self.server_state.connections) if counter % 10 == 0 else ():
             one.end_if_late()  # type: ignore[union-attr]  # all of them are ours
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop."""
         self._application.end_streams()
         super().handle_exit(sig, frame)
 

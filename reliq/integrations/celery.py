@@ -27,7 +27,6 @@ def _module_of(pool: Any) -> str:
 
 
 def _apps() -> tuple[Any, ...]:
-    """Return the applications of this process."""
     state = sys.modules.get("celery._state")
     return () if state is None else tuple(state._get_active_apps())  # noqa: SLF001 - only it knows
 

@@ -115,7 +115,6 @@ class _Connections:
             return store
 
     def close(self) -> None:
-        """Close all; the next job opens one."""
         with self._lock:
             stores, self._stores = self._stores, {}
         for store in stores.values():

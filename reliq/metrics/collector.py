@@ -105,7 +105,6 @@ class _Broker:
         self._seen: dict[str, set[int]] = {}
 
     def collect(self, families: Families) -> None:
-        """Ask it, and add what it says."""
         name = self._store.broker
         began = perf_counter()
         with self._lock:
@@ -192,6 +191,5 @@ class _Broker:
         return found
 
     def close(self) -> None:
-        """Close the connection for good."""
         with self._lock:
             self._store.close()

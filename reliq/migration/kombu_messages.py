@@ -95,7 +95,6 @@ def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:
 
 
 def _priority(properties: dict[str, Any]) -> int:
-    """Return the priority as Kombu reads it."""
     try:
         return min(max(int(properties["priority"]), 0), _MOST_PRIORITY)
     except (KeyError, TypeError, ValueError):

@@ -283,7 +283,6 @@ def _about(site: Site, asked: Asked, action: Action) -> About | None:
 
 
 def _begin(site: Site, asked: Asked, name: str, action: Action, broker: Broker) -> str:
-    """Begin an operation; return the URL of its page."""
     make = cast("Callable[[Asked, str], Steps]", action.steps)
     about = _about(site, asked, action)
     file = site.operations.new_file() if action.exports else ""

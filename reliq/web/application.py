@@ -154,7 +154,6 @@ class Application:
         return await self._whole(page, asked, follow="")
 
     async def _act(self, request: Request) -> Response:
-        """Carry an action out; what it is about is in the query, what was chosen in the form."""
         asked = self._asked(request, await _with_form(request))
         name = request.path_params["name"].replace("-", " ")
         if name == "stop":
@@ -178,7 +177,6 @@ class Application:
         return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)
 
     async def _download(self, request: Request) -> Response:
-        """Send the file that an export has written."""
         asked = self._asked(request, request.scope["query_string"])
         found = self.site.operations.get(asked.text("id"))
         if found is None or not found.file or found.state != "done" or self.site.redaction:

@@ -138,7 +138,6 @@ def _path(lines: Sequence[Sequence[tuple[float, float]]]) -> str:
 
 
 def _round(most: float) -> float:
-    """Return a number that is easily read and not below *most*."""
     if most <= 0:
         return 1
     power = 10.0 ** (len(str(int(most))) - 1) if most >= 1 else 0.1

@@ -107,7 +107,6 @@ def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None
 
 
 def _run(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
-    """Run it, show it, and return the exit code."""
     # With --json the outcome alone is on standard output.
     console = Console(stderr=as_json, soft_wrap=True)
     try:

@@ -85,7 +85,6 @@ def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:
 
 
 def _totals(queues: list[QueueReport]) -> dict[str, float | None]:
-    """Return what all queues of a broker have together."""
     found: dict[str, float | None] = {
         name: sum(getattr(queue, name) for queue in queues)
         for name in ("ready", "delayed", "unacked", "dead")
@@ -135,7 +134,6 @@ def _if_told(ask: Callable[[], T]) -> T | None:
 
 
 def _reported(look: Look, name: str) -> QueueReport:
-    """Return the queue's line of the overview; raises NotFound."""
     for _ in range(2):
         for found in look.watch.report(look.inspector).queues:
             if found.queue == name:

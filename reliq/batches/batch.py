@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,24 +19,54 @@ from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
 from ..message.delivery_tag import new_tag
+from ..store.batch_info import BatchInfo
 from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
 from ..transfer.batch_callbacks import cancel_nested
 from ..transfer.batch_callbacks import change as change_batch
 from ..transports.jobs import enter
 from .arguments import checked_id, checked_name, milliseconds, names_of, packed
-from .status import BatchStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from ..store.jobs import BatchRecord
+    from ..store.jobs import BatchRecord, JobFailure, Progress, Report
     from ..store.protocol import Store
 
 _DAY_S = 86_400.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus(BatchInfo):
+    """One batch, and a part of what is known of its jobs."""
+
+    failures: Sequence[JobFailure]
+    """Jobs that failed or ended in error, the last first."""
+    progress: Sequence[Progress]
+    """How far jobs are, those first that reported it last."""
+    messages: Sequence[Report]
+    """What jobs reported, the last first."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the status as JSON can carry it. Times are ISO 8601, in UTC."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "counts": self.counts,
+            "total": self.total,
+            "done": self.done,
+            "percent": self.percent,
+            "created": _iso(self.created_ms),
+            "sealed": _iso(self.sealed_ms),
+            "cancelled_at": _iso(self.cancelled_ms),
+            "ended": _iso(self.ended_ms),
+            "failures": [_row(item) for item in self.failures],
+            "progress": [_row(item) for item in self.progress],
+            "messages": [_row(item) for item in self.messages],
+        }
 
 
 class Batch:
@@ -253,3 +285,12 @@ class Batch:
         if self._store is None:
             self._store = self._opener()
         return self._store
+
+
+def _row(item: JobFailure | Progress | Report) -> dict[str, Any]:
+    row = item._asdict()
+    return {**row, "at": _iso(row.pop("at_ms"))}
+
+
+def _iso(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat()

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from reliq.hosts import is_loopback
 from reliq.web import app
 from reliq.web.access import LOOPBACK_ONLY, Seldom
-from reliq.web.users import hashed
+from reliq.web.settings import hashed
 
 from .endings import Refused
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from .application import Application
-from .settings import Settings
-from .users import User, accounts, accounts_in
+from .settings import Settings, User, accounts, accounts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from .users import Account
+    from .settings import Account
 
 __all__ = ["Application", "User", "app"]
 

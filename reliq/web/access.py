@@ -22,16 +22,14 @@ import anyio
 import anyio.to_thread
 
 from ..hosts import is_loopback, is_of_this_machine
-from .settings import networks
-from .users import User, fits, hashed
+from .settings import User, fits, hashed, networks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.requests import HTTPConnection
 
-    from .settings import Network, Settings
-    from .users import Account
+    from .settings import Account, Network, Settings
 
 # So many proofs are remembered, so that a password is not hashed again for each request.
 _REMEMBERED = 1000

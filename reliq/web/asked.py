@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ..admin import Inspector, Message
     from .redaction import Redaction
-    from .users import User
+    from .settings import User
     from .watch import Watch
 
 # Of which the place is a number that scripts count with.

@@ -61,12 +61,12 @@ def chart(lines: Sequence[Line], labels: Labels, says: str) -> Markup:
     """Return lines over one axis of time, with the numbers at the left."""
     known = [value for line in lines for value in line.values if value is not None]
     top = _round(max(known, default=0))
-    parts = [_grid(top), _ticks(labels)]
-    for line in lines:
-        points = _points(line.values, top, _BOX)
-        if points:
-            parts.append(Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points)))
-    return _framed(parts, says)
+    drawn = [
+        Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points))
+        for line in lines
+        if (points := _points(line.values, top, _BOX))
+    ]
+    return _framed(drawn, top, labels, says)
 
 
 def bars(values: Sequence[int], labels: Labels, says: str) -> Markup:
@@ -74,22 +74,37 @@ def bars(values: Sequence[int], labels: Labels, says: str) -> Markup:
     top = _round(max(values, default=0))
     left, upper, width, height = _BOX
     each = width / max(len(values), 1)
-    parts = [_grid(top), _ticks(labels)]
+    drawn = []
     for n, value in enumerate(values):
         if value:
             tall = max(height * value / top, 1.5)
-            parts.append(
+            drawn.append(
                 Markup(
                     '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>'
                 ).format(left + n * each + 0.5, upper + height - tall, max(each - 1, 1), tall)
             )
-    return _framed(parts, says)
+    return _framed(drawn, top, labels, says)
 
 
-def _framed(parts: Sequence[Markup], says: str) -> Markup:
+def _framed(drawn: Sequence[Markup], top: float, labels: Labels, says: str) -> Markup:
+    """Return what was drawn, with the numbers at the left and the axis of time."""
+    left, upper, width, height = _BOX
+    parts = []
+    for share in (0, 0.5, 1):
+        y = upper + height * (1 - share)
+        parts.append(
+            Markup(
+                '<path class="grid" d="M{} {:.1f} H{}"/>'
+                '<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>'
+            ).format(left, y, left + width, left - 6, y + 4, short(top * share))
+        )
+    for at, text in labels:
+        side = "start" if at < 0.02 else "end" if at > 0.98 else "middle"  # noqa: PLR2004 - edges
+        tick = Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>')
+        parts.append(tick.format(left + width * at, upper + height + 16, side, text))
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
+    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join([*parts, *drawn]))
 
 
 def meter(parts: Sequence[tuple[str, float]], says: str) -> Markup:
@@ -144,33 +159,6 @@ def _round(most: float) -> float:
     while power * 10 < most:
         power *= 10
     return next(power * step for step in _STEPS if power * step >= most)
-
-
-def _grid(top: float) -> Markup:
-    left, upper, width, height = _BOX
-    rows = []
-    for share in (0, 0.5, 1):
-        y = upper + height * (1 - share)
-        rows.append(
-            Markup(
-                '<path class="grid" d="M{} {:.1f} H{}"/>'
-                '<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>'
-            ).format(left, y, left + width, left - 6, y + 4, short(top * share))
-        )
-    return Markup("").join(rows)
-
-
-def _ticks(labels: Labels) -> Markup:
-    left, upper, width, height = _BOX
-    return Markup("").join(
-        Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-            left + width * at,
-            upper + height + 16,
-            "start" if at < 0.02 else "end" if at > 0.98 else "middle",  # noqa: PLR2004 - edges
-            text,
-        )
-        for at, text in labels
-    )
 
 
 def short(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,23 +52,19 @@ class Cursor(NamedTuple):
 
 def cursor_of(text: str) -> Cursor:
     """Return the cursor that :meth:`Cursor.text` gave; raises ConfigurationError."""
-    try:
+    with suppress(ValueError, TypeError, RecursionError):
         name, place, score, skip, looked = json.loads(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         )
-        cursor = Cursor(name, place, Position(score, skip), looked)
-        is_one = (
+        if (
             isinstance(name, str)
             and place in PLACES
             and _SCORE.fullmatch(score) is not None
             and type(skip) is type(looked) is int
             and 0 <= min(skip, looked) <= max(skip, looked) <= _MOST
-        )
-    except (ValueError, TypeError, RecursionError):
-        is_one = False
-    if not is_one:
-        raise ConfigurationError(f"expected a cursor that a search has returned, got: {text!r}")
-    return cursor
+        ):
+            return Cursor(name, place, Position(score, skip), looked)
+    raise ConfigurationError(f"expected a cursor that a search has returned, got: {text!r}")
 
 
 class Ground(NamedTuple):

@@ -181,12 +181,12 @@ class Looking:
         if before is not None:
             groups, counted, start = before.groups, before.counted, before.cursor
         now_ms = self._store.now_ms()
-        through = ground(self._store, names, ("dead",))
+        through, total = ground(self._store, names, ("dead",))
         after = None
         for _, found, after in walk(self._store, through, start, looks):  # noqa: B007
             messages = [of_stored(queue, "dead", item, now_ms) for item in found.items]
             groups, counted = added(groups, messages), counted + found.looked
-        total = max(through.total, counted) if after else counted
+        total = max(total, counted) if after else counted
         return DeadLetterGroups(queue, groups, counted, total, after)
 
     def dead_letters_of_group(

@@ -7,7 +7,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..errors import ConfigurationError, NotFound
 from ..message.delivery_tag import published_ms, rank_of
@@ -67,23 +67,20 @@ def cursor_of(text: str) -> Cursor:
     raise ConfigurationError(f"expected a cursor that a search has returned, got: {text!r}")
 
 
-class Ground(NamedTuple):
-    """What a walk leads through."""
-
-    places: list[tuple[str, AnyPlace]]
-    """The places of queues that are not empty: queues in the order of their names."""
-    total: int
-    """How many messages there are in them."""
+Ground: TypeAlias = "list[tuple[str, AnyPlace]]"
+"""What a walk leads through: places of queues, these in the order of their names."""
 
 
-def ground(store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLACES) -> Ground:
-    """Return where in queues, or partitions, *names* there is something, of these *places*."""
+def ground(
+    store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLACES
+) -> tuple[Ground, int]:
+    """Return which *places* of queues, or partitions, *names* are not empty, and their sum."""
     statuses = sorted(
         (item.status for item in store.reads.measure(names)), key=lambda item: item.name
     )
     counts = [(item.name, place, getattr(item, place)) for item in statuses for place in places]
     there = [(name, place) for name, place, count in counts if count]
-    return Ground(there, sum(count for *_, count in counts))
+    return there, sum(count for *_, count in counts)
 
 
 def walk(
@@ -121,8 +118,8 @@ def gone_on(begun: Cursor, found: Looked) -> Cursor:
 def _next(through: Ground, start: Cursor | None) -> Cursor | None:
     """Return where a walk begins; what *start* names may be empty by now."""
     if start is None:
-        return Cursor(*through.places[0], Position(), 0) if through.places else None
-    if start[:2] in through.places:
+        return Cursor(*through[0], Position(), 0) if through else None
+    if start[:2] in through:
         return start
     following = _behind(through, start)
     return following and Cursor(*following, Position(), start.looked)
@@ -130,7 +127,7 @@ def _next(through: Ground, start: Cursor | None) -> Cursor | None:
 
 def _behind(through: Ground, cursor: Cursor) -> tuple[str, AnyPlace] | None:
     order = (cursor.name, PLACES.index(cursor.place))
-    return next((item for item in through.places if (item[0], PLACES.index(item[1])) > order), None)
+    return next((item for item in through if (item[0], PLACES.index(item[1])) > order), None)
 
 
 # -- pages
@@ -217,7 +214,7 @@ def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:
         located = store.reads.look_up(name, tag)
         if located is not None:
             found.append(of_stored(queue_of(name), located.place, located.stored, now_ms))
-    total = ground(store, names).total
+    _, total = ground(store, names)
     return Search(found, total, total, None)
 
 
@@ -236,7 +233,7 @@ def search(
 
     contains: text that their envelopes have; the broker passes over all others.
     """
-    through = ground(store, names, places)
+    through, total = ground(store, names, places)
     start = None if cursor is None else cursor_of(cursor)
     now_ms = store.now_ms()
 
@@ -258,5 +255,5 @@ def search(
         if len(found) >= limit:
             break
     if after is None:
-        return Search(found, through.total, through.total, None)
-    return Search(found, after.looked, max(through.total, after.looked), after.text())
+        return Search(found, total, total, None)
+    return Search(found, after.looked, max(total, after.looked), after.text())

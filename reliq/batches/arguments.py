@@ -28,11 +28,6 @@ def checked_id(option: str, value: str) -> str:
     return value
 
 
-def checked_name(name: str) -> str:
-    """Return *name*, which may be empty; raises ConfigurationError."""
-    return "" if name == "" else checked_id("name", name)
-
-
 def milliseconds(option: str, seconds: float) -> int:
     """Return a time in ms; raises ConfigurationError for what is no number above 0."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
@@ -92,14 +87,7 @@ def packed(signature: Any, batch: str) -> str:
         (found,) = messages
         producer.maybe_declare(found.declare[0]) if found.declare else None
         channel = producer.channel
-        raw = channel.prepare_message(
-            found.body,
-            found.priority,
-            found.content_type,
-            found.content_encoding,
-            found.headers,
-            found.properties,
-        )
+        raw = channel.prepare_message(*found[:6])
         item = channel.transport.encoder.encode(raw, found.exchange, found.routing_key)
     message = CallbackMessage(
         item.exchange, item.routing_key, item.envelope, item.rank, new_tag(item.rank)

@@ -24,7 +24,7 @@ from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
 from ..transfer.batch_callbacks import cancel_nested
 from ..transfer.batch_callbacks import change as change_batch
 from ..transports.jobs import enter
-from .arguments import checked_id, checked_name, milliseconds, names_of, packed
+from .arguments import checked_id, milliseconds, names_of, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -103,7 +103,7 @@ class Batch:
         transport_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = checked_id("id", id) if id else uuid4().hex
-        self.name = checked_name(name)
+        self.name = "" if name == "" else checked_id("name", name)
         self._callbacks = dict(zip(CALLBACKS, (on_success, on_complete, on_failure), strict=True))
         self._failures = names_of(failures)
         self._seal_timeout_ms = milliseconds("seal_timeout", seal_timeout)

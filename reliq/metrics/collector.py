@@ -23,7 +23,7 @@ from ..printable import plain
 from ..spool import is_spool
 from ..spool.journal import JOURNALS
 from ..store.limits import HIGHEST_RANK
-from .families import Families, Names, spool_gauges
+from .families import Families, spool_gauges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -100,7 +100,7 @@ class _Broker:
         self._all_queues = all_queues
         self._well = True
         self._warned: set[str] = set()
-        self._names = Names()
+        self._names: dict[str, str] = {}
         # A series that ends while its queue lives looks like one that was never there.
         self._seen: dict[str, set[int]] = {}
 

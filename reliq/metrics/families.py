@@ -234,12 +234,14 @@ class Families:
             if key in theirs:
                 sums[name] = sums.get(name, 0) + theirs[key]
 
-    def add_batches(self, broker: str, records: Records, names: Names, now_ms: int) -> None:
-        """Add the batches of one broker."""
+    def add_batches(
+        self, broker: str, records: Records, names: dict[str, str], now_ms: int
+    ) -> None:
+        """Add the batches of one broker. names: those that have series, and their labels."""
         if any(not item.batches for item in records.untold):
             return  # it is not known which there are
         add = {key: family.add_metric for key, family in self.batches.items()}
-        labels = names.labels(record.name for record in records.found)
+        labels = _labels(names, (record.name for record in records.found))
         # Several long names may have one label.
         batches = {label: Counter[str]() for label in labels.values()}
         jobs = {label: Counter[str]() for label in labels.values()}
@@ -284,17 +286,12 @@ def spool_gauges(found: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
         yield gauge
 
 
-class Names:
-    """Which names of one broker's batches have series: a name keeps its own while it is used."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, str] = {}
-
-    def labels(self, used: Iterable[str]) -> dict[str, str]:
-        """Return the label of each name that is used."""
-        names = list(dict.fromkeys(used))
-        self._kept = {name: self._kept[name] for name in names if name in self._kept}
-        for name in names:
-            if name not in self._kept and len(self._kept) < _MOST_NAMES:
-                self._kept[name] = plain(name)[:_MOST_LABEL]
-        return {name: self._kept.get(name, OTHERS) for name in names}
+def _labels(kept: dict[str, str], used: Iterable[str]) -> dict[str, str]:
+    """Return the label of each name that is used; one in *kept* has its own while it is used."""
+    names = list(dict.fromkeys(used))
+    for gone in kept.keys() - set(names):
+        del kept[gone]
+    for name in names:
+        if name not in kept and len(kept) < _MOST_NAMES:
+            kept[name] = plain(name)[:_MOST_LABEL]
+    return {name: kept.get(name, OTHERS) for name in names}

@@ -66,8 +66,8 @@ class Commands(Group):
         """Return the command that *args* begin with, as its module has it."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            module = import_module(f".{_ELSEWHERE.get(name, name)}", __package__)
-            command = getattr(module, name)
+            module = f".{_ELSEWHERE.get(name, name)}"
+            command = getattr(import_module(module, __package__), name)
         return name, command, rest
 
 

@@ -68,21 +68,16 @@ def once(
     end could not be noted within *lease*.
     """
     for name, value in (("ttl", ttl), ("lease", lease)):
-        _check_seconds(name, value)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0.001 <= value <= _LONGEST_S:  # noqa: PLR2004 - what Redis can keep
+            raise ConfigurationError(
+                f"expected {name} to be a number of seconds from 0.001 to {_LONGEST_S:g}, "
+                f"got: {value!r}"
+            )
     return _Once(_name(what), ttl, lease, _opener(what, url, transport_options))
 
 
-def _check_seconds(name: str, value: Any) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0.001 <= value <= _LONGEST_S:  # noqa: PLR2004 - the least Redis can keep
-        raise ConfigurationError(
-            f"expected {name} to be a number of seconds from 0.001 to {_LONGEST_S:g}, "
-            f"got: {value!r}"
-        )
-
-
 def _name(what: Any) -> str:
-    """Return the id that *what* stands for."""
     found = what
     if hasattr(what, "delivery_tag"):  # a message
         properties, headers = what.properties or {}, what.headers or {}
@@ -99,29 +94,46 @@ def _name(what: Any) -> str:
 def _opener(
     what: Any, url: str | None, transport_options: Mapping[str, Any] | None
 ) -> Callable[[], Store]:
-    """Return what opens a connection to the broker that keeps the claim."""
-    name = f"once:{socket.gethostname().split('.')[0]}:{os.getpid()}"
+    transport = getattr(getattr(what, "channel", None), "transport", None)
+    if url is None and transport_options is not None:
+        raise ConfigurationError("expected a url beside transport_options, got none")
+    if url is not None or transport is None:
+        return opener("once", url, transport_options, current_connection)
+
+    def of_its_broker() -> Store:
+        store = store_factory(transport)(_client_name("once"))
+        store.connect()
+        return store
+
+    return of_its_broker
+
+
+def _client_name(kind: str) -> str:
+    return f"{kind}:{socket.gethostname().split('.')[0]}:{os.getpid()}"
+
+
+def opener(
+    kind: str,
+    url: str | None,
+    transport_options: Mapping[str, Any] | None,
+    connection: Callable[[], Any],
+) -> Callable[[], Store]:
+    """Return what opens a connection of its own to the broker at *url*.
+
+    Without one, to the first broker that answers of the Kombu connection that *connection*
+    returns; where that is None it raises ConfigurationError.
+    """
+    name = _client_name(kind)
     if url is not None:
         return lambda: connect(url, transport_options, name)
-    if transport_options is not None:
-        raise ConfigurationError("expected a url beside transport_options, got none")
-    transport = getattr(getattr(what, "channel", None), "transport", None)
-    if transport is not None:
-        return lambda: _connected(store_factory(transport)(name))
-    return lambda: _of_celery(name)
 
+    def of_celery() -> Store:
+        found = connection()
+        if found is None:
+            raise ConfigurationError("expected a url, because Celery is not in use here, got none")
+        return open_store(found, name)
 
-def _connected(store: Store) -> Store:
-    store.connect()
-    return store
-
-
-def _of_celery(name: str) -> Store:
-    """Return a connection to the first broker of the current application that answers."""
-    connection = current_connection()
-    if connection is None:
-        raise ConfigurationError("expected a url, because Celery is not in use here, got none")
-    return open_store(connection, name)
+    return of_celery
 
 
 class _Once(AbstractContextManager[bool]):
@@ -173,7 +185,16 @@ class _Once(AbstractContextManager[bool]):
             if exc_type is None:
                 self._finish()
             else:
-                self._give_up()
+                self._store.claim(self._name, self._token, 0)
+        except ReliqError as error:
+            if exc_type is None:
+                raise
+            logger.warning(  # the block's own exception says more
+                "the claim on %r could not be given up and ends by itself in %g s: %s",
+                self._name,
+                self._lease,
+                error,
+            )
         finally:
             self._store.close()
 
@@ -219,15 +240,4 @@ class _Once(AbstractContextManager[bool]):
                 "the lease of %g s without being extended: it may have been done twice",
                 self._name,
                 self._lease,
-            )
-
-    def _give_up(self) -> None:
-        try:
-            self._store.claim(self._name, self._token, 0)
-        except ReliqError as exc:  # the block's own exception says more
-            logger.warning(
-                "the claim on %r could not be given up and ends by itself in %g s: %s",
-                self._name,
-                self._lease,
-                exc,
             )

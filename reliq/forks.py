@@ -24,9 +24,8 @@ import mmap
 import os
 import sys
 import threading
-from contextlib import AbstractContextManager
 from os import getpid
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,14 +50,7 @@ class Part(NamedTuple):
     forget: Callable[[], None] = _nothing
 
 
-class Lock(AbstractContextManager[bool], Protocol):
-    """What the locks of :mod:`threading` have in common."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it; False when it could not be taken in time."""
-
-    def release(self) -> None:
-        """Give it back."""
+Lock: TypeAlias = "threading.Lock | threading.RLock"
 
 
 class OwnLock:
@@ -144,11 +136,6 @@ def _changing() -> Lock:
 def register(part: Part) -> None:
     """Do at every fork from now on what *part* says."""
     _parts.append(part)
-
-
-def parts() -> list[Part]:
-    """Return what is registered."""
-    return list(_parts)
 
 
 def here() -> int:

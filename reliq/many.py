@@ -113,18 +113,16 @@ class Many:
         return self._sent
 
     def _send(self, taken: _Taken) -> None:
-        """Send what was taken; raises PartlyPublished."""
+        tried = False
         try:
             if taken.items:
                 self._send_all(taken)
-        except Exception as exc:
-            with suppress(Exception):  # this one's is said
-                self._tell(taken)
-            raise_interrupt(exc)
-            raise self._stopped(exc, taken) from exc
-        try:
+            tried = True
             self._tell(taken)
         except Exception as exc:
+            if not tried:
+                with suppress(Exception):  # this one's is said
+                    self._tell(taken)
             raise_interrupt(exc)
             raise self._stopped(exc, taken) from exc
 
@@ -149,7 +147,6 @@ class Many:
             self._send_each(taken, producer if told is None else Telling(producer, told))
 
     def _send_each(self, taken: _Taken, producer: Any) -> None:
-        """Have Celery publish each call by itself."""
         ids = task_ids(len(taken.items))
         for place, (item, task_id) in enumerate(zip(taken.items, ids, strict=True)):
             taken.ids.append(task_id)

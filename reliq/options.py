@@ -5,12 +5,15 @@ names the option, what was expected and what it got. All durations are seconds,
 as Kombu's are. Nothing here knows an engine or Kombu.
 """
 
+# ruff: noqa: RUF009 - each default of Options is a field, with its rule
+
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -24,6 +27,119 @@ Confirm: TypeAlias = Literal["none", "accepted", "replicated", "fsynced"]
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
 _LAST_PORT = 65_535
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
+
+
+# Kombu writes the first seven into transport_options on publish(retry=True); the
+# others belong to transports that a user may share the mapping with.
+PASSED_THROUGH = frozenset(
+    {
+        "max_retries",
+        "interval_start",
+        "interval_step",
+        "interval_max",
+        "errback",
+        "callback",
+        "retry_errors",
+        "on_revive",
+        "timeout",
+        "connect_retries_timeout",
+        "polling_interval",
+        "body_encoding",
+        "deadletter_queue",
+    }
+)
+
+_LONGEST_S = 10 * 366 * 86_400.0
+_MOST_PARTITIONS = 64  # as message/queue_names.py names them
+
+
+def _option(default: Any, rule: tuple[str, Check]) -> Any:
+    """Return a field of :class:`Options`. rule: what is expected, and what checks a value."""
+    return field(default=default, metadata={"rule": rule})
+
+
+def _number(value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError
+    if not low <= value <= high:
+        raise ValueError
+    return float(value)
+
+
+def _seconds(low: float) -> tuple[str, Check]:
+    return f"a number of seconds, at least {low:g}", lambda value: _number(value, low, _LONGEST_S)
+
+
+def _count(low: int) -> tuple[str, Check]:
+    return f"a whole number, at least {low}", lambda value: _whole(value, low, inf)
+
+
+def _whole(value: Any, low: int, high: float) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError
+    if not low <= value <= high:
+        raise ValueError
+    return value
+
+
+def _choice(*names: str) -> tuple[str, Check]:
+    def check(value: Any) -> str:
+        if value not in names:
+            raise ValueError
+        return str(value)
+
+    return "one of " + ", ".join(map(repr, names)), check
+
+
+def _typed(kind: type, words: str) -> tuple[str, Check]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError
+        return value
+
+    return words, check
+
+
+def _backoff(value: Any) -> tuple[float, float]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:  # noqa: PLR2004 - a pair
+        raise TypeError
+    least, most = (_number(seconds, 0.001, _LONGEST_S) for seconds in value)
+    if least > most:
+        raise ValueError
+    return least, most
+
+
+def _client_name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    if not all("!" <= char <= "~" for char in value):  # as CLIENT SETNAME has it
+        raise ValueError
+    return value
+
+
+def _address_map(value: Any) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of a mapping: options are compared and hashed."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str):
+        raise TypeError
+    found = []
+    for announced, reachable in pairs:
+        for place in (announced, reachable):
+            if not _PLACE.fullmatch(place) or not 0 < int(place.rpartition(":")[2]) <= _LAST_PORT:
+                raise ValueError
+        found.append((announced, reachable))
+    return tuple(sorted(found))
+
+
+def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
+    words, check = rule
+    return f"{words}, or None", lambda value: None if value is None else check(value)
+
+
+def _size(low: int) -> Check:
+    return lambda value: _whole(
+        bytes_of(value) if isinstance(value, str) else value, low, 2**63 - 1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,216 +208,84 @@ class Options:
         they ask for one; that in the URL is the master's. Default to None.
     """
 
-    visibility_timeout: float = 60.0
-    restore_interval: float = 5.0
-    orphan_grace: float = 5.0
-    consumer_timeout: float | None = None
-    poll_interval: float = 5.0
-    delivery_limit: int | None = 20
-    redelivery_backoff: tuple[float, float] | None = None
-    dead_letter_max: int = 10_000
-    dead_letter_ttl: float = 180 * 86_400.0
-    max_message_bytes: int = 128 * 1024 * 1024
-    queue_order_strategy: Literal["round_robin", "sorted", "priority"] = "round_robin"
-    priority_order: Literal["ascending", "descending"] = "ascending"
-    confirm: Confirm = "accepted"
-    confirm_replicas: int = 1
-    confirm_timeout: float = 5.0
-    probe_interval: float = 5.0
-    failback: bool = True
-    unroutable: Literal["drop", "error"] = "drop"
-    partitions: int = 1
-    native_delay: bool = True
-    global_keyprefix: str = ""
-    spool_max: int = 1_000_000_000
-    embedded_fsync: Literal["second", "always"] = "second"
-    embedded_maxmemory: int | None = None
-    embedded_idle: float = 60.0
-    embedded_server: str | None = None
-    socket_timeout: float = 10.0
-    socket_connect_timeout: float = 5.0
-    socket_keepalive: bool = True
-    health_check_interval: float = 25.0
-    client_name: str = "reliq"
-    username: str | None = None
-    password: str | None = None
-    master_name: str | None = None
-    address_map: tuple[tuple[str, str], ...] = ()
-    sentinel_username: str | None = None
-    sentinel_password: str | None = None
+    visibility_timeout: float = _option(60.0, _seconds(0.1))
+    restore_interval: float = _option(5.0, _seconds(0.05))
+    orphan_grace: float = _option(5.0, _seconds(0))
+    consumer_timeout: float | None = _option(None, _optional(_seconds(0.1)))
+    poll_interval: float = _option(5.0, _seconds(0.05))
+    delivery_limit: int | None = _option(20, _optional(_count(1)))
+    redelivery_backoff: tuple[float, float] | None = _option(
+        None, _optional(("a pair (min, max) of seconds, min <= max", _backoff))
+    )
+    dead_letter_max: int = _option(10_000, _count(1))
+    dead_letter_ttl: float = _option(180 * 86_400.0, _seconds(1))
+    max_message_bytes: int = _option(128 * 1024 * 1024, _count(1024))
+    queue_order_strategy: Literal["round_robin", "sorted", "priority"] = _option(
+        "round_robin", _choice("round_robin", "sorted", "priority")
+    )
+    priority_order: Literal["ascending", "descending"] = _option(
+        "ascending", _choice("ascending", "descending")
+    )
+    confirm: Confirm = _option("accepted", _choice(*CONFIRMS))
+    confirm_replicas: int = _option(1, _count(1))
+    confirm_timeout: float = _option(5.0, _seconds(0.001))
+    probe_interval: float = _option(5.0, _seconds(0.1))
+    failback: bool = _option(True, _typed(bool, "True or False"))
+    unroutable: Literal["drop", "error"] = _option("drop", _choice("drop", "error"))
+    partitions: int = _option(
+        1,
+        (
+            f"a whole number from 1 to {_MOST_PARTITIONS}",
+            lambda value: _whole(value, 1, _MOST_PARTITIONS),
+        ),
+    )
+    native_delay: bool = _option(True, _typed(bool, "True or False"))
+    global_keyprefix: str = _option("", _typed(str, "a string"))
+    spool_max: int = _option(
+        1_000_000_000, ("a size of at least 1 MB, as 500000000 or '500MB'", _size(10**6))
+    )
+    embedded_fsync: Literal["second", "always"] = _option("second", _choice("second", "always"))
+    embedded_maxmemory: int | None = _option(
+        None, _optional(("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6)))
+    )
+    embedded_idle: float = _option(
+        60.0,
+        (
+            "a number of seconds, at least 1, or 0",
+            lambda value: _number(value, 0 if value == 0 else 1, _LONGEST_S),
+        ),
+    )
+    embedded_server: str | None = _option(
+        None, _optional(("a path", lambda path: str(Path("" + path).absolute())))
+    )
+    socket_timeout: float = _option(10.0, _seconds(0.05))
+    socket_connect_timeout: float = _option(5.0, _seconds(0.05))
+    socket_keepalive: bool = _option(True, _typed(bool, "True or False"))
+    health_check_interval: float = _option(25.0, _seconds(1))
+    client_name: str = _option(
+        "reliq", ("a string of printable ASCII without blanks", _client_name)
+    )
+    username: str | None = _option(None, _optional(_typed(str, "a string")))
+    password: str | None = _option(None, _optional(_typed(str, "a string")))
+    master_name: str | None = _option(None, _optional(_typed(str, "a string")))
+    address_map: tuple[tuple[str, str], ...] = _option(
+        (), ("a mapping of host:port to host:port", _address_map)
+    )
+    sentinel_username: str | None = _option(None, _optional(_typed(str, "a string")))
+    sentinel_password: str | None = _option(None, _optional(_typed(str, "a string")))
 
     def __repr__(self) -> str:
         """Show what differs from the defaults, never the password."""
         shown = ", ".join(
-            f"{field.name}={'**' if field.name in _SECRETS else repr(value)}"
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default
+            f"{one.name}={'**' if one.name in _SECRETS else repr(value)}"
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default
         )
         return f"Options({shown})"
 
 
-# Kombu writes the first seven into transport_options on publish(retry=True); the
-# others belong to transports that a user may share the mapping with.
-PASSED_THROUGH = frozenset(
-    {
-        "max_retries",
-        "interval_start",
-        "interval_step",
-        "interval_max",
-        "errback",
-        "callback",
-        "retry_errors",
-        "on_revive",
-        "timeout",
-        "connect_retries_timeout",
-        "polling_interval",
-        "body_encoding",
-        "deadletter_queue",
-    }
-)
-
-_LONGEST_S = 10 * 366 * 86_400.0
-_MOST_PARTITIONS = 64  # as message/queue_names.py names them
-
-
-def _number(value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError
-    if not low <= value <= high:
-        raise ValueError
-    return float(value)
-
-
-def _seconds(low: float) -> tuple[str, Check]:
-    return f"a number of seconds, at least {low:g}", lambda value: _number(value, low, _LONGEST_S)
-
-
-def _count(low: int) -> tuple[str, Check]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError
-        if value < low:
-            raise ValueError
-        return value
-
-    return f"a whole number, at least {low}", check
-
-
-def _whole(value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError
-    if not low <= value <= high:
-        raise ValueError
-    return value
-
-
-def _choice(*names: str) -> tuple[str, Check]:
-    def check(value: Any) -> str:
-        if value not in names:
-            raise ValueError
-        return str(value)
-
-    return "one of " + ", ".join(map(repr, names)), check
-
-
-def _typed(kind: type, words: str) -> tuple[str, Check]:
-    def check(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise TypeError
-        return value
-
-    return words, check
-
-
-def _backoff(value: Any) -> tuple[float, float]:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:  # noqa: PLR2004 - a pair
-        raise TypeError
-    least, most = (_number(seconds, 0.001, _LONGEST_S) for seconds in value)
-    if least > most:
-        raise ValueError
-    return least, most
-
-
-def _idle(value: Any) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else _number(value, 1, _LONGEST_S)
-
-
-def _client_name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    if not all("!" <= char <= "~" for char in value):  # as CLIENT SETNAME has it
-        raise ValueError
-    return value
-
-
-def _address_map(value: Any) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a mapping: options are compared and hashed."""
-    pairs = value.items() if isinstance(value, Mapping) else value
-    if not isinstance(pairs, Iterable) or isinstance(pairs, str):
-        raise TypeError
-    found = []
-    for announced, reachable in pairs:
-        for place in (announced, reachable):
-            if not _PLACE.fullmatch(place) or not 0 < int(place.rpartition(":")[2]) <= _LAST_PORT:
-                raise ValueError
-        found.append((announced, reachable))
-    return tuple(sorted(found))
-
-
-def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
-    words, check = rule
-    return f"{words}, or None", lambda value: None if value is None else check(value)
-
-
-def _size(low: int) -> Check:
-    return lambda value: _whole(
-        bytes_of(value) if isinstance(value, str) else value, low, 2**63 - 1
-    )
-
-
 RULES: dict[str, tuple[str, Check]] = {
-    "visibility_timeout": _seconds(0.1),
-    "restore_interval": _seconds(0.05),
-    "orphan_grace": _seconds(0),
-    "consumer_timeout": _optional(_seconds(0.1)),
-    "poll_interval": _seconds(0.05),
-    "delivery_limit": _optional(_count(1)),
-    "redelivery_backoff": _optional(("a pair (min, max) of seconds, min <= max", _backoff)),
-    "dead_letter_max": _count(1),
-    "dead_letter_ttl": _seconds(1),
-    "max_message_bytes": _count(1024),
-    "queue_order_strategy": _choice("round_robin", "sorted", "priority"),
-    "priority_order": _choice("ascending", "descending"),
-    "confirm": _choice(*CONFIRMS),
-    "confirm_replicas": _count(1),
-    "confirm_timeout": _seconds(0.001),
-    "probe_interval": _seconds(0.1),
-    "failback": _typed(bool, "True or False"),
-    "unroutable": _choice("drop", "error"),
-    "partitions": (
-        f"a whole number from 1 to {_MOST_PARTITIONS}",
-        lambda value: _whole(value, 1, _MOST_PARTITIONS),
-    ),
-    "native_delay": _typed(bool, "True or False"),
-    "global_keyprefix": _typed(str, "a string"),
-    "spool_max": ("a size of at least 1 MB, as 500000000 or '500MB'", _size(10**6)),
-    "embedded_fsync": _choice("second", "always"),
-    "embedded_maxmemory": _optional(
-        ("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6))
-    ),
-    "embedded_idle": ("a number of seconds, at least 1, or 0", _idle),
-    "embedded_server": _optional(("a path", lambda path: str(Path("" + path).absolute()))),
-    "socket_timeout": _seconds(0.05),
-    "socket_connect_timeout": _seconds(0.05),
-    "socket_keepalive": _typed(bool, "True or False"),
-    "health_check_interval": _seconds(1),
-    "client_name": ("a string of printable ASCII without blanks", _client_name),
-    "username": _optional(_typed(str, "a string")),
-    "password": _optional(_typed(str, "a string")),
-    "master_name": _optional(_typed(str, "a string")),
-    "address_map": ("a mapping of host:port to host:port", _address_map),
-    "sentinel_username": _optional(_typed(str, "a string")),
-    "sentinel_password": _optional(_typed(str, "a string")),
+    option.name: option.metadata["rule"] for option in fields(Options)
 }
 
 # Where a program hands on text only, as Airflow does; text is none of their values.
@@ -332,11 +316,6 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
             got = "a value that is kept secret" if name in _SECRETS else repr(value)
             raise ConfigurationError(f"expected {name} to be {expected}, got: {got}") from exc
     options = Options(**values)
-    _refuse_contradictions(options)
-    return options
-
-
-def _refuse_contradictions(options: Options) -> None:
     limit = options.consumer_timeout
     if limit is not None and limit < options.visibility_timeout:
         raise ConfigurationError(
@@ -348,3 +327,4 @@ def _refuse_contradictions(options: Options) -> None:
             "expected global_keyprefix to be free of braces, which mark the cluster "
             f"slot of a key, got: {options.global_keyprefix!r}"
         )
+    return options

@@ -35,16 +35,6 @@ def word(name: str) -> str:
     return shlex.quote(plain(name))
 
 
-def _told(exc: BaseException) -> str:
-    """Return a traceback whose messages stay in their lines."""
-    lines = []
-    for part in traceback.TracebackException.from_exception(exc).format():
-        # Frames, and what joins the errors of a chain, are Python's own text.
-        own = part.startswith(("  File ", "Traceback ", "\n", "  ["))
-        lines.append(part if own else f"{plain(part.rstrip())}\n")
-    return "".join(lines).rstrip("\n")
-
-
 class _Plain(logging.Filter):
     """Makes a record printable before any handler has it."""
 
@@ -54,7 +44,12 @@ class _Plain(logging.Filter):
         if not message.isprintable():
             record.msg, record.args = plain(message), ()
         if record.exc_info and record.exc_info[1] is not None:
-            record.exc_text = _told(record.exc_info[1])
+            lines = []
+            for part in traceback.TracebackException.from_exception(record.exc_info[1]).format():
+                # Frames, and what joins the errors of a chain, are Python's own text.
+                own = part.startswith(("  File ", "Traceback ", "\n", "  ["))
+                lines.append(part if own else f"{plain(part.rstrip())}\n")
+            record.exc_text = "".join(lines).rstrip("\n")
         return True
 
 

@@ -34,7 +34,7 @@ from .message.envelope import EnvelopeError, decode
 from .message.queue_names import queue_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .store.values import Publication, Returned
 
@@ -154,26 +154,20 @@ def emit(signal: NamedSignal, broker: str, **arguments: Any) -> None:
     if "queue" in arguments:  # a partition of it is nobody's business
         arguments["queue"] = queue_of(arguments["queue"])
     for receiver in list(signal.receivers_for(broker)):
-        _call(signal, receiver, broker, arguments)
-
-
-def _call(
-    signal: NamedSignal, receiver: Callable[..., Any], broker: str, arguments: dict[str, Any]
-) -> None:
-    if iscoroutinefunction(receiver):
-        logger.error(
-            "expected a receiver of the signal %s to be a plain function, got the coroutine "
-            "function %r: nobody would await it",
-            signal.name,
-            receiver,
-        )
-        return
-    try:
-        receiver(broker, **arguments)
-    except Exception:
-        # Not around a message: its state has changed on the broker already, and an
-        # application's mistake must end neither a delivery nor the background loop.
-        logger.exception("a receiver of the signal %s failed: %r", signal.name, receiver)
+        if iscoroutinefunction(receiver):
+            logger.error(
+                "expected a receiver of the signal %s to be a plain function, got the coroutine "
+                "function %r: nobody would await it",
+                signal.name,
+                receiver,
+            )
+            continue
+        try:
+            receiver(broker, **arguments)
+        except Exception:
+            # Not around a message: its state has changed on the broker already, and an
+            # application's mistake must end neither a delivery nor the background loop.
+            logger.exception("a receiver of the signal %s failed: %r", signal.name, receiver)
 
 
 def emit_published(
@@ -197,20 +191,23 @@ def emit_published(
         )
 
 
-def emit_restored(broker: str, queue: str, items: Sequence[Returned]) -> None:
-    """Send ``message_restored`` for each of *items*; says less where envelopes are missing."""
-    if not message_restored.receivers:
-        return
-    for item in items:
-        emit(
-            message_restored,
-            broker,
-            queue=queue,
-            tag=item.tag,
-            count=item.failed,
-            consumer=item.consumer,
-            **identity_in(item.envelope),
-        )
+def emit_returned(
+    signal: NamedSignal,
+    broker: str,
+    queue: str,
+    items: Sequence[Returned],
+    headers: Mapping[str, dict[str, Any]] | None = None,
+    **why: str,
+) -> None:
+    """Send *signal* for each of *items*, whose deliveries have failed.
+
+    *headers* has those that are known, by tag; else they are those in the envelopes.
+    """
+    for item in items if signal.receivers else ():
+        known = None if headers is None else headers.get(item.tag)
+        who = identity_in(item.envelope) if known is None else identity(known)
+        own = {"tag": item.tag, "count": item.failed, "consumer": item.consumer}
+        emit(signal, broker, queue=queue, **own, **why, **who)
 
 
 def emit_at_the_limit(
@@ -220,25 +217,9 @@ def emit_at_the_limit(
     error: str,
     headers: Mapping[str, dict[str, Any]] | None = None,
 ) -> None:
-    """Send ``message_dead`` for each of *items*, whose deliveries failed too often.
-
-    *headers* has those that are known, by tag; else they are those in the envelopes.
-    """
-    if not message_dead.receivers:
-        return
-    for item in items:
-        known = None if headers is None else headers.get(item.tag)
-        emit(
-            message_dead,
-            broker,
-            queue=queue,
-            tag=item.tag,
-            count=item.failed,
-            consumer=item.consumer,
-            reason="delivery_limit",
-            error=error,
-            **(identity_in(item.envelope) if known is None else identity(known)),
-        )
+    """Send ``message_dead`` for each of *items*, whose deliveries failed too often."""
+    why = {"reason": "delivery_limit", "error": error}
+    emit_returned(message_dead, broker, queue, items, headers, **why)
 
 
 def identity(headers: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..store.inspection import QueueStatus
-    from ..store.jobs import BatchRecord, Job
+    from ..store.jobs import Job
     from ..store.protocol import Store
 
 
@@ -115,7 +115,9 @@ def _audit(store: Store, batch: str) -> BatchAudit | None:
         if job.state in _BAD:
             bad.add(name)
     moving.update(name for name in before if name not in seen)
-    difference = _difference(record, still, len(moving))
+    missing = sum(max(still[state] - record.counts[state], 0) for state in JOB_STATES)
+    over = sum(max(record.counts[state] - still[state], 0) for state in JOB_STATES)
+    difference = max(missing, over - len(moving))
     wrong = len(bad - listed) + len(listed - bad - moving)
     return BatchAudit(
         batch,
@@ -135,7 +137,6 @@ def _jobs(store: Store, batch: str) -> Iterator[Job]:
 
 
 def _listed(store: Store, batch: str) -> set[int]:
-    """Return the jobs in the list of failures."""
     found: set[int] = set()
     skip = 0
     while True:
@@ -144,10 +145,3 @@ def _listed(store: Store, batch: str) -> set[int]:
         if len(page) < _LISTED:
             return found
         skip += _LISTED - _OVERLAP
-
-
-def _difference(record: BatchRecord, still: Counter[str], moving: int) -> int:
-    """Return by how many jobs the counters are wrong at least."""
-    missing = sum(max(still[state] - record.counts[state], 0) for state in JOB_STATES)
-    over = sum(max(record.counts[state] - still[state], 0) for state in JOB_STATES)
-    return max(missing, over - moving)

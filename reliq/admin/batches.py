@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..errors import (
@@ -22,7 +22,7 @@ from .audit import BatchAudit, audited
 from .partitions import BatchesUntold, Partial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..store.jobs import BatchRecord, Changed, Job, JobFailure
     from ..store.protocol import Store
@@ -32,6 +32,7 @@ T = TypeVar("T")
 MOST = 5000
 """So many batches one look takes in: those that were opened last."""
 
+_MISSING = "no batch {!r}: it was not opened here, or its batch_ttl is over"
 # So long a command waits for a node that does not answer, or a slot that is on its way.
 _PATIENCE_S = 2.0
 
@@ -87,17 +88,14 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
         yield from chunks(fresh)
         if len(listed) < MOST or not fresh:
             return
+        records = chain.from_iterable(map(store.batches.records, chunks(listed[::-1])))
+        read = (one for one in records if one is not None and not isinstance(one, ReliqError))
+        last = next(read, None)
+        if last is None:
+            text = f"none of {len(listed)} batches that follow each other can be read"
+            raise BrokerUnavailable(text)
         # Others may have been opened in that very ms.
-        before_ms = 1 + _opened_last_ms(store, listed)
-
-
-def _opened_last_ms(store: Store, listed: Sequence[str]) -> int:
-    """Return when the last of *listed* was opened, as far as that can be read."""
-    for part in chunks(listed[::-1]):
-        for record in store.batches.records(part):
-            if record is not None and not isinstance(record, ReliqError):
-                return record.created_ms
-    raise BrokerUnavailable(f"none of {len(listed)} batches that follow each other can be read")
+        before_ms = 1 + last.created_ms
 
 
 class JobBatches:
@@ -159,8 +157,15 @@ class JobBatches:
         require_page(limit, skip)
         self._record(batch)
         now_ms = self._store.now_ms()
-        found = islice(_each(self._store.batches.jobs(batch), state), skip, skip + limit)
-        return [JobInfo.of(job, now_ms) for job in found]
+        seen: set[str] = set()
+
+        def fit() -> Iterator[Job]:
+            for job in chain.from_iterable(self._store.batches.jobs(batch)):
+                if (state is None or job.state == state) and job.id not in seen:
+                    seen.add(job.id)
+                    yield job
+
+        return [JobInfo.of(job, now_ms) for job in islice(fit(), skip, skip + limit)]
 
     def job_failures(self, batch: str, limit: int = 20, skip: int = 0) -> list[JobFailure]:
         """Return up to *limit* jobs that failed or ended in error, those of last first."""
@@ -226,7 +231,7 @@ class JobBatches:
     def _change(self, batch: str, change: Change) -> Changed:
         changed = self._ask(lambda: self._store.batches.change(batch, (change,)))
         if changed is None:
-            raise self._missing(batch)
+            raise NotFound(_MISSING.format(batch))
         if changed.due:
             with suppress(ReliqError):  # it stays due: a consumer publishes it when it can
                 publish_due(self._store, self._record(batch))
@@ -235,21 +240,8 @@ class JobBatches:
     def _record(self, batch: str) -> BatchRecord:
         record = self._ask(lambda: self._store.batches.batch(batch))
         if record is None:
-            raise self._missing(batch)
+            raise NotFound(_MISSING.format(batch))
         return record
-
-    def _missing(self, batch: str) -> NotFound:
-        return NotFound(f"no batch {batch!r}: it was not opened here, or its batch_ttl is over")
-
-
-def _each(pages: Iterable[list[Job]], state: str | None) -> Iterator[Job]:
-    """Yield jobs, each once, those in *state*."""
-    seen: set[str] = set()
-    for page in pages:
-        for job in page:
-            if (state is None or job.state == state) and job.id not in seen:
-                seen.add(job.id)
-                yield job
 
 
 def require_page(limit: int, skip: int) -> None:

@@ -9,7 +9,7 @@ import re
 import time
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..errors import ConfigurationError, require_one_of
 from ..message.queue_names import queue_of
@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Found: TypeAlias = "tuple[str, DeadLetter]"
 """A dead letter, and the name of the partition of its queue that has it."""
-
-
-class Filters(TypedDict, total=False):
-    """What dead letters are chosen by; see :class:`Choice`."""
-
-    task: str | None
-    reason: str | None
-    older_than_s: float | None
-    newer_than_s: float | None
-    match: str | None
-    fingerprint: str | None
-
-
-class Part(Filters, total=False):
-    """Those that fit, as many as are wanted, as fast as is wanted; see :class:`DeadLetters`."""
-
-    limit: int | None
-    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,22 +230,13 @@ def added(groups: Iterable[DeadLetterGroup], messages: Iterable[Message]) -> lis
     """Return *groups* with these dead letters counted, the largest first."""
     found = {group.fingerprint: group for group in groups}
     for message in messages:
-        one = _group_of(message)
-        known = found.get(one.fingerprint)
-        found[one.fingerprint] = one if known is None else _together(known, one)
+        task, tag, died_ms = message.task, message.tag, message.died_ms or 0
+        reason, error = message.reason or "", message.error or ""
+        name, exception = fingerprint(task, reason, error), exception_of(error)
+        group = DeadLetterGroup(name, task, reason, exception, 1, died_ms, died_ms, tag, error)
+        known = found.get(name)
+        if known is not None:
+            newer = group if died_ms >= known.last_ms else known
+            group = replace(newer, count=known.count + 1, first_ms=min(known.first_ms, died_ms))
+        found[name] = group
     return sorted(found.values(), key=lambda group: (-group.count, group.fingerprint))
-
-
-def _group_of(message: Message) -> DeadLetterGroup:
-    reason, error, died_ms = message.reason or "", message.error or "", message.died_ms or 0
-    name = fingerprint(message.task, reason, error)
-    exception = exception_of(error)
-    return DeadLetterGroup(
-        name, message.task, reason, exception, 1, died_ms, died_ms, message.tag, error
-    )
-
-
-def _together(known: DeadLetterGroup, one: DeadLetterGroup) -> DeadLetterGroup:
-    newer = one if one.last_ms >= known.last_ms else known
-    first_ms = min(known.first_ms, one.first_ms)
-    return replace(newer, count=known.count + one.count, first_ms=first_ms)

@@ -27,6 +27,7 @@ _VERSION = 1
 # What Lua's numbers hold exactly.
 _MOST = 2**53
 _TAG = re.compile(r"[0-9a-f]{30}")
+_KEPT = ("tag", "reason", "count", "consumer", "error", "died_ms")
 
 
 @dataclass(slots=True)
@@ -43,14 +44,7 @@ class Export:
         self.number += 1
         record = {
             "number": self.number,
-            "tag": dead_letter.tag,
-            "task": dead_letter.task,
-            "id": dead_letter.id,
-            "reason": dead_letter.reason,
-            "count": dead_letter.count,
-            "consumer": dead_letter.consumer,
-            "error": dead_letter.error,
-            "died_ms": dead_letter.died_ms,
+            **{name: getattr(dead_letter, name) for name in ("task", "id", *_KEPT)},
             "envelope": base64.b64encode(dead_letter.envelope or b"").decode(),
         }
         self.file.write(json.dumps(record).encode() + b"\n")
@@ -80,8 +74,7 @@ def begin(path: Path, queue: str, broker: str, now_ms: int) -> Export:
 
 def resume(path: Path, queue: str) -> Export:
     """Open a file that was begun before, without the line at its end that was cut off."""
-    header, records, whole = _scan(path)
-    name = _name(path, header)
+    name, header, records, whole = _scan(path)
     if header.get("queue") != queue:
         raise ConfigurationError(
             f"{str(path)!r} holds dead letters of {header.get('queue')!r}, not of {queue!r}"
@@ -96,8 +89,8 @@ def resume(path: Path, queue: str) -> Export:
     return Export(name, file, {record["tag"] for record in records}, last)
 
 
-def _scan(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-    """Return the header, the records, and how many bytes of the file are whole lines."""
+def _scan(path: Path) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
+    """Return its name, the header, the records, and how many bytes of it are whole lines."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as exc:
@@ -118,7 +111,10 @@ def _scan(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
         raise ConfigurationError(f"{str(path)!r} is no export of dead letters of this version")
     for number, record in enumerate(parsed[1:], 2):
         _check(path, number, record)
-    return parsed[0], parsed[1:], whole
+    name = parsed[0].get("id")
+    if not isinstance(name, str) or not re.fullmatch(r"[0-9a-f]{16}", name):
+        raise _wrong(path, 1, "expected id to be 16 hexadecimal digits")
+    return name, parsed[0], parsed[1:], whole
 
 
 def _wrong(path: Path, line: int, what: str) -> ConfigurationError:
@@ -126,16 +122,8 @@ def _wrong(path: Path, line: int, what: str) -> ConfigurationError:
 
 
 def _check(path: Path, line: int, record: dict[str, Any]) -> None:
-    for name, kind in (
-        ("number", int),
-        ("tag", str),
-        ("reason", str),
-        ("count", int),
-        ("consumer", str),
-        ("error", str),
-        ("died_ms", int),
-        ("envelope", str),
-    ):
+    for name in ("number", *_KEPT, "envelope"):
+        kind = int if name in {"number", "count", "died_ms"} else str
         if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
             raise _wrong(path, line, f"expected {name} to be of type {kind.__name__}")
     if record["number"] < 1 or record["count"] < 0 or record["died_ms"] < 1:
@@ -157,29 +145,14 @@ def read(path: Path) -> tuple[str, list[Move]]:
 
     The whole file is checked; raises ConfigurationError that names the line.
     """
-    header, records, _ = _scan(path)
-    name = _name(path, header)
-    return name, [_move(path, line, record) for line, record in enumerate(records, 2)]
-
-
-def _move(path: Path, line: int, record: dict[str, Any]) -> Move:
-    try:
-        envelope = base64.b64decode(record["envelope"], validate=True)
-    except ValueError as exc:
-        raise _wrong(path, line, "the envelope is not base64") from exc
-    kept = ("tag", "died_ms", "reason", "count", "consumer", "error")
-    dead_letter = DeadLetter(**{name: record[name] for name in kept}, envelope=envelope)
-    return Move(
-        dead_letter.tag,
-        record["number"],
-        envelope,
-        failed=dead_letter.count,
-        dead_letter=dead_letter,
-    )
-
-
-def _name(path: Path, header: dict[str, Any]) -> str:
-    name = header.get("id")
-    if not isinstance(name, str) or not re.fullmatch(r"[0-9a-f]{16}", name):
-        raise _wrong(path, 1, "expected id to be 16 hexadecimal digits")
-    return name
+    name, _, records, _ = _scan(path)
+    moves = []
+    for line, record in enumerate(records, 2):
+        try:
+            envelope = base64.b64decode(record["envelope"], validate=True)
+        except ValueError as exc:
+            raise _wrong(path, line, "the envelope is not base64") from exc
+        dead_letter = DeadLetter(**{name: record[name] for name in _KEPT}, envelope=envelope)
+        tag, number, failed = dead_letter.tag, record["number"], dead_letter.count
+        moves.append(Move(tag, number, envelope, failed=failed, dead_letter=dead_letter))
+    return name, moves

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
+from ..store.inspection import Stored
 from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, by_partition, choose, limited, paced, replay
 from .partitions import for_each_queue, refuse_part
-from .views import of_dead_letter
+from .views import of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
-    from .dead_letter_choice import Filters, Found, Part
+    from .dead_letter_choice import Found
+    from .names import Filters, Part
     from .partitions import Partial
     from .views import Message
 
@@ -80,7 +82,10 @@ class DeadLetters:
 
     def view(self, queue: str, dead_letter: DeadLetter) -> Message:
         """Return what is known of a dead letter in the form that :meth:`Inspector.peek` has."""
-        return of_dead_letter(queue, dead_letter, self._store.now_ms())
+        one = dead_letter
+        places = {"reason": one.reason, "error": one.error}
+        stored = Stored(one.tag, one.envelope, one.count, one.died_ms, one.consumer, **places)
+        return of_stored(queue, "dead", stored, self._store.now_ms())
 
     def count_dead_letters(
         self,
@@ -171,26 +176,24 @@ class DeadLetters:
         else:
             broker, now_ms = self._store.broker, self._store.now_ms()
             export = dead_letter_file.begin(Path(path), queue, broker, now_ms)
-        return self._exporting(export, pages)
 
-    @staticmethod
-    def _exporting(
-        export: dead_letter_file.Export, found: Iterator[Sequence[Found]]
-    ) -> Iterator[int]:
-        try:
-            for page in found:
-                fresh = [letter for _, letter in page if letter.tag not in export.tags]
-                for dead_letter in fresh:
-                    export.write(dead_letter)
-                export.file.flush()
-                yield len(fresh)
-        except OSError as exc:
-            raise ConfigurationError(
-                f"cannot write to {export.file.name!r} any more: {exc.strerror}; make room, and "
-                "go on with it by resume"
-            ) from exc
-        finally:
-            export.close()
+        def steps() -> Iterator[int]:
+            try:
+                for page in pages:
+                    fresh = [letter for _, letter in page if letter.tag not in export.tags]
+                    for dead_letter in fresh:
+                        export.write(dead_letter)
+                    export.file.flush()
+                    yield len(fresh)
+            except OSError as exc:
+                raise ConfigurationError(
+                    f"cannot write to {export.file.name!r} any more: {exc.strerror}; make room, "
+                    "and go on with it by resume"
+                ) from exc
+            finally:
+                export.close()
+
+        return steps()
 
     def import_dead_letters(
         self,
@@ -213,7 +216,15 @@ class DeadLetters:
         refuse_part(self._store, queue)
         source, moves = self._exported(queue, Path(path), Choice(tags=tags, **filters))
         name = os.urandom(8).hex() if again else source
-        return self._importing(queue, f"export/{name}", moves[:limit], rate)
+
+        def step(page: Sequence[Move]) -> int:
+            # Numbers are never settled: with other filters the rest may still be read.
+            outcomes = self._store.accept(queue, f"export/{name}", 1, page)
+            if NO_QUEUE in outcomes:
+                raise NotFound(f"queue {queue!r} was deleted while dead letters were read into it")
+            return outcomes.count(STORED)
+
+        return map(step, paced(chunks(moves[:limit], MOVED_AT_ONCE), rate))
 
     def count_exported(
         self,
@@ -239,13 +250,3 @@ class DeadLetters:
             for move in moves
             if move.dead_letter is not None and choice.fits(move.dead_letter, now_ms)
         ]
-
-    def _importing(
-        self, queue: str, source: str, moves: Sequence[Move], rate: float | None
-    ) -> Iterator[int]:
-        for page in paced(chunks(moves, MOVED_AT_ONCE), rate):
-            # Numbers are never settled: with other filters the rest may still be read.
-            outcomes = self._store.accept(queue, source, 1, page)
-            if NO_QUEUE in outcomes:
-                raise NotFound(f"queue {queue!r} was deleted while dead letters were read into it")
-            yield outcomes.count(STORED)

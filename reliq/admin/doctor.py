@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ _DUE_MS = 180_000
 # So many batches are looked into, and so many are named.
 _LOOKED_INTO = 100
 _NAMED = 5
-_NOTHING = "none paused, deserted or with dead letters"
+
 _AGAIN = "put right first what is wrong with the broker, and look again"
 _RIGHTS = "use a user with the rights that `reliq acl operator` prints"
 
@@ -71,7 +71,6 @@ def _unreachable(check: str, items: Iterable[object]) -> Iterator[Finding]:
 
 
 def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
-    """Return *found*, or that nothing was."""
     return list(found) or [Finding(check, "ok", text)]
 
 
@@ -83,8 +82,10 @@ def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list
         if not partial:
             raise
         return [Finding("consumers", "error", f"they could not be looked at: {exc}", _AGAIN)]
+    gone = sum(not consumer.connected for consumer in consumers)
+    rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
     return [
-        *_or_ok(_stale(store, found, consumers), "consumers", _connected(consumers)),
+        *_or_ok(_stale(store, found, consumers), "consumers", f"{len(consumers)}, {rest}"),
         *_passes(consumers),
         *_or_ok(_conflicts(consumers), "options", "consumers of one queue have the same options"),
         *_or_ok(_versions(consumers), "reliq", __version__),
@@ -130,12 +131,6 @@ def _stale(
         )
 
 
-def _connected(consumers: list[Consumer]) -> str:
-    gone = sum(not consumer.connected for consumer in consumers)
-    rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
-    return f"{len(consumers)}, {rest}"
-
-
 def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
     failing = {queue: (name.id, why) for name in consumers for queue, why in name.failing.items()}
     for queue, (name, why) in sorted(failing.items()):
@@ -149,7 +144,6 @@ def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
 
 
 def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:
-    """Compare the options of those who share a queue."""
     said: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -229,7 +223,6 @@ def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding
 
 
 def _batches(store: Store) -> Iterator[Finding]:
-    """Look whether the batches are sealed, and their callbacks published."""
     try:
         records = looked(store, ("seal_timeout_ms",))
     except BrokerRefused as exc:
@@ -237,7 +230,11 @@ def _batches(store: Store) -> Iterator[Finding]:
         return
     yield from _unreachable("batches", records.untold)
     now_ms = store.now_ms()
-    left = [record for record in records.found if _is_left(record, now_ms)]
+    left = [
+        record
+        for record in records.found
+        if record.is_left(number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS, now_ms)
+    ]
     if left:
         yield Finding(
             "batches",
@@ -262,11 +259,6 @@ def _batches(store: Store) -> Iterator[Finding]:
         yield Finding("batches", "ok", text + more)
 
 
-def _is_left(record: BatchRecord, now_ms: int) -> bool:
-    timeout_ms = number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS
-    return record.is_left(timeout_ms, now_ms)
-
-
 def _has_message(store: Store, record: BatchRecord) -> bool:
     """Whether a batch has a message for what is due: it is due, too, where it has none."""
     try:
@@ -283,14 +275,15 @@ def _named(records: list[BatchRecord]) -> str:
 
 
 def _ledgers(statuses: list[QueueStatus]) -> Iterator[Finding]:
-    for result in (result for result in map(audit, statuses) if not result.balanced):
-        yield Finding(
-            "ledger",
-            "error",
-            f"queue {result.queue!r} does not balance: {result.difference} messages differ",
-            "a key was deleted, evicted or written by somebody else (see maxmemory-policy and "
-            "keys above), or reliq has a bug: please report it with reliq audit --json",
-        )
+    for result in map(audit, statuses):
+        if not result.balanced:
+            yield Finding(
+                "ledger",
+                "error",
+                f"queue {result.queue!r} does not balance: {result.difference} messages differ",
+                "a key was deleted, evicted or written by somebody else (see maxmemory-policy and "
+                "keys above), or reliq has a bug: please report it with reliq audit --json",
+            )
 
 
 _PACKAGE = __name__.partition(".")[0]
@@ -308,7 +301,12 @@ def _installation() -> Iterator[Finding]:
     whichever is removed takes it away.
     """
     others = sorted(
-        {f"reliq {item.version}" for item in distributions(name="reliq") if _other(item)}
+        {
+            f"reliq {item.version}"
+            for item in distributions(name="reliq")
+            # Ours, by its former name, may still be installed as a clone.
+            if not any(point.group == "kombu.serializers" for point in item.entry_points)
+        }
     )
     besides = f"{', '.join(others)} is another project, and is installed beside kombu-reliq"
     if not hasattr(sys.modules[_PACKAGE], "register"):
@@ -325,8 +323,3 @@ def _installation() -> Iterator[Finding]:
         )
     else:
         yield Finding("installation", "ok", f"imported from {Path(__file__).parents[1]}")
-
-
-def _other(distribution: Distribution) -> bool:
-    """Return whether it is not ours: a clone may still be installed under our former name."""
-    return not any(point.group == "kombu.serializers" for point in distribution.entry_points)

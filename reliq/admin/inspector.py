@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..engines.urls import connect
-from ..errors import (
-    BrokerRefused,
-    BrokerUnavailable,
-    NotFound,
-    PreconditionFailed,
-    require_one_of,
-)
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, PreconditionFailed, require_one_of
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of, purge
 from ..routing.routes import Routes
@@ -35,16 +29,10 @@ from .walking import page_of_parts, require_queue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..store.inspection import (
-        AnyPlace,
-        BrokerInfo,
-        Consumer,
-        Finding,
-        QueueStatus,
-    )
+    from ..store.inspection import AnyPlace, BrokerInfo, Consumer, Finding, QueueStatus
 
 
-class Inspector(DeadLetters, JobBatches, Looking):
+class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspector"]):
     """Looks into one broker, controls its queues, puts dead letters right; a context manager.
 
     *url* and *transport_options* are those of the application. Raises
@@ -71,10 +59,6 @@ class Inspector(DeadLetters, JobBatches, Looking):
         self._store = connect(url, transport_options, name, create=create, lost_node_s=lost_node_s)
         self.url = url
         """As it was given: with the password."""
-
-    def __enter__(self) -> Inspector:  # noqa: PYI034 - typing.Self needs Python 3.11
-        """Return self."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
@@ -153,17 +137,15 @@ class Inspector(DeadLetters, JobBatches, Looking):
         """
         require_one_of("state", state, STATES)
         require_page(limit, skip)
-        look = partial(self._peek, queue, state, limit, skip)
-        return for_each_queue(self._store, queue, look)
-
-    def _peek(
-        self, queue: str, state: str, limit: int, skip: int, names: Sequence[str]
-    ) -> list[Message]:
-        require_queue(self._store, names[0])
-        now_ms = self._store.now_ms()
         place: AnyPlace = state  # type: ignore[assignment]
-        found = page_of_parts(self._store, names, place, limit, skip)
-        return [of_stored(queue, place, item, now_ms) for item in found]
+
+        def look(names: Sequence[str]) -> list[Message]:
+            require_queue(self._store, names[0])
+            now_ms = self._store.now_ms()
+            found = page_of_parts(self._store, names, place, limit, skip)
+            return [of_stored(queue, place, item, now_ms) for item in found]
+
+        return for_each_queue(self._store, queue, look)
 
     def audit(self) -> Partial[AuditResult]:
         """Check the ledger of every queue, and of each partition of one that is divided.

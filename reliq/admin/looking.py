@@ -92,9 +92,8 @@ class Looking:
         now_ms = self._store.now_ms()
         tag = name
         if not is_tag(name):
-            through = ground(self._store, names)
             found = search(
-                self._store, through, lambda item: item.id == name, 1, looks, None, contains=name
+                self._store, names, lambda item: item.id == name, 1, looks, None, contains=name
             )
             if not found.found:
                 raise NotFound(
@@ -132,11 +131,15 @@ class Looking:
         if is_tag(text):
             return by_tag(self._store, names, text)
 
-        def fits(message: Message) -> bool:
-            return text in (message.task or "") or text in (message.id or "")
-
-        through = ground(self._store, names)
-        return search(self._store, through, fits, limit, looks, cursor, contains=text)
+        return search(
+            self._store,
+            names,
+            lambda message: text in (message.task or "") or text in (message.id or ""),
+            limit,
+            looks,
+            cursor,
+            contains=text,
+        )
 
     def held_by(
         self, consumer: str, *, limit: int = 20, looks: int = LOOKS // 4, cursor: str | None = None
@@ -149,13 +152,16 @@ class Looking:
         known = [item for item in self._store.reads.consumers() if item.id == consumer]
         if not known:
             raise NotFound(f"no consumer {consumer!r}")
-        owner = f"{consumer}/"  # and the number of its connection
-
-        def fits(message: Message) -> bool:
-            return (message.consumer or "").startswith(owner)
-
-        through = ground(self._store, known[0].queues, ("unacked",))
-        return search(self._store, through, fits, limit, looks, cursor)
+        return search(
+            self._store,
+            known[0].queues,
+            # Behind the slash is the number of its connection.
+            lambda message: (message.consumer or "").startswith(f"{consumer}/"),
+            limit,
+            looks,
+            cursor,
+            places=("unacked",),
+        )
 
     # -- dead letters, by what they died of
 
@@ -175,12 +181,12 @@ class Looking:
         if before is not None:
             groups, counted, start = before.groups, before.counted, before.cursor
         now_ms = self._store.now_ms()
-        through = ground(self._store, names, ("dead",))
+        through, total = ground(self._store, names, ("dead",))
         after = None
         for _, found, after in walk(self._store, through, start, looks):  # noqa: B007
             messages = [of_stored(queue, "dead", item, now_ms) for item in found.items]
             groups, counted = added(groups, messages), counted + found.looked
-        total = max(through.total, counted) if after else counted
+        total = max(total, counted) if after else counted
         return DeadLetterGroups(queue, groups, counted, total, after)
 
     def dead_letters_of_group(
@@ -202,5 +208,4 @@ class Looking:
             return known == group
 
         names = self._partitions(queue)
-        through = ground(self._store, names, ("dead",))
-        return search(self._store, through, fits, limit, looks, cursor)
+        return search(self._store, names, fits, limit, looks, cursor, places=("dead",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 ROLES = ("producer", "worker", "operator", "exporter", "viewer", "migration", "sentinel")
 """producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does,
 but ``exporter``, ``migrate`` and ``bench``. exporter: reads metrics. viewer:
@@ -26,3 +28,21 @@ CHANGEABLE = (
     "x-visibility-timeout",
 )
 """Of the arguments of a queue: those that hold from the next step on, whatever is in it."""
+
+
+class Filters(TypedDict, total=False):
+    """What dead letters are chosen by; see :class:`.dead_letter_choice.Choice`."""
+
+    task: str | None
+    reason: str | None
+    older_than_s: float | None
+    newer_than_s: float | None
+    match: str | None
+    fingerprint: str | None
+
+
+class Part(Filters, total=False):
+    """Those that fit, as many as are wanted, as fast as is wanted; see :class:`.DeadLetters`."""
+
+    limit: int | None
+    rate: float | None

@@ -257,7 +257,11 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
     wanted: dict[str, str | None] = {}
     for name, value in (changes or {}).items():
         field = FIELDS[name]
-        wanted[field] = meta.get(field) if value is None else _checked(queue, name, value)
+        wanted[field] = meta.get(field)
+        if value is not None:
+            # An overflow is checked on its own here; with the limits that hold, below.
+            companion = {"x-max-length": 1} if name == "x-overflow" else {}
+            wanted[field] = queue_arguments(queue, False, {name: value, **companion})[1][field]
     merged = {**before, **wanted}
     if merged.get("overflow") and not (merged.get("max_length") or merged.get("max_bytes")):
         raise ConfigurationError(
@@ -275,13 +279,6 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
         **{field: after[whole] for field, whole in WHOLE_FIELDS.items() if whole in after},
     }
     return {name: _value(name, held[field]) for name, field in FIELDS.items() if field in held}
-
-
-def _checked(queue: str, name: str, value: Any) -> str:
-    # An overflow is checked on its own here; with what, is for the caller.
-    companion = {"x-max-length": 1} if name == "x-overflow" else {}
-    _, meta = queue_arguments(queue, False, {name: value, **companion})
-    return meta[FIELDS[name]]
 
 
 def _value(name: str, stored: str) -> Any:

@@ -50,14 +50,10 @@ def acl_rule(
         if role in {"viewer", "operator", "migration"}:
             commands |= rights.OPERATES_CLUSTER
     allowed = " ".join(f"+{command}" for command in sorted(commands))
-    keys = _keys(role, prefix)
+    escaped = "".join(f"\\{char}" if char in "*?[]\\" else char for char in prefix)
+    # A queue of Kombu's is a list of that very name.
+    keys = f"~{escaped}*" if role == "migration" else f"~{escaped}reliq:*"
+    if role == "sentinel":
+        keys = ""
     return " ".join(filter(None, ("ACL SETUSER", user or f"reliq-{role}", "reset on",
                                   f">{password}", keys, allowed)))  # fmt: skip
-
-
-def _keys(role: str, prefix: str) -> str:
-    escaped = "".join(f"\\{char}" if char in "*?[]\\" else char for char in prefix)
-    if role == "sentinel":
-        return ""
-    # A queue of Kombu's is a list of that very name.
-    return f"~{escaped}*" if role == "migration" else f"~{escaped}reliq:*"

@@ -91,19 +91,14 @@ def _queue(
         grown = status.ledger.get(counter, 0) - before.ledger.get(counter, 0)
         return max(grown, 0) / passed_s
 
+    same = ("ready", "delayed", "unacked", "dead", "consumers", "paused", "ledger")
     return QueueReport(
-        status.name,
-        status.ready,
-        status.delayed,
-        status.unacked,
-        status.dead,
-        status.consumers,
-        measure.oldest_age_s,
-        rate("published"),
-        rate("acked"),
-        status.paused,
-        status.ledger,
-        status.declared,
-        parts.partitions,
-        parts.untold,
+        queue=status.name,
+        oldest_age_s=measure.oldest_age_s,
+        rate_in=rate("published"),
+        rate_out=rate("acked"),
+        arguments=status.declared,
+        partitions=parts.partitions,
+        partitions_untold=parts.untold,
+        **{name: getattr(status, name) for name in same},
     )

@@ -5,8 +5,9 @@ Read from its headers, never deserialised.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..message.delivery_tag import published_ms, rank_of
 from ..message.envelope import EnvelopeError, decode
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..message.envelope import Envelope
-    from ..store.inspection import AnyPlace, DeadLetter, Failure, Located, Stored
+    from ..store.inspection import AnyPlace, Failure, Located, Stored
 
 _SHOWN = 200
 # What is text by itself; everything else is not looked into.
@@ -123,29 +124,11 @@ def of_stored(queue: str, place: AnyPlace, item: Stored, now_ms: int) -> Message
     return Message(**common, count=max(item.failed, 0), **places)
 
 
-def of_dead_letter(queue: str, dead_letter: DeadLetter, now_ms: int) -> Message:
-    """Return the view of a dead letter that was asked for with its envelope."""
-    return Message(
-        **_read(queue, "dead", dead_letter.tag, dead_letter.envelope, now_ms),
-        count=dead_letter.count,
-        consumer=dead_letter.consumer or None,
-        reason=dead_letter.reason,
-        error=dead_letter.error or None,
-        died_ms=dead_letter.died_ms,
-    )
-
-
-Happening: TypeAlias = Literal["published", "failed", "held", "died"]
-
-
-_FAILED = frozenset({"lapsed", "requeued"})
-
-
 @dataclass(frozen=True, slots=True)
 class MessageEvent:
     """Something that has happened to a message."""
 
-    what: Happening
+    what: Literal["published", "failed", "held", "died"]
     """published; failed: a delivery of it ended so; died: it became a dead letter; held: it was
     taken, and is held now."""
     at_ms: int | None
@@ -192,28 +175,19 @@ def details(
 ) -> MessageDetails:
     """Return what is known of a message that is in the queue, or partition, *name*."""
     message = of_stored(queue_of(name), located.place, located.stored, now_ms)
-    try:
+    held: dict[str, Any] = {}
+    with suppress(EnvelopeError):
         envelope = decode(located.stored.envelope or b"")
-    except EnvelopeError:
-        envelope = None
-    common: dict[str, Any] = {
-        "message": message,
-        "partition": name,
-        "delivered": located.stored.failed >= 0,
-        "before": located.before,
-        "expires_ms": located.expires_ms,
-        "history": _history(message, failures),
-    }
-    if envelope is None:
-        return MessageDetails(**common)
+        names = ("headers", "properties", "exchange", "routing_key", "content_encoding")
+        held = {field: getattr(envelope, field) for field in names} | {"body": _body(envelope)}
     return MessageDetails(
-        **common,
-        headers=envelope.headers,
-        properties=envelope.properties,
-        exchange=envelope.exchange,
-        routing_key=envelope.routing_key,
-        content_encoding=envelope.content_encoding,
-        body=_body(envelope),
+        message=message,
+        partition=name,
+        delivered=located.stored.failed >= 0,
+        before=located.before,
+        expires_ms=located.expires_ms,
+        history=_history(message, failures),
+        **held,
     )
 
 
@@ -227,7 +201,17 @@ def _history(message: Message, failures: Sequence[Failure]) -> list[MessageEvent
     found = []
     if message.published_ms:
         found.append(MessageEvent("published", message.published_ms))
-    found += [_event(item) for item in failures if item.tag == message.tag]
+    found += [
+        MessageEvent(
+            "failed" if item.how in {"lapsed", "requeued"} else "died",
+            item.at_ms,
+            item.consumer,
+            item.how,
+            item.failed,
+        )
+        for item in failures
+        if item.tag == message.tag
+    ]
     if message.state == "unacked":
         found.append(MessageEvent("held", None, message.consumer or ""))
     elif message.state == "dead":
@@ -238,11 +222,6 @@ def _history(message: Message, failures: Sequence[Failure]) -> list[MessageEvent
         consumer = message.consumer or ""
         found.append(MessageEvent("died", message.died_ms, consumer, detail, message.count))
     return found
-
-
-def _event(failure: Failure) -> MessageEvent:
-    what: Happening = "failed" if failure.how in _FAILED else "died"
-    return MessageEvent(what, failure.at_ms, failure.consumer, failure.how, failure.failed)
 
 
 def _body(envelope: Envelope) -> str | bytes:

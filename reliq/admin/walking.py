@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..errors import ConfigurationError, NotFound
 from ..message.delivery_tag import published_ms, rank_of
@@ -51,58 +52,43 @@ class Cursor(NamedTuple):
 
 def cursor_of(text: str) -> Cursor:
     """Return the cursor that :meth:`Cursor.text` gave; raises ConfigurationError."""
-    try:
+    with suppress(ValueError, TypeError, RecursionError):
         name, place, score, skip, looked = json.loads(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         )
-        cursor = Cursor(name, place, Position(score, skip), looked)
-        is_one = (
+        if (
             isinstance(name, str)
             and place in PLACES
             and _SCORE.fullmatch(score) is not None
             and type(skip) is type(looked) is int
             and 0 <= min(skip, looked) <= max(skip, looked) <= _MOST
-        )
-    except (ValueError, TypeError, RecursionError):
-        is_one = False
-    if not is_one:
-        raise ConfigurationError(f"expected a cursor that a search has returned, got: {text!r}")
-    return cursor
+        ):
+            return Cursor(name, place, Position(score, skip), looked)
+    raise ConfigurationError(f"expected a cursor that a search has returned, got: {text!r}")
 
 
-class Step(NamedTuple):
-    """One step of a walk."""
-
-    begun: Cursor
-    found: Looked
-    after: Cursor | None
-    """Where the next one begins; None: there is no more."""
+Ground: TypeAlias = "list[tuple[str, AnyPlace]]"
+"""What a walk leads through: places of queues, these in the order of their names."""
 
 
-class Ground(NamedTuple):
-    """What a walk leads through."""
-
-    places: list[tuple[str, AnyPlace]]
-    """The places of queues that are not empty: queues in the order of their names."""
-    total: int
-    """How many messages there are in them."""
-
-
-def ground(store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLACES) -> Ground:
-    """Return where in queues, or partitions, *names* there is something, of these *places*."""
+def ground(
+    store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLACES
+) -> tuple[Ground, int]:
+    """Return which *places* of queues, or partitions, *names* are not empty, and their sum."""
     statuses = sorted(
         (item.status for item in store.reads.measure(names)), key=lambda item: item.name
     )
     counts = [(item.name, place, getattr(item, place)) for item in statuses for place in places]
     there = [(name, place) for name, place, count in counts if count]
-    return Ground(there, sum(count for *_, count in counts))
+    return there, sum(count for *_, count in counts)
 
 
 def walk(
     store: Store, through: Ground, start: Cursor | None, looks: int, *, contains: str = ""
-) -> Iterator[Step]:
+) -> Iterator[tuple[Cursor, Looked, Cursor | None]]:
     """Yield what each step finds, from *start* on, or from the beginning.
 
+    Before it where the step began; after it where the next one begins, None: there is no more.
     At most *looks* messages are looked at. contains: only those with that text are found.
     """
     left = looks
@@ -114,7 +100,7 @@ def walk(
         if found.after is None:
             following = _behind(through, begun)
             after = following and Cursor(*following, Position(), begun.looked + found.looked)
-        yield Step(begun, found, after)
+        yield begun, found, after
         begun = after
 
 
@@ -132,8 +118,8 @@ def gone_on(begun: Cursor, found: Looked) -> Cursor:
 def _next(through: Ground, start: Cursor | None) -> Cursor | None:
     """Return where a walk begins; what *start* names may be empty by now."""
     if start is None:
-        return Cursor(*through.places[0], Position(), 0) if through.places else None
-    if start[:2] in through.places:
+        return Cursor(*through[0], Position(), 0) if through else None
+    if start[:2] in through:
         return start
     following = _behind(through, start)
     return following and Cursor(*following, Position(), start.looked)
@@ -141,7 +127,7 @@ def _next(through: Ground, start: Cursor | None) -> Cursor | None:
 
 def _behind(through: Ground, cursor: Cursor) -> tuple[str, AnyPlace] | None:
     order = (cursor.name, PLACES.index(cursor.place))
-    return next((item for item in through.places if (item[0], PLACES.index(item[1])) > order), None)
+    return next((item for item in through if (item[0], PLACES.index(item[1])) > order), None)
 
 
 # -- pages
@@ -228,24 +214,26 @@ def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:
         located = store.reads.look_up(name, tag)
         if located is not None:
             found.append(of_stored(queue_of(name), located.place, located.stored, now_ms))
-    total = ground(store, names).total
+    _, total = ground(store, names)
     return Search(found, total, total, None)
 
 
 def search(
     store: Store,
-    through: Ground,
+    names: Sequence[str],
     fits: Callable[[Message], bool],
     limit: int,
     looks: int,
     cursor: str | None,
     *,
+    places: Sequence[AnyPlace] = PLACES,
     contains: str = "",
 ) -> Search:
-    """Return up to *limit* messages that fit, among the next *looks*.
+    """Return up to *limit* messages that fit, among the next *looks* in queues *names*.
 
     contains: text that their envelopes have; the broker passes over all others.
     """
+    through, total = ground(store, names, places)
     start = None if cursor is None else cursor_of(cursor)
     now_ms = store.now_ms()
 
@@ -257,16 +245,15 @@ def search(
 
     found: list[Message] = []
     after: Cursor | None = None
-    for step in walk(store, through, start, looks, contains=contains):
-        after = step.after
-        messages, room = fitting(step.begun, step.found), limit - len(found)
+    for begun, there, after in walk(store, through, start, looks, contains=contains):
+        messages, room = fitting(begun, there), limit - len(found)
         if len(messages) > room:  # a step that ends with the last of them: the next call goes on
-            shorter = look(store, step.begun, messages[room - 1][0], contains)
-            messages = fitting(step.begun, shorter)[:room]
-            after = gone_on(step.begun, shorter)
+            shorter = look(store, begun, messages[room - 1][0], contains)
+            messages = fitting(begun, shorter)[:room]
+            after = gone_on(begun, shorter)  # noqa: PLW2901 - not as far
         found += [message for _, message in messages]
         if len(found) >= limit:
             break
     if after is None:
-        return Search(found, through.total, through.total, None)
-    return Search(found, after.looked, max(through.total, after.looked), after.text())
+        return Search(found, total, total, None)
+    return Search(found, after.looked, max(total, after.looked), after.text())

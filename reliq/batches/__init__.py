@@ -7,8 +7,7 @@ in its worker is below (:mod:`reliq.integrations.job_runs`, ``outcomes``).
 
 from __future__ import annotations
 
-from .batch import Batch
-from .status import BatchStatus
+from .batch import Batch, BatchStatus
 from .tasks import add_jobs, cancelled, current_batch, progress, report
 
 __all__ = ["Batch", "BatchStatus", "add_jobs", "cancelled", "current_batch", "progress", "report"]

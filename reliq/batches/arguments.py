@@ -28,11 +28,6 @@ def checked_id(option: str, value: str) -> str:
     return value
 
 
-def checked_name(name: str) -> str:
-    """Return *name*, which may be empty; raises ConfigurationError."""
-    return "" if name == "" else checked_id("name", name)
-
-
 def milliseconds(option: str, seconds: float) -> int:
     """Return a time in ms; raises ConfigurationError for what is no number above 0."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
@@ -46,19 +41,18 @@ def milliseconds(option: str, seconds: float) -> int:
 def names_of(failures: Any) -> tuple[str, ...]:
     """Return the dotted names of exceptions that count as failures; raises ConfigurationError."""
     if isinstance(failures, (tuple, list, set, frozenset)):
-        found = [_name_of(failure) for failure in failures]
-        if None not in found:
-            return tuple(filter(None, found))
+        found = [
+            f"{one.__module__}.{one.__qualname__}"
+            if isinstance(one, type) and issubclass(one, BaseException)
+            else one
+            for one in failures
+        ]
+        if all(isinstance(name, str) and name and is_text(name) for name in found):
+            return tuple(found)
     raise ConfigurationError(
         "expected failures to be a tuple of exceptions or of their dotted names, got: "
         f"{failures!r:.100}"
     )
-
-
-def _name_of(failure: Any) -> str | None:
-    if isinstance(failure, type) and issubclass(failure, BaseException):
-        return f"{failure.__module__}.{failure.__qualname__}"
-    return failure if isinstance(failure, str) and failure and is_text(failure) else None
 
 
 def packed(signature: Any, batch: str) -> str:
@@ -93,14 +87,7 @@ def packed(signature: Any, batch: str) -> str:
         (found,) = messages
         producer.maybe_declare(found.declare[0]) if found.declare else None
         channel = producer.channel
-        raw = channel.prepare_message(
-            found.body,
-            found.priority,
-            found.content_type,
-            found.content_encoding,
-            found.headers,
-            found.properties,
-        )
+        raw = channel.prepare_message(*found[:6])
         item = channel.transport.encoder.encode(raw, found.exchange, found.routing_key)
     message = CallbackMessage(
         item.exchange, item.routing_key, item.envelope, item.rank, new_tag(item.rank)

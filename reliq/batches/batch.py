@@ -2,41 +2,71 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from typing_extensions import Self
 
-from ..engines.urls import connect
+from ..claims import opener
 from ..errors import ConfigurationError, NotFound, ReliqError
 from ..forks import here
-from ..integrations.connections import current_app, current_connection, open_store
+from ..integrations.connections import current_app, current_connection
 from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
 from ..message.delivery_tag import new_tag
+from ..store.batch_info import BatchInfo
 from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
 from ..transfer.batch_callbacks import cancel_nested
 from ..transfer.batch_callbacks import change as change_batch
 from ..transports.jobs import enter
-from .arguments import checked_id, checked_name, milliseconds, names_of, packed
-from .status import BatchStatus
+from .arguments import checked_id, milliseconds, names_of, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from ..store.jobs import BatchRecord
+    from ..store.jobs import BatchRecord, JobFailure, Progress, Report
     from ..store.protocol import Store
 
 _DAY_S = 86_400.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus(BatchInfo):
+    """One batch, and a part of what is known of its jobs."""
+
+    failures: Sequence[JobFailure]
+    """Jobs that failed or ended in error, the last first."""
+    progress: Sequence[Progress]
+    """How far jobs are, those first that reported it last."""
+    messages: Sequence[Report]
+    """What jobs reported, the last first."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the status as JSON can carry it. Times are ISO 8601, in UTC."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "counts": self.counts,
+            "total": self.total,
+            "done": self.done,
+            "percent": self.percent,
+            "created": _iso(self.created_ms),
+            "sealed": _iso(self.sealed_ms),
+            "cancelled_at": _iso(self.cancelled_ms),
+            "ended": _iso(self.ended_ms),
+            "failures": [_row(item) for item in self.failures],
+            "progress": [_row(item) for item in self.progress],
+            "messages": [_row(item) for item in self.messages],
+        }
 
 
 class Batch:
@@ -73,7 +103,7 @@ class Batch:
         transport_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = checked_id("id", id) if id else uuid4().hex
-        self.name = checked_name(name)
+        self.name = "" if name == "" else checked_id("name", name)
         self._callbacks = dict(zip(CALLBACKS, (on_success, on_complete, on_failure), strict=True))
         self._failures = names_of(failures)
         self._seal_timeout_ms = milliseconds("seal_timeout", seal_timeout)
@@ -84,7 +114,8 @@ class Batch:
         # In a thread of its own the current application may be another one.
         signed = (getattr(one, "app", None) for one in self._callbacks.values())
         self._app = app or next(filter(None, signed), None)
-        self._opener = _opener(url, transport_options, self._app)
+        connection = current_connection if self._app is None else self._app.connection_for_write
+        self._opener = opener("batch", url, transport_options, connection)
         self._store: Store | None = None
         self._block: AbstractContextManager[None] | None = None
         self._process = here()
@@ -192,9 +223,15 @@ class Batch:
         app: a process of a prefork pool ends. Batches that are its jobs are cancelled like it.
         Raises ConfigurationError where there is no app.
         """
-        revoke = _revoking(self._app, signal) if terminate else None
+        app = self._app or current_app()
+        if terminate and app is None:
+            raise ConfigurationError("expected an app, because Celery is not in use here, got none")
+
+        def revoke(ids: list[str]) -> None:
+            app.control.revoke(ids, terminate=True, signal=signal)
+
         self._change(Change("cancel"))
-        cancel_nested(self._connected(), self.id, revoke)
+        cancel_nested(self._connected(), self.id, revoke if terminate else None)
 
     def _change(self, change: Change) -> None:
         if change_batch(self._connected(), self.id, change) is None:
@@ -250,29 +287,10 @@ class Batch:
         return self._store
 
 
-def _revoking(app: Any, signal: str) -> Callable[[list[str]], None]:
-    """Return what has tasks that run revoked."""
-    app = app or current_app()
-    if app is None:
-        raise ConfigurationError("expected an app, because Celery is not in use here, got none")
-
-    def revoke(ids: list[str]) -> None:
-        app.control.revoke(ids, terminate=True, signal=signal)
-
-    return revoke
+def _row(item: JobFailure | Progress | Report) -> dict[str, Any]:
+    row = item._asdict()
+    return {**row, "at": _iso(row.pop("at_ms"))}
 
 
-def _opener(
-    url: str | None, transport_options: Mapping[str, Any] | None, app: Any
-) -> Callable[[], Store]:
-    name = f"batch:{socket.gethostname().split('.')[0]}:{os.getpid()}"
-    if url is not None:
-        return lambda: connect(url, transport_options, name)
-
-    def of_celery() -> Store:
-        connection = current_connection() if app is None else app.connection_for_write()
-        if connection is None:
-            raise ConfigurationError("expected a url, because Celery is not in use here, got none")
-        return open_store(connection, name)
-
-    return of_celery
+def _iso(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat()

@@ -88,7 +88,7 @@ def progress(done: float, total: float = 0, text: str = "") -> None:
         return
     if _UNWRITTEN not in running.local:
         running.local[_UNWRITTEN] = None
-        running.at_end.append(partial(_write_last, running))
+        running.at_end.append(partial(_write, running))
     running.local[_UNWRITTEN] = (done, total, text)
     if monotonic() >= running.local.get(_NEXT, 0.0):
         _write(running)
@@ -114,13 +114,10 @@ def _require_text(text: str) -> None:
         raise TypeError(f"expected a text, got: {text!r:.100}")
 
 
-def _write_last(running: JobContext) -> None:
-    if running.local[_UNWRITTEN] is not None:
-        _write(running)
-
-
 def _write(running: JobContext, text: str = "") -> bool:
     """Write what is to be written of *running*, and a report; whether the broker answered."""
+    if not text and running.local[_UNWRITTEN] is None:
+        return True
     note = Note(
         running.job,
         running.retries,

@@ -17,7 +17,7 @@ from reliq.printable import plain
 from reliq.units import duration
 
 from . import console as out
-from .options import Duration, Number, batch_argument, on_brokers
+from .options import Duration, batch_argument, interval_option, on_brokers
 from .target import Target
 
 if TYPE_CHECKING:
@@ -49,12 +49,6 @@ class Look:
     more: bool
     """Whether there are other new ones, which are not shown."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
-        failures = [item._asdict() for item in self.failures]
-        own = out.of_broker(self.broker, self.info)
-        return {**own, "rate": self.rate, "failures": failures, "more_failures": self.more}
-
 
 class _Following:
     """Follows one batch at one broker, from look to look."""
@@ -83,7 +77,12 @@ class _Following:
         found: list[JobFailure] = []
         while len(found) <= most:
             page = inspector.job_failures(self._batch, _PAGE, len(found))
-            new = [item for item in page if self._is_new(item)]
+            new = [
+                item
+                for item in page
+                if item.at_ms > self._known_ms
+                or (item.at_ms == self._known_ms and item.job not in self._known)
+            ]
             found += new
             if len(new) < _PAGE:
                 break
@@ -91,11 +90,6 @@ class _Following:
             self._known_ms, self._known = found[0].at_ms, set()
         self._known |= {item.job for item in found if item.at_ms == self._known_ms}
         return found[: most + 1]
-
-    def _is_new(self, item: JobFailure) -> bool:
-        if item.at_ms == self._known_ms:
-            return item.job not in self._known
-        return item.at_ms > self._known_ms
 
 
 def looks(
@@ -158,7 +152,6 @@ def _news(look: Look) -> Iterator[str]:
 
 @contextmanager
 def _bar(console: Console) -> Iterator[Callable[[Look], None]]:
-    """Draw a bar; give what takes each look."""
     columns: list[Any] = [
         out.TextColumn("{task.description}"),
         out.BarColumn(),
@@ -193,7 +186,9 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
 
     def show(look: Look) -> None:
         if as_json:
-            click.echo(json.dumps(look.as_dict(), default=str))
+            failures = [item._asdict() for item in look.failures]
+            row = out.of_broker(look.broker, look.info) | {"rate": look.rate, "failures": failures}
+            click.echo(json.dumps({**row, "more_failures": look.more}, default=str))
             return
         for text in _news(look):
             click.echo(text)
@@ -207,13 +202,7 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
 
 @click.command()
 @batch_argument
-@click.option(
-    "--interval",
-    type=Number(0.1, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two looks.",
-)
+@interval_option(0.1, 3600, 1.0, "Seconds between two looks.")
 @click.option(
     "--patience",
     type=Duration(),

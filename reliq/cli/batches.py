@@ -13,7 +13,7 @@ from reliq.units import duration
 
 from . import console as out
 from .batch_watch import watch
-from .options import batch_argument, on_brokers, yes_option
+from .options import batch_argument, limit_option, on_brokers, skip_option, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from reliq.admin import Inspector
 
     from .target import Target
-
-_limit = click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
-_skip = click.option("--skip", type=click.IntRange(0), default=0, help="How many to pass over.")
 
 
 @click.group()
@@ -43,8 +40,8 @@ def batch() -> None:
 @batch.command("list")
 @click.option("--name", help="Only those of this name.")
 @click.option("--stage", type=click.Choice(STAGES), help="Only those in this stage.")
-@_limit
-@_skip
+@limit_option(20)
+@skip_option
 @on_brokers
 def list_command(
     target: Target, name: str | None, stage: str | None, limit: int, skip: int
@@ -60,26 +57,20 @@ def list_command(
       reliq batch list --stage open --json
       reliq batch list --name import --limit 5
     """
+    columns: dict[str, Any] = {
+        "batch": "id",
+        "name": "name",
+        "stage": _stage,
+        ">jobs": lambda row: out.count(row["total"]),
+        ">done": lambda row: f"{row['percent']:g} %",
+        ">failed": lambda row: out.count(row["counts"]["failed"], "red"),
+        ">error": lambda row: out.count(row["counts"]["error"], "red"),
+        ">cancelled": lambda row: out.count(row["counts"]["cancelled"], "yellow"),
+        ">age": lambda row: duration(row["age_s"]),
+    }
     target.answer(
         lambda inspector: inspector.batches(limit, skip, name=name, stage=stage),
-        lambda rows: (_table(rows), f"{len(rows)} batch(es)"),
-    )
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> Any:
-    return out.listing(
-        rows,
-        {
-            "batch": "id",
-            "name": "name",
-            "stage": _stage,
-            ">jobs": lambda row: out.count(row["total"]),
-            ">done": lambda row: f"{row['percent']:g} %",
-            ">failed": lambda row: out.count(row["counts"]["failed"], "red"),
-            ">error": lambda row: out.count(row["counts"]["error"], "red"),
-            ">cancelled": lambda row: out.count(row["counts"]["cancelled"], "yellow"),
-            ">age": lambda row: duration(row["age_s"]),
-        },
+        lambda rows: (out.listing(rows, columns), f"{len(rows)} batch(es)"),
     )
 
 
@@ -93,8 +84,8 @@ def _stage(item: dict[str, Any]) -> str:
 @batch.command()
 @batch_argument
 @click.option("--state", type=click.Choice(STATES), help="Show the jobs that are in it, too.")
-@_limit
-@_skip
+@limit_option(20)
+@skip_option
 @on_brokers
 def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -> None:
     """Show one batch: how many jobs are in each state, and which failed and why.
@@ -113,13 +104,11 @@ def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -
         info = inspector.batch(batch)
         jobs = [] if state is None else inspector.jobs(batch, state, limit, skip)
         failures = inspector.job_failures(batch, limit, skip) if state is None else []
-        return [
-            {
-                **asdict(info),
-                "failures": [item._asdict() for item in failures],
-                "jobs": [asdict(item) for item in jobs],
-            }
-        ]
+        listed = {
+            "failures": [item._asdict() for item in failures],
+            "jobs": list(map(asdict, jobs)),
+        }
+        return [asdict(info) | listed]
 
     target.answer(find, lambda rows: [part for row in rows for part in _shown(row, state)])
 
@@ -133,7 +122,9 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         "opened": f"{duration(row['age_s'])} ago",
         "jobs": f"{row['total']:,}, {row['done']:,} done ({row['percent']:g} %)",
         **{name: f"{count:,}" for name, count in row["counts"].items() if count},
-        "callbacks": f"due: {_names(row['due'])}; published: {_names(row['published'])}",
+        "callbacks": "due: {}; published: {}".format(
+            *(", ".join(row[name]) or "none" for name in ("due", "published"))
+        ),
     }
     if state is not None:
         jobs: dict[str, Any] = {
@@ -154,10 +145,6 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         "reason": "reason",
     }
     return out.fields(said), out.listing(row["failures"], failures)
-
-
-def _names(callbacks: Sequence[str]) -> str:
-    return ", ".join(callbacks) or "none"
 
 
 # -- change
@@ -205,11 +192,12 @@ def seal(target: Target, batch: str) -> None:
     Example:
       reliq batch seal 5f0c6c1d
     """
-
-    def work(inspector: Inspector) -> dict[str, Any]:
-        return {"sealed": inspector.seal_batch(batch)}
-
-    target.change("batch", batch, work, _done("sealed"))
+    target.change(
+        "batch",
+        batch,
+        lambda inspector: {"sealed": inspector.seal_batch(batch)},
+        _done("sealed"),
+    )
 
 
 def _done(what: str) -> Any:

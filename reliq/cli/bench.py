@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,80 +58,47 @@ def _timed(times_s: list[float], work: Any) -> None:
     times_s.append(time.perf_counter() - began)
 
 
-class Bench:
-    """One run against one broker, in a queue of its own."""
+def _publish(
+    connection: kombu.Connection, queue: kombu.Queue, messages: int, size: int, times: list[float]
+) -> Iterator[int]:
+    queue(connection.default_channel).declare()
+    publish = partial(
+        connection.Producer().publish,
+        b"x" * size,
+        exchange="",
+        routing_key=queue.name,
+        content_type="application/octet-stream",
+        content_encoding="binary",
+    )
+    publish()  # whatever is done once is done now
+    for _ in range(messages):
+        _timed(times, publish)
+        yield 1
 
-    def __init__(self, inspector: Inspector, messages: int, size: int, prefetch: int) -> None:
-        self._inspector = inspector
-        self._messages, self._size, self._prefetch = messages, size, prefetch
-        self._answers: list[float] = []
-        self._published: list[float] = []
-        self._consumed_s = 0.0
-        self.steps = 2 * messages
 
-    def run(self, connection: kombu.Connection) -> Iterator[int]:
-        """Ask, publish, consume; yields how far it came. Its queue is gone afterwards."""
-        name = f"reliq-bench-{os.urandom(4).hex()}"
-        arguments = {"x-expires": _EXPIRES_MS}
-        queue = kombu.Queue(name, kombu.Exchange(""), name, queue_arguments=arguments)
-        try:
-            for _ in range(_ASKED):
-                _timed(self._answers, self._inspector.queues)
-            yield from self._publish(connection, queue)
-            yield from self._consume(connection, queue)
-        finally:
-            queue(connection.default_channel).delete()
+def _consume(
+    connection: kombu.Connection,
+    queue: kombu.Queue,
+    messages: int,
+    prefetch: int,
+    times: list[float],
+) -> Iterator[int]:
+    taken = 0
 
-    def _publish(self, connection: kombu.Connection, queue: kombu.Queue) -> Iterator[int]:
-        queue(connection.default_channel).declare()
-        producer, body = connection.Producer(), b"x" * self._size
+    def take(message: Any) -> None:
+        nonlocal taken
+        message.ack()
+        taken += 1
 
-        def publish() -> None:
-            producer.publish(
-                body,
-                exchange="",
-                routing_key=queue.name,
-                content_type="application/octet-stream",
-                content_encoding="binary",
-            )
-
-        publish()  # whatever is done once is done now
-        for _ in range(self._messages):
-            _timed(self._published, publish)
-            yield 1
-
-    def _consume(self, connection: kombu.Connection, queue: kombu.Queue) -> Iterator[int]:
-        taken = 0
-
-        def take(message: Any) -> None:
-            nonlocal taken
-            message.ack()
-            taken += 1
-
-        with connection.channel() as channel:
-            channel.basic_qos(0, self._prefetch, False)
-            with kombu.Consumer(channel, [queue], on_message=take, auto_declare=False):
-                began = time.perf_counter()
-                while taken <= self._messages:
-                    before = taken
-                    connection.drain_events(timeout=_SILENT_S)
-                    yield taken - before
-                self._consumed_s = time.perf_counter() - began
-
-    @property
-    def figures(self) -> Figures:
-        """What was measured."""
-        return Figures(
-            self._messages,
-            self._size,
-            self._prefetch,
-            _percentile(self._answers, 50),
-            _percentile(self._answers, 99),
-            round(self._messages / sum(self._published), 1),
-            _percentile(self._published, 50),
-            _percentile(self._published, 99),
-            round((self._messages + 1) / self._consumed_s, 1),
-        )
+    with connection.channel() as channel:
+        channel.basic_qos(0, prefetch, False)
+        with kombu.Consumer(channel, [queue], on_message=take, auto_declare=False):
+            began = time.perf_counter()
+            while taken <= messages:
+                before = taken
+                connection.drain_events(timeout=_SILENT_S)
+                yield taken - before
+            times.append(time.perf_counter() - began)
 
 
 @click.command()
@@ -152,11 +120,37 @@ def bench(target: Target, messages: int, size: int, prefetch: int) -> None:
     """
 
     def measure(inspector: Inspector) -> Sequence[Figures]:
-        run = Bench(inspector, messages, size, prefetch)
+        answers: list[float] = []
+        published: list[float] = []
+        consumed: list[float] = []
+        name = f"reliq-bench-{os.urandom(4).hex()}"
+        arguments = {"x-expires": _EXPIRES_MS}
+        queue = kombu.Queue(name, kombu.Exchange(""), name, queue_arguments=arguments)
+
+        def steps(connection: kombu.Connection) -> Iterator[int]:
+            try:
+                for _ in range(_ASKED):
+                    _timed(answers, inspector.queues)
+                yield from _publish(connection, queue, messages, size, published)
+                yield from _consume(connection, queue, messages, prefetch, consumed)
+            finally:
+                queue(connection.default_channel).delete()
+
         with kombu.Connection(inspector.url, transport_options=dict(target.options)) as connection:
-            steps = run.run(connection)
-            out.progressing(inspector.broker, run.steps, steps, "its queue is deleted")
-            return (run.figures,)
+            total, undone = 2 * messages, "its queue is deleted"
+            out.progressing(inspector.broker, total, steps(connection), undone)
+        figures = Figures(
+            messages,
+            size,
+            prefetch,
+            _percentile(answers, 50),
+            _percentile(answers, 99),
+            round(messages / sum(published), 1),
+            _percentile(published, 50),
+            _percentile(published, 99),
+            round((messages + 1) / sum(consumed), 1),
+        )
+        return (figures,)
 
     def shown(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         table = out.listing(

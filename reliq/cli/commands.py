@@ -12,61 +12,41 @@ from reliq._version import __version__
 from .endings import Group
 
 COMMANDS = {
-    "acl": ("acl", "Print the Redis command that makes a user with the least that ROLE needs."),
-    "audit": (
-        "diagnostics",
-        "Check each queue's ledger, and each batch's counters: everything is accounted for.",
-    ),
-    "batch": ("batches", "Batches of jobs: list, show, watch, cancel, seal."),
-    "bench": (
-        "bench",
-        "Measure the broker from here: answers, publishes and consumes a second, one process.",
-    ),
-    "completion": (
-        "completion",
-        "Print the script that completes commands, options and queues in SHELL.",
-    ),
-    "consumers": (
-        "diagnostics",
-        "Show who consumes: process, pool, queues, how much it holds, its last heartbeat.",
-    ),
-    "dead": (
-        "dead",
-        "Dead letters: find, look at, replay, remove, write to a file, read from one.",
-    ),
-    "demo": ("demo.command", "Kill a Celery worker half way and count what is lost or done twice."),
-    "doctor": (
-        "diagnostics",
-        "Look for what is wrong with brokers, rights, consumers and queues; name the remedy.",
-    ),
-    "embedded": (
-        "embedded",
-        "Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).",
-    ),
-    "exporter": (
-        "exporter",
-        "Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.",
-    ),
-    "migrate": (
-        "migrate",
-        "Move messages from Kombu's Redis transport to reliq, or back, each once.",
-    ),
-    "move": (
-        "migrate",
-        "Move ready, delayed and dead messages of QUEUE, or of all, to another broker.",
-    ),
-    "peek": ("queues", "Show messages of QUEUE without taking them."),
-    "queue": ("queues", "Pause, resume, purge, delete a queue, or change its settings."),
-    "schema": (
-        "schema",
-        "Print the JSON Schema of what a COMMAND prints with --json; without one, of all.",
-    ),
-    "spool": ("spool", "Inspect and forward a spool: what was published while no broker answered."),
-    "status": ("status", "Show every queue, and the brokers they are on."),
-    "top": ("status", "Show the status again and again; Ctrl-C ends it."),
-    "web": ("web", "Serve a page to look at on http://HOST:PORT until it is stopped."),
+    "acl": "Print the Redis command that makes a user with the least that ROLE needs.",
+    "audit": "Check each queue's ledger, and each batch's counters: everything is accounted for.",
+    "batch": "Batches of jobs: list, show, watch, cancel, seal.",
+    "bench": "Measure the broker from here: answers, publishes and consumes a second, one process.",
+    "completion": "Print the script that completes commands, options and queues in SHELL.",
+    "consumers": "Show who consumes: process, pool, queues, how much it holds, its last heartbeat.",
+    "dead": "Dead letters: find, look at, replay, remove, write to a file, read from one.",
+    "demo": "Kill a Celery worker half way and count what is lost or done twice.",
+    "doctor": "Look for what is wrong with brokers, rights, consumers and queues; name the remedy.",
+    "embedded": "Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).",
+    "exporter": "Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.",
+    "migrate": "Move messages from Kombu's Redis transport to reliq, or back, each once.",
+    "move": "Move ready, delayed and dead messages of QUEUE, or of all, to another broker.",
+    "peek": "Show messages of QUEUE without taking them.",
+    "queue": "Pause, resume, purge, delete a queue, or change its settings.",
+    "schema": "Print the JSON Schema of what a COMMAND prints with --json; without one, of all.",
+    "spool": "Inspect and forward a spool: what was published while no broker answered.",
+    "status": "Show every queue, and the brokers they are on.",
+    "top": "Show the status again and again; Ctrl-C ends it.",
+    "web": "Serve a page to look at on http://HOST:PORT until it is stopped.",
 }
-"""Each command's module, and its line in the help."""
+"""Each command's line in the help."""
+
+_ELSEWHERE = {
+    "audit": "diagnostics",
+    "batch": "batches",
+    "consumers": "diagnostics",
+    "demo": "demo.command",
+    "doctor": "diagnostics",
+    "move": "migrate",
+    "peek": "queues",
+    "queue": "queues",
+    "top": "status",
+}
+"""The module of a command where that has another name."""
 
 
 class Commands(Group):
@@ -77,7 +57,7 @@ class Commands(Group):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
-        for name, (_, line) in COMMANDS.items():
+        for name, line in COMMANDS.items():
             self.add_command(click.Command(name, help=line))
 
     def resolve_command(
@@ -86,7 +66,7 @@ class Commands(Group):
         """Return the command that *args* begin with, as its module has it."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            module = f".{COMMANDS[name][0]}"
+            module = f".{_ELSEWHERE.get(name, name)}"
             command = getattr(import_module(module, __package__), name)
         return name, command, rest
 

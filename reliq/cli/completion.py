@@ -43,12 +43,9 @@ def _completed(
 ) -> list[str]:
     try:
         with context:
-            target = target_of(
-                tuple(context.params.get("urls") or ()),
-                context.params.get("prefix") or "",
-                context.params.get("master_name"),
-                context.params.get("address_map"),
-            )
+            given = context.params
+            names = (given.get(name) for name in ("master_name", "address_map"))
+            target = target_of(tuple(given.get("urls") or ()), given.get("prefix") or "", *names)
     except click.UsageError:
         return []
     found = target.gather(look).found

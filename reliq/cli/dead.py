@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliq.admin.names import REASONS
+from reliq.admin.names import REASONS, Filters
 from reliq.printable import plain
 
 from . import console as out
@@ -16,6 +16,7 @@ from .options import (
     Number,
     collected,
     dry_run_option,
+    limit_option,
     on_brokers,
     queue_argument,
     yes_option,
@@ -26,25 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from reliq.admin import Inspector, Message, Partial
-    from reliq.admin.dead_letter_choice import Filters, Part
+    from reliq.admin.names import Part
 
     from .target import Target
-
-
-def _filters(
-    task: str | None,
-    reason: str | None,
-    older: float | None,
-    newer: float | None,
-    match: str | None,
-) -> Filters:
-    return {
-        "task": task,
-        "reason": reason,
-        "older_than_s": older,
-        "newer_than_s": newer,
-        "match": match,
-    }
 
 
 @dataclass(frozen=True)
@@ -65,11 +50,13 @@ class Chosen:
 
 _filtered = collected(
     "filters",
-    _filters,
+    Filters,
     click.option("--task", help="Those of this Celery task."),
     click.option("--reason", type=click.Choice(REASONS), help="Those that died of it."),
-    click.option("--older", type=Duration(), help="Those that died longer ago: 90, 15m, 2d."),
-    click.option("--newer", type=Duration(), help="Those that died since then."),
+    click.option(
+        "--older", "older_than_s", type=Duration(), help="Those that died longer ago: 90, 15m, 2d."
+    ),
+    click.option("--newer", "newer_than_s", type=Duration(), help="Those that died since then."),
     click.option("--match", help="A regular expression in task, id, error or arguments."),
 )
 _chosen = collected(
@@ -106,7 +93,7 @@ def dead() -> None:
 @dead.command("list")
 @queue_argument
 @_filtered
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many.")
+@limit_option(100)
 @on_brokers
 def list_command(target: Target, queue: str, filters: Filters, limit: int) -> None:
     """Show dead letters of QUEUE, oldest first.
@@ -171,14 +158,11 @@ def _change(
     """
 
     def work(inspector: Inspector) -> dict[str, Any]:
+        wanted: Any = {"tags": chosen.tags, "limit": chosen.limit, **chosen.filters}
         if file is None:
-            number = inspector.count_dead_letters(
-                queue, chosen.tags, limit=chosen.limit, **chosen.filters
-            )
+            number = inspector.count_dead_letters(queue, **wanted)
         else:
-            number = inspector.count_exported(
-                queue, file, chosen.tags, limit=chosen.limit, **chosen.filters
-            )
+            number = inspector.count_exported(queue, file, **wanted)
         if not chosen.dry_run:
             label = f"{queue} {inspector.broker}"
             number = out.progressing(label, number, steps(inspector, number))

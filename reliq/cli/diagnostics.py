@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .target import Target
 
 _SEVERITIES = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "bold red"}
-_NUMBERS = ("published", *LEFT, *STATES, "difference")
+_NUMBERS = ("published", *LEFT, *STATES)
 
 
 # -- consumers
@@ -45,8 +45,7 @@ def consumers(target: Target) -> None:
         found, now_ms = inspector.consumers(), inspector.now_ms()
         for item in found:
             since_s = max(now_ms - item.started_ms, 0) / 1000
-            yield {
-                **asdict(item),
+            yield asdict(item) | {
                 "since_s": since_s,
                 "seen_s": max(now_ms - item.seen_ms, 0) / 1000,
             }
@@ -62,9 +61,7 @@ def consumers(target: Target) -> None:
                 ">held": lambda row: out.count(row["held"]),
                 ">since": lambda row: duration(row["since_s"]),
                 ">heartbeat": lambda row: duration(row["seen_s"]) + " ago",
-                "connected": lambda row: (
-                    out.cell("yes", "green") if row["connected"] else out.cell("NO", "bold red")
-                ),
+                "connected": lambda row: out.yes(row["connected"]),
                 "version": "version",
                 "id": "id",
             },
@@ -95,19 +92,18 @@ def audit(target: Target, no_batches: bool) -> None:
       reliq audit --no-batches
       reliq audit --json
     """
-    rows = target.answer(lambda inspector: _audited(inspector, no_batches), _ledgers)
-    sys.exit(1 if _unbalanced(rows) else 0)
 
+    def look(inspector: Inspector) -> Partial[AuditResult | BatchAudit]:
+        queues = inspector.audit()
+        found: Partial[AuditResult | BatchAudit] = Partial(queues, queues.unreachable)
+        if not no_batches:
+            with out.progress("batches", None) as advance:
+                batches = inspector.audit_batches(advance)
+            found += batches
+            found.unreachable += batches.unreachable
+        return found
 
-def _audited(inspector: Inspector, no_batches: bool) -> Partial[AuditResult | BatchAudit]:
-    queues = inspector.audit()
-    found: Partial[AuditResult | BatchAudit] = Partial(queues, queues.unreachable)
-    if not no_batches:
-        with out.progress("batches", None) as advance:
-            batches = inspector.audit_batches(advance)
-        found += batches
-        found.unreachable += batches.unreachable
-    return found
+    sys.exit(1 if _unbalanced(target.answer(look, _ledgers)) else 0)
 
 
 def _unbalanced(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -120,28 +116,13 @@ def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
     batches = [row for row in rows if "batch" in row]
     wrong = _unbalanced(rows)
     checked = f"{len(queues)} queue(s)" + (f" and {len(batches)} batch(es)" if batches else "")
-    verdict = f"{checked}, all balanced"
-    if wrong:
-        verdict = f"NOT balanced: {', '.join(wrong)}"
-    return (
-        out.listing(queues, {"queue": "queue", **{f">{name}": _amount(name) for name in _NUMBERS}}),
-        *([out.listing(batches, _batch_columns())] if batches else []),
-        out.cell(verdict, "bold red" if wrong else "green"),
-    )
-
-
-def _amount(name: str) -> Callable[[dict[str, Any]], Any]:
-    if name == "difference":
-        return _difference(name)
-    return lambda row: out.count({**row["ledger"], **row["counts"]}.get(name, 0))
-
-
-def _difference(name: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda row: out.count(row[name], "" if row["balanced"] else "bold red")
-
-
-def _batch_columns() -> dict[str, Any]:
-    return {
+    verdict = f"NOT balanced: {', '.join(wrong)}" if wrong else f"{checked}, all balanced"
+    of_queues = {
+        "queue": "queue",
+        **{f">{name}": _amount(name) for name in _NUMBERS},
+        ">difference": _difference("difference"),
+    }
+    of_batches: dict[str, Any] = {
         "batch": "batch",
         "name": "name",
         ">counters": lambda row: out.count(sum(row["counts"].values())),
@@ -151,6 +132,19 @@ def _batch_columns() -> dict[str, Any]:
         ">difference": _difference("difference"),
         ">failures wrong": _difference("failures_difference"),
     }
+    return (
+        out.listing(queues, of_queues),
+        *([out.listing(batches, of_batches)] if batches else []),
+        out.cell(verdict, "bold red" if wrong else "green"),
+    )
+
+
+def _amount(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: out.count({**row["ledger"], **row["counts"]}.get(name, 0))
+
+
+def _difference(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: out.count(row[name], "" if row["balanced"] else "bold red")
 
 
 # -- doctor
@@ -177,17 +171,15 @@ def doctor(target: Target, strict: bool) -> None:
         while spools:  # once, beside the findings of the first broker
             yield spools.pop()
 
-    rows = target.answer(look, _findings)
-    bad = {"error", "warning"} if strict else {"error"}
-    sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)
+    def worst_first(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        return sorted(rows, key=lambda row: -list(_SEVERITIES).index(row["severity"]))
 
-
-def _findings(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
-    worst_first = sorted(rows, key=lambda row: -list(_SEVERITIES).index(row["severity"]))
     columns: dict[str, Any] = {
         "": lambda row: out.cell(row["severity"], _SEVERITIES[row["severity"]]),
         "check": "check",
         "what was found": "message",
         "what to do": "remedy",
     }
-    return (out.listing(worst_first, columns),)
+    rows = target.answer(look, lambda rows: [out.listing(worst_first(rows), columns)])
+    bad = {"error", "warning"} if strict else {"error"}
+    sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)

@@ -19,14 +19,6 @@ INTERRUPTED = 130
 """The code with which a command ends at Ctrl-C."""
 
 
-def is_interrupt(error: BaseException) -> bool:
-    """Whether *error* is Ctrl-C, or what Python has made of it.
-
-    Before 3.12 it makes RuntimeError of what it meets while a class is made, in a late import.
-    """
-    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
-
-
 class Refused(click.ClickException):
     """The command could not do its work; the text says why."""
 
@@ -35,18 +27,6 @@ class Refused(click.ClickException):
     def format_message(self) -> str:
         """Return the text, in as many lines as it was made of."""
         return "\n".join(map(plain, super().format_message().split("\n")))
-
-
-@contextmanager
-def interruptible(context: click.Context) -> Iterator[None]:
-    """End the command with 130 at Ctrl-C: click's 1 says that a fault was found."""
-    try:
-        yield
-    except (KeyboardInterrupt, RuntimeError) as error:
-        if not (is_interrupt(error) or isinstance(error, click.Abort)):  # the latter: at a question
-            raise
-        click.echo("\ninterrupted", err=True)
-        context.exit(INTERRUPTED)
 
 
 @contextmanager
@@ -70,12 +50,19 @@ def interrupts_deferred() -> Iterator[None]:
 
 
 class Group(click.Group):
-    """A group whose commands end so; an error of reliq is a refusal."""
+    """A group whose commands end with 130 at Ctrl-C; an error of reliq is a refusal."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run one of them."""
-        with interruptible(ctx):
-            try:
-                return super().invoke(ctx)
-            except ReliqError as error:
-                raise Refused(str(error)) from error
+        try:
+            return super().invoke(ctx)
+        except ReliqError as error:
+            raise Refused(str(error)) from error
+        except (KeyboardInterrupt, RuntimeError) as error:
+            # click makes Abort of Ctrl-C at a question, and Python before 3.12 a RuntimeError of
+            # one that it meets while a class is made, in a late import.
+            interrupts = (KeyboardInterrupt, click.Abort)
+            if not (isinstance(error, interrupts) or isinstance(error.__cause__, interrupts)):
+                raise
+            click.echo("\ninterrupted", err=True)
+            ctx.exit(INTERRUPTED)

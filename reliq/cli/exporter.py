@@ -16,7 +16,6 @@ from .options import broker_options, listening, priority_order_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import FrameType
 
     from .target import Target
 
@@ -72,12 +71,8 @@ def exporter(
     collector = Collector(*target.urls, transport_options=options, **given)
     registry.register(collector)
     stopped = threading.Event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: stopped.set())
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
@@ -97,8 +92,7 @@ def _of_this_machine(inner: Any, hosts: set[str]) -> Callable[..., Iterable[byte
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if is_of_this_machine(environ.get("HTTP_HOST", ""), hosts):
-            found: Iterable[bytes] = inner(environ, start)
-            return found
+            return inner(environ, start)  # type: ignore[no-any-return]
         start("421 Misdirected Request", [("Content-Type", "text/plain")])
         return [b"ask for localhost, or allow the name with --allow-host\n"]
 

@@ -26,12 +26,17 @@ from .target import target_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.table import Table
-
-    from reliq.admin import Inspector
     from reliq.migration import Migration, Step
 
-_PLANNED = ("ready", "delayed", "unacked", "dead", "half_way", "elsewhere")
+_PLANNED: Mapping[str, Any] = {
+    "queue": "queue",
+    ">ready": lambda row: out.count(row["ready"]),
+    ">delayed": lambda row: out.count(row["delayed"]),
+    ">unacked": lambda row: out.count(row["unacked"]),
+    ">dead": lambda row: out.count(row["dead"]),
+    ">half way": lambda row: out.count(row["half_way"]),
+    ">elsewhere": lambda row: out.count(row["elsewhere"]),
+}
 _FOLLOW_EVERY_S = 1.0
 
 
@@ -115,8 +120,8 @@ def migrate(
         transport_options=_given({**ours, "master_name": master_name, "address_map": address_map}),
     ) as moving:
         if dry_run:
-            plans = [moving.plan(queue) for queue in queues or moving.queues()]
-            out.answer([asdict(plan) for plan in plans], as_json, _plans)
+            plans = [asdict(moving.plan(queue)) for queue in queues or moving.queues()]
+            out.answer(plans, as_json, lambda rows: [out.listing(rows, _PLANNED)])
             return
         moved: dict[str, Step] = {}
         try:
@@ -133,7 +138,12 @@ def migrate(
                 click.echo("interrupted; run it again to go on", err=True)
                 click.get_current_context().exit(INTERRUPTED)
         _print_moved(moved, as_json)
-        _tell_held(moving, moved)
+        for queue in (queue for queue, step in moved.items() if not step.moved):
+            if held := moving.plan(queue).unacked:
+                back = "return when these stop; those of a killed one after its visibility_timeout"
+                click.echo(
+                    f"{queue}: workers of the other side hold {held}, which {back}", err=True
+                )
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -154,24 +164,9 @@ def _sum(one: Step, other: Step) -> Step:
     return migration.Step(*(a + b for a, b in pairs))
 
 
-def _plans(plans: Sequence[dict[str, Any]]) -> Sequence[Table]:
-    columns = [name.replace("_", " ") for name in _PLANNED]
-    table = out.table("queue", *columns, right=columns)
-    for plan in plans:
-        table.add_row(out.cell(plan["queue"]), *(out.count(plan[name]) for name in _PLANNED))
-    return (table,)
-
-
 def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
     found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
     out.answer(found, as_json, lambda rows: map(_line, rows))
-
-
-def _tell_held(moving: Migration, moved: dict[str, Step]) -> None:
-    for queue in (queue for queue, step in moved.items() if not step.moved):
-        if held := moving.plan(queue).unacked:
-            back = "return when these stop; those of a killed one after its visibility_timeout"
-            click.echo(f"{queue}: workers of the other side hold {held}, which {back}", err=True)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -223,12 +218,8 @@ def move(
         admin.Inspector(target, options, create=True) as to,
     ):
         for name in [queue] if queue is not None else from_.durable_queues():
-            moved[name] = _move_one(from_, to, name)
+            status = from_.status(name)
+            total = status.ready + status.delayed + status.dead
+            moved[name] = out.progressing(name, total, from_.move(name, to))
     lines = (f"{name}: {count} moved" for name, count in moved.items())
     out.answer(moved, as_json, lambda _: lines)
-
-
-def _move_one(source: Inspector, target: Inspector, queue: str) -> int:
-    status = source.status(queue)
-    total = status.ready + status.delayed + status.dead
-    return out.progressing(queue, total, source.move(queue, target))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -120,6 +119,24 @@ _url_option = click.option(
 )
 
 
+skip_option = click.option(
+    "--skip", type=click.IntRange(0), default=0, help="How many to pass over."
+)
+
+
+def limit_option(default: int) -> Callable[[F], F]:
+    """Return what adds how many rows are shown."""
+    return click.option(
+        "--limit", type=click.IntRange(1), default=default, show_default=True, help="How many."
+    )
+
+
+def interval_option(least: float, most: float, default: float, text: str) -> Callable[[F], F]:
+    """Return what adds a number of seconds, of which the help says *text*."""
+    kind = Number(least, most)
+    return click.option("--interval", type=kind, default=default, show_default=True, help=text)
+
+
 def listening(port: int, host_help: str) -> Callable[[F], F]:
     """Return what adds the options of a command that serves HTTP: where it listens."""
 
@@ -140,12 +157,11 @@ def listening(port: int, host_help: str) -> Callable[[F], F]:
 
 def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
     """Return what adds *options* to a command, which gets what *make* makes of them as *name*."""
-    taken = inspect.signature(make).parameters
 
     def add(command: F) -> F:
         @functools.wraps(command)
         def wrapper(*args: Any, **given: Any) -> Any:
-            own = {key: given.pop(key) for key in taken if key in given}
+            own = {key: given.pop(key) for key in make.__annotations__ if key in given}
             return command(*args, **{name: make(**own)}, **given)
 
         found: Any = wrapper

@@ -12,7 +12,14 @@ from reliq.printable import plain
 from reliq.units import duration
 
 from . import console as out
-from .options import dry_run_option, on_brokers, queue_argument, yes_option
+from .options import (
+    dry_run_option,
+    limit_option,
+    on_brokers,
+    queue_argument,
+    skip_option,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -222,8 +229,8 @@ def _arguments(row: dict[str, Any]) -> str:
 @click.command()
 @queue_argument
 @click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
-@click.option("--skip", type=click.IntRange(0), default=0, help="How many to pass over.")
+@limit_option(20)
+@skip_option
 @on_brokers
 def peek(target: Target, queue: str, state: str, limit: int, skip: int) -> None:
     """Show messages of QUEUE without taking them.

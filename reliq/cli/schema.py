@@ -30,7 +30,6 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _of_type(hint: Any) -> Schema:
-    """Return the schema of one annotation."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

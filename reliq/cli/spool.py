@@ -16,8 +16,6 @@ from . import console as out
 from .options import json_option, on_brokers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .target import Target
 
 # Processes forward every few seconds where a broker answers.
@@ -40,23 +38,17 @@ def spool_status(path: str, as_json: bool) -> None:
       reliq spool status /var/spool/shop.db
     """
     found = JOURNALS.at(path).status()
-    out.answer(found, as_json, _shown)
-
-
-def _shown(found: dict[str, Any]) -> Sequence[Any]:
-    rows = out.listing(
-        found["routes"],
-        {
-            "exchange": "exchange",
-            "routing key": "routing_key",
-            ">publishes": lambda row: out.count(row["publishes"]),
-            ">oldest": lambda row: duration(row["oldest_s"]),
-        },
-    )
+    columns: dict[str, Any] = {
+        "exchange": "exchange",
+        "routing key": "routing_key",
+        ">publishes": lambda row: out.count(row["publishes"]),
+        ">oldest": lambda row: duration(row["oldest_s"]),
+    }
     line = (
-        "{publishes} publishes, {size}; so far {expired} expired, {doubtful} perhaps stored twice"
+        f"{found['publishes']} publishes, {size(found['bytes'])}; so far {found['expired']} "
+        f"expired, {found['doubtful']} perhaps stored twice"
     )
-    return rows, line.format(**found, size=size(found["bytes"]))
+    out.answer(found, as_json, lambda found: [out.listing(found["routes"], columns), line])
 
 
 @spool.command("forward")

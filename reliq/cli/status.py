@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import asdict
 from itertools import count as counting
@@ -15,7 +16,7 @@ from reliq.units import duration, size
 
 from . import console as out
 from .endings import Refused
-from .options import Number, on_brokers
+from .options import interval_option, on_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,40 +55,42 @@ def status_data(found: Gathered[Report]) -> dict[str, Any]:
     for name, error in found.failures:
         unknown = admin.BrokerInfo(name, "", "", "", None, None, None, "", None)
         brokers.append({**asdict(unknown), "reachable": False, "error": str(error)})
-    queues = [
-        out.of_broker(report.broker.broker, queue)
-        for report in found.found
-        for queue in report.queues
-    ]
-    untold = [
-        out.of_broker(report.broker.broker, item)
-        for report in found.found
-        for item in report.untold
-    ]
-    return {"brokers": brokers, "queues": queues, "untold": untold}
+    rows: dict[str, list[dict[str, Any]]] = {
+        name: [
+            out.of_broker(report.broker.broker, item)
+            for report in found.found
+            for item in getattr(report, name)
+        ]
+        for name in ("queues", "untold")
+    }
+    return {"brokers": brokers, **rows}
 
 
 def status_tables(data: dict[str, Any]) -> Sequence[Table]:
     """Return the same as tables: the brokers, and their queues."""
-    brokers = out.table(
-        "broker", "reachable", "role", "version", "memory", "persistence", "clients", "up",
-        right=("memory", "clients", "up"),
-    )  # fmt: skip
-    for item in data["brokers"]:
-        memory = size(item["memory_bytes"])
-        if item["memory_limit_bytes"]:
-            memory += f" of {size(item['memory_limit_bytes'])}"
-        weak = item["persistence"] == "none"
-        brokers.add_row(
-            out.cell(item["broker"]),
-            out.cell("yes", "green") if item["reachable"] else out.cell("NO", "bold red"),
-            out.cell(item["role"], "bold red" if _is_wrong(item["role"]) else ""),
-            out.cell(f"{item['engine']} {item['version']}"),
-            out.cell(memory),
-            out.cell(item["persistence"], "yellow" if weak else ""),
-            out.count(item["clients"]),
-            out.cell(duration(item["uptime_s"])),
-        )
+    brokers = out.listing(
+        data["brokers"],
+        {
+            "broker": "broker",
+            "reachable": lambda row: out.yes(row["reachable"]),
+            "role": lambda row: out.cell(
+                # It takes no writes, or a node of it does not answer.
+                row["role"],
+                "bold red" if re.search("^replica$| answer$", row["role"]) else "",
+            ),
+            "version": lambda row: f"{row['engine']} {row['version']}",
+            ">memory": lambda row: " of ".join(
+                size(row[name])
+                for name in ("memory_bytes", "memory_limit_bytes")
+                if row[name] or name == "memory_bytes"
+            ),
+            "persistence": lambda row: out.cell(
+                row["persistence"], "yellow" if row["persistence"] == "none" else ""
+            ),
+            ">clients": lambda row: out.count(row["clients"]),
+            ">up": lambda row: duration(row["uptime_s"]),
+        },
+    )
     queues = out.listing(
         data["queues"],
         {
@@ -107,24 +110,15 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
     )
     if not data["untold"]:
         return (brokers, queues)
-    return (brokers, queues, untold_table(data["untold"]))
-
-
-def untold_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return the queues that no node tells of."""
-    return out.listing(
-        rows,
+    untold = out.listing(
+        data["untold"],
         {
             "node": lambda row: out.cell(row["node"] or "none", "bold red"),
             "queues not told": lambda row: ", ".join(row["queues"]) or "not known",
             "why": "error",
         },
     )
-
-
-def _is_wrong(role: str) -> bool:
-    """Whether it takes no writes, or a node of it does not answer."""
-    return role == "replica" or role.endswith(" answer")
+    return (brokers, queues, untold)
 
 
 def _queue_name(row: dict[str, Any]) -> Any:
@@ -140,13 +134,7 @@ def _consumers(row: dict[str, Any]) -> Any:
 
 
 @click.command()
-@click.option(
-    "--interval",
-    type=Number(0, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds over which the rates are measured; 0: no rates, at once.",
-)
+@interval_option(0, 3600, 1.0, "Seconds over which the rates are measured; 0: no rates, at once.")
 @on_brokers
 def status(target: Target, interval: float) -> None:
     """Show every queue, and the brokers they are on.
@@ -178,13 +166,7 @@ def screen(data: dict[str, Any], interval: float) -> Any:
 
 
 @click.command()
-@click.option(
-    "--interval",
-    type=Number(0.1, 3600),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two looks.",
-)
+@interval_option(0.1, 3600, 2.0, "Seconds between two looks.")
 @click.option("--count", type=click.IntRange(1), help="End after so many looks.")
 @on_brokers
 def top(target: Target, interval: float, count: int | None) -> None:

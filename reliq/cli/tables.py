@@ -44,14 +44,9 @@ def rate(number: float | None) -> Text:
     return Text(per_second(number), style="dim" if number == 0 else "")
 
 
-def table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
-    """Return a table with these columns."""
-    numbers = set(right)
-    made = Table(title=title, title_justify="left", header_style="bold")
-    for name in columns:
-        # Long texts are folded, not cut: a tag that is cut is of no use.
-        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    return made
+def yes(good: bool) -> Text:
+    """Return whether something is as it should be."""
+    return cell("yes", "green") if good else cell("NO", "bold red")
 
 
 def listing(
@@ -64,21 +59,24 @@ def listing(
     """
     if len({row.get("broker") for row in rows}) > 1:
         columns = {"broker": "broker", **columns}
-    names = [name.removeprefix(">") for name in columns]
-    made = table(*names, right=[name[1:] for name in columns if name.startswith(">")])
+    made = Table(header_style="bold")
+    for name in columns:
+        side: Any = "right" if name.startswith(">") else "left"
+        # Long texts are folded, not cut: a tag that is cut is of no use.
+        made.add_column(name.removeprefix(">"), justify=side, overflow="fold")
     for row in rows:
         values = (row[of] if isinstance(of, str) else of(row) for of in columns.values())
-        made.add_row(*(item if isinstance(item, Text) else cell(item) for item in values))
+        made.add_row(*(item if isinstance(item, (Text, Pretty)) else cell(item) for item in values))
     return made
 
 
 def fields(values: Mapping[str, Any]) -> Table:
     """Return a table of names and values."""
-    made = table("field", "value")
-    for name, value in values.items():
-        nested = isinstance(value, dict)
-        made.add_row(cell(name), Pretty(jsonable(value)) if nested else cell(value))
-    return made
+    rows = [
+        {"field": name, "value": Pretty(jsonable(value)) if isinstance(value, dict) else value}
+        for name, value in values.items()
+    ]
+    return listing(rows, {"field": "field", "value": "value"})
 
 
 def show(*renderables: Any) -> None:

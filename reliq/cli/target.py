@@ -37,10 +37,6 @@ class Target:
     as_json: bool = False
     """Whether what is found is printed as JSON."""
 
-    def inspect(self, url: str) -> Inspector:
-        """Connect to one of them; raises ReliqError."""
-        return admin.Inspector(url, self.options)
-
     def gather(self, look: Callable[[Inspector], T]) -> Gathered[T]:
         """Return what *look* says of each broker, and which of them could not be asked.
 
@@ -50,7 +46,7 @@ class Target:
         failures: list[tuple[str, ReliqError]] = []
         for url in self.urls:
             try:
-                with self.inspect(url) as inspector:
+                with admin.Inspector(url, self.options) as inspector:
                     found.append(look(inspector))
             except ReliqError as error:  # noqa: PERF203 - one of few brokers
                 failures.append((without_password(url), again(error)))
@@ -118,7 +114,7 @@ class Gathered(Generic[T]):
             raise Refused("\n".join(said))
 
 
-_GROUPED = frozenset({"reliq-sentinel", "reliq-cluster"})
+_BETWEEN = r";(?=\s*reliq[a-z-]*:/|\s*$)"
 
 
 def split_urls(given: Iterable[str]) -> tuple[str, ...]:
@@ -127,19 +123,18 @@ def split_urls(given: Iterable[str]) -> tuple[str, ...]:
     The URLs of Sentinels that follow each other in one text are one broker, and so are those of
     nodes of a cluster; in two texts they are of two.
     """
-    return tuple(url for text in given for url in _brokers_in(text))
-
-
-def _brokers_in(text: str) -> list[str]:
     found: list[str] = []
-    # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
-    for url in map(str.strip, re.split(r";(?=\s*reliq[a-z-]*:/|\s*$)", text)):
-        scheme = url.partition("://")[0]
-        if scheme in _GROUPED and found and found[-1].startswith(f"{scheme}://"):
-            found[-1] += f";{url}"
-        elif url:
-            found.append(url)
-    return found
+    for text in given:
+        before = ""
+        # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
+        for url in filter(None, map(str.strip, re.split(_BETWEEN, text))):
+            scheme = url.partition("://")[0]
+            if scheme in {"reliq-sentinel", "reliq-cluster"} and scheme == before:
+                found[-1] += f";{url}"
+            else:
+                found.append(url)
+            before = scheme
+    return tuple(found)
 
 
 def target_of(

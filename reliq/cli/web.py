@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .endings import Refused
-from .options import Number, broker_options, listening
+from .options import broker_options, interval_option, listening
 
 if TYPE_CHECKING:
     from .target import Target
@@ -80,13 +80,7 @@ def _require_installed() -> None:
     help="Hide what stands under this key in messages, as '*token*'; several: again.",
 )
 @click.option("--root-path", default="", help="The path of a proxy under which the pages are.")
-@click.option(
-    "--interval",
-    type=Number(0.2, 60),
-    default=2.0,
-    show_default=True,
-    help="Seconds after which a page that somebody looks at is read anew.",
-)
+@interval_option(0.2, 60, 2.0, "Seconds after which a page that somebody looks at is read anew.")
 @click.option(
     "--action-log", type=click.Path(dir_okay=False), help="Append each action to this file, too."
 )

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from reliq.hosts import is_loopback
 from reliq.web import app
 from reliq.web.access import LOOPBACK_ONLY, Seldom
-from reliq.web.users import hashed
+from reliq.web.settings import hashed
 
 from .endings import Refused
 
@@ -78,18 +78,15 @@ class _Server(uvicorn.Server):
         self._application = application
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve."""
         asyncio.get_running_loop().set_exception_handler(_in_one_line)
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Look at the connections; whether to stop."""
         for one in list(self.server_state.connections) if counter % 10 == 0 else ():
             one.end_if_late()  # type: ignore[union-attr]  # all of them are ours
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop."""
         self._application.end_streams()
         super().handle_exit(sig, frame)
 
@@ -100,7 +97,7 @@ def serve(
     """Serve the pages until SIGTERM or Ctrl-C; raises ConfigurationError, and Refused."""
     application = app(*urls, transport_options=options, **given)
     settings = application.site.settings
-    if not (settings.has_credentials or is_loopback(host)):
+    if not (settings.users or settings.user_header or is_loopback(host)):
         raise Refused(f"--host {host}: {LOOPBACK_ONLY}")
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
@@ -121,15 +118,11 @@ def serve(
         timeout_graceful_shutdown=_STOPS_WITHIN_S,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _nothing)  # uvicorn raises it again when it has stopped
+        signal.signal(number, lambda *_: None)  # uvicorn raises it again when it has stopped
     try:
         _Server(config, application).run(sockets=[listening])
     finally:
         application.close()
-
-
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Let the process end as one that has done its work."""
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, logger
 from ..failover.brokers import JITTER
 from ..routing.partitions import settle
-from ..signals import emit_at_the_limit, emit_restored, message_dead, message_restored
+from ..signals import emit_at_the_limit, emit_returned, message_dead, message_restored
 from .job_reports import tell_some
 from .leases import log_at_the_limit
 
@@ -270,5 +270,5 @@ def _returns_are_told() -> bool:
 
 
 def _tell_returns(queue: str, result: Restored, store: Store) -> None:
-    emit_restored(store.broker, queue, result.restored)
+    emit_returned(message_restored, store.broker, queue, result.restored)
     emit_at_the_limit(store.broker, queue, result.dead, "lease ended")

@@ -167,31 +167,20 @@ def _plain(value: Any, longest: int, levels: int) -> str | None:
     form = _CONTAINERS.get(kind) if levels > 0 else None
     if form is None:
         return None
-    inner = (_pairs if kind is dict else _joined)(value, longest, levels - 1)
+    inner = _joined(value, longest, levels - 1, named=kind is dict)
     if inner is None:
         return None
     return f"({inner},)" if kind is tuple and len(value) == 1 else form % inner
 
 
-def _joined(values: Any, longest: int, levels: int) -> str | None:
+def _joined(values: Any, longest: int, levels: int, *, named: bool) -> str | None:
     texts: list[str] = []
     left = longest
-    for value in values:
-        text = _plain(value, left, levels)
-        if text is None or len(text) >= left:
-            return None
-        left -= len(text)
-        texts.append(text)
-    return ", ".join(texts)
-
-
-def _pairs(values: dict[Any, Any], longest: int, levels: int) -> str | None:
-    texts: list[str] = []
-    left = longest
-    for key, value in values.items():
-        name, text = _plain(key, left, 0), _plain(value, left, levels)
+    for item in values:
+        name = _plain(item, left, 0) if named else ""
+        text = _plain(values[item] if named else item, left, levels)
         if name is None or text is None or len(name) + len(text) >= left:
             return None
         left -= len(name) + len(text)
-        texts.append(f"{name}: {text}")
+        texts.append(f"{name}: {text}" if named else text)
     return ", ".join(texts)

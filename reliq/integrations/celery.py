@@ -27,7 +27,6 @@ def _module_of(pool: Any) -> str:
 
 
 def _apps() -> tuple[Any, ...]:
-    """Return the applications of this process."""
     state = sys.modules.get("celery._state")
     return () if state is None else tuple(state._get_active_apps())  # noqa: SLF001 - only it knows
 
@@ -56,25 +55,23 @@ class WorkerWatch:
             signals = sys.modules["celery.signals"]
             signals.worker_ready.connect(self._ready, weak=False)
             signals.worker_process_shutdown.connect(self._child_ends, weak=False)
-            signals.task_received.connect(self._received, weak=False)
+            signals.task_received.connect(
+                lambda request=None, **_: integrations.tell_the_eta(request), weak=False
+            )
             self._connected = True
         testing = sys.modules.get("celery.contrib.testing.worker")
         if testing is not None and not self._connected_to_embedded:
             # Its worker sends no worker_ready.
-            testing.test_worker_started.connect(self._embedded_ready, weak=False)
+            testing.test_worker_started.connect(
+                lambda consumer=None, **_: self._ready(consumer), weak=False
+            )
             self._connected_to_embedded = True
         if "celery.worker.control" in sys.modules:  # also that of a test, which is never "ready"
             integrations.show_what_waits()
 
-    def _received(self, **given: Any) -> None:
-        integrations.tell_the_eta(**given)
-
     def _child_ends(self, **_: Any) -> None:
         if self.at_child_end is not None:
             self.at_child_end()
-
-    def _embedded_ready(self, consumer: Any = None, **_: Any) -> None:
-        self._ready(consumer)
 
     def _ready(self, sender: Any = None, **_: Any) -> None:
         if sender is None or sender in self._workers:

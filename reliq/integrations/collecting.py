@@ -104,18 +104,8 @@ class Collector(Producer):
         if isinstance(reply_to, Queue):
             properties["reply_to"] = reply_to.name
         timeout = prepared[_CONFIRM_TIMEOUT] if len(prepared) > _CONFIRM_TIMEOUT else None
-        self.collected.append(
-            Prepared._make(
-                (
-                    *prepared[:_PREPARED],
-                    prepared[_EXCHANGE] or "",
-                    prepared[_ROUTING_KEY] or "",
-                    prepared[_DECLARE],
-                    timeout,
-                    None,
-                )
-            )
-        )
+        where = prepared[_EXCHANGE] or "", prepared[_ROUTING_KEY] or "", prepared[_DECLARE]
+        self.collected.append(Prepared._make((*prepared[:_PREPARED], *where, timeout, None)))
 
     def serialize(self, content: Content, headers: dict[str, Any]) -> tuple[Any, str, str]:
         """Return body, content type and encoding; compression is noted in *headers*."""

@@ -22,8 +22,6 @@ from .connections import current_connection, open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..store.inspection import Measure
-
 _SCHEME = "reliq"
 
 
@@ -67,20 +65,18 @@ class Queues:
     def _look(self, names: list[str]) -> list[dict[str, Any]]:
         store = open_store(self._connection, f"flower:{socket.gethostname()}:{os.getpid()}")
         try:
-            return [_row(measure) for measure in store.reads.measure(names)]
+            # Under the names that Flower's page has from RabbitMQ, and our own.
+            return [
+                {
+                    "name": status.name,
+                    "messages": status.ready + status.delayed + status.unacked,
+                    "messages_ready": status.ready,
+                    "messages_unacknowledged": status.unacked,
+                    "messages_delayed": status.delayed,
+                    "dead_letters": status.dead,
+                    "consumers": status.consumers,
+                }
+                for status in (measure.status for measure in store.reads.measure(names))
+            ]
         finally:
             store.close()
-
-
-def _row(measure: Measure) -> dict[str, Any]:
-    """Return a queue under the names that Flower's page has from RabbitMQ, and our own."""
-    status = measure.status
-    return {
-        "name": status.name,
-        "messages": status.ready + status.delayed + status.unacked,
-        "messages_ready": status.ready,
-        "messages_unacknowledged": status.unacked,
-        "messages_delayed": status.delayed,
-        "dead_letters": status.dead,
-        "consumers": status.consumers,
-    }

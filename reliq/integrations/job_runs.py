@@ -61,7 +61,7 @@ class JobContext:
         """Who works on it: the session that has its message, by which the register knows it."""
         self.broker = str(broker)
         """Where its message is from, and where its batch is: one of several, perhaps."""
-        self.at_end: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], object]] = []
         """What is to be done when it has run, before its worker tells how."""
         self.local: dict[str, Any] = {}
         """What is remembered of this run."""
@@ -115,7 +115,6 @@ class _Connections:
             return store
 
     def close(self) -> None:
-        """Close all; the next job opens one."""
         with self._lock:
             stores, self._stores = self._stores, {}
         for store in stores.values():

@@ -171,7 +171,6 @@ def _itself(error: BaseException) -> BaseException:
 
 
 def _is(error: BaseException, name: str) -> bool:
-    """Whether *error* is one of Celery's or billiard's of that name."""
     return any(
         one.__name__ == name and one.__module__.split(".")[0] in {"celery", "billiard"}
         for one in type(error).__mro__

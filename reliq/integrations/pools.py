@@ -91,7 +91,6 @@ class _Reads:
         return reading
 
     def keep(self) -> None:
-        """Register what is half read, for a pool that ends before its loop begins anew."""
         for fd in tuple(self._of_child):
             reading = self._half_read(fd)
             if reading is not None:

@@ -67,10 +67,17 @@ def watch_over(consumer: Any) -> None:
     if getattr(consumer.on_task_request, "reliq_watches", False):
         return
     to_dead_letter = partial(_to_dead_letter, consumer)
-    consumer.on_task_request = _watched(consumer.on_task_request, to_dead_letter)
+    consumer.on_task_request = _answered_for(consumer.on_task_request, to_dead_letter)
+    consumer.on_task_request.reliq_watches = True
     worker = consumer.controller
     if getattr(worker, "semaphore", None) is not None:
-        worker._process_task = _releasing(worker, _watched(worker._process_task, to_dead_letter))
+        process = _answered_for(worker._process_task, to_dead_letter)
+
+        def processed(request: Any) -> None:
+            if process(request) is _FAILED:  # it takes up no place in the pool
+                worker._quick_release()
+
+        worker._process_task = processed
     pool, kind = consumer.pool, type(consumer.pool).__module__
     pool.on_apply = _applied(
         pool.on_apply,
@@ -93,50 +100,29 @@ def _to_dead_letter(consumer: Any, request: Any, error: Exception) -> bool:
     return True
 
 
-def _watched(function: Callable[[Any], Any], to_dead_letter: ToDeadLetter) -> Callable[[Any], Any]:
-    """Return *function*, of a request, with what it raises answered for."""
-
-    @wraps(function)
-    def watched(request: Any) -> Any:
-        try:
-            return function(request)
-        except Exception as exc:
-            if not to_dead_letter(request, exc):
-                raise
-            return _FAILED
-
-    watched.reliq_watches = True  # type: ignore[attr-defined]
-    return watched
-
-
 _FAILED = object()
 
 
-def _releasing(worker: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return *function* so that what it fails for takes up no place in the pool."""
-
-    def processed(request: Any) -> None:
-        if function(request) is _FAILED:
-            worker._quick_release()
-
-    return processed
-
-
 def _answered_for(
-    function: Callable[..., Any], request: Any, to_dead_letter: ToDeadLetter, *, last: bool = False
-) -> Callable[..., Any]:
-    """Return *function* with what it raises for *request* answered for.
+    function: Callable[..., Any],
+    to_dead_letter: ToDeadLetter,
+    request: Any = None,
+    *,
+    last: bool = False,
+) -> Any:
+    """Return *function* with what it raises for *request*, or its first argument, answered for.
 
     The *last* that is called for it raises all the same: nothing else is to be done with it.
     """
 
+    @wraps(function)
     def answered_for(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except Exception as exc:
-            if not to_dead_letter(request, exc) or last:
+            if not to_dead_letter(args[0] if request is None else request, exc) or last:
                 raise
-            return None
+            return _FAILED
 
     return answered_for
 
@@ -157,16 +143,20 @@ def _applied(
         options = observed(request, options)
         if not solo:
             for name in ("timeout", "soft_timeout"):
-                _require_seconds(name, options.get(name))
+                limit = options.get(name)
+                if limit is not None and not isinstance(limit, (int, float)):
+                    # Pools would fail for it, each in its own way.
+                    text = f"the header timelimit: {name} is to be a number"
+                    raise TypeError(f"{text}, got: {limit!r:.100}")
         if is_job(request):
             target, args = run_job, (target, *args)
         options = _told_of_exits(options)
         if in_process:
-            target = _answered_for(target, request, to_dead_letter, last=True)
+            target = _answered_for(target, to_dead_letter, request, last=True)
         for name in () if solo else ("accept_callback", "callback", "error_callback"):
             if options.get(name) is not None:
                 last = in_process and name == "accept_callback"
-                options[name] = _answered_for(options[name], request, to_dead_letter, last=last)
+                options[name] = _answered_for(options[name], to_dead_letter, request, last=last)
         return on_apply(target, args, kwargs, **options)
 
     return applied
@@ -186,9 +176,3 @@ def _told_of_exits(options: dict[str, Any]) -> dict[str, Any]:
         return failed(result) if is_exit else returned(result, *args, **kwargs)
 
     return {**options, "callback": called}
-
-
-def _require_seconds(name: str, value: Any) -> None:
-    """Raise TypeError for a time limit that pools would fail for, each in its own way."""
-    if value is not None and not isinstance(value, (int, float)):
-        raise TypeError(f"the header timelimit: {name} is to be a number, got: {value!r:.100}")

@@ -80,7 +80,6 @@ def _waiting(consumer: Any) -> list[dict[str, Any]]:
 
 
 def _of_queue(store: Store, queue: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (due, task) of what waits in *queue*, as much as an answer may hold."""
     size, start = 0, Position()
     for _ in range(0, _MOST, _AT_ONCE):
         page = store.reads.scan(queue, "delayed", start, _AT_ONCE, whole_bytes=_MOST_BYTES)

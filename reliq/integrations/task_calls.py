@@ -25,7 +25,7 @@ from .middleware.chain import chain_of
 from .middleware.install import holding, inner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from .collecting import Collector, Prepared
 
@@ -193,8 +193,13 @@ class TaskCalls:
             and _is_celerys(inner(app.amqp.send_task_message), amqp)
             and _is_celerys(Producer.publish, sys.modules["kombu.messaging"])
         )
-        if not (self._ignores_results or self._is_told_of_calls_by_celery()):
-            return False
+        ignores = self._all_options.get("ignore_result")
+        if not (getattr(task, "ignore_result", False) if ignores is None else ignores):
+            # What other result backends do as a call is published is not known. Celery's declare
+            # a queue for all results, or subscribe to one early.
+            told = getattr(app.backend.on_task_call, "__func__", None)
+            if not str(getattr(told, "__module__", "")).startswith("celery.backends."):
+                return False
         if task is None or not ours:
             return ours
         module = _celery("app.task")
@@ -204,19 +209,6 @@ class TaskCalls:
             and getattr(task, "_dump_pydantic_arguments", None) is None
             and not getattr(task, "__v2_compat__", False)
         )
-
-    @property
-    def _ignores_results(self) -> bool:
-        ignored = self._all_options.get("ignore_result")
-        return bool(getattr(self._type, "ignore_result", False) if ignored is None else ignored)
-
-    def _is_told_of_calls_by_celery(self) -> bool:
-        """Whether what the result backend does as a call is published is known.
-
-        Celery's declare a queue for all results, or subscribe to one early.
-        """
-        told = getattr(self.app.backend.on_task_call, "__func__", None)
-        return str(getattr(told, "__module__", "")).startswith("celery.backends.")
 
     def _routes_by_name(self) -> bool:
         """Whether a task's name is all that its route depends on."""
@@ -237,7 +229,8 @@ class TaskCalls:
         A task class of its own may publish none, or several. *way* is never PLAIN. Headers and
         properties are the message's own, down to the first level.
         """
-        check = self._check()
+        typed = self._type is not None and self._type.typing
+        check = getattr(self._type, "__header__", None) if typed else None
         for item, task_id in zip(items, task_ids(len(items)), strict=True):
             if way is not Way.FILLED or self._template is None:
                 yield task_id, self._made(item, task_id, collector, way)
@@ -257,7 +250,7 @@ class TaskCalls:
             if self._signature is not None:
                 merge = self._signature._merge  # noqa: SLF001 - how Celery adds them
                 args, kwargs, _ = merge(args, kwargs)
-            if check is not None:
+            if check is not None:  # as Celery does before it sends it
                 check(*args, **kwargs)
             yield task_id, [template.fill(task_id, args, kwargs, collector, self.app)]
 
@@ -288,11 +281,3 @@ class TaskCalls:
         ((self._template.told_properties, self._template.options),) = held
         args, kwargs, _ = contents[0].body
         return [self._template.fill(task_id, args, kwargs, collector, self.app)]
-
-    def _check(self) -> Callable[..., Any] | None:
-        """Return what checks the arguments of a call, as Celery does before it sends it."""
-        task = self._type
-        if task is None or not task.typing:
-            return None
-        check: Callable[..., Any] | None = getattr(task, "__header__", None)
-        return check

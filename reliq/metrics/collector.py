@@ -19,10 +19,11 @@ from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, Reliq
 from ..forks import OwnLock
 from ..message.queue_arguments import is_durable
 from ..options import parse
+from ..printable import plain
 from ..spool import is_spool
 from ..spool.journal import JOURNALS
 from ..store.limits import HIGHEST_RANK
-from .families import Families, Names, Seen, spool_gauges
+from .families import Families, spool_gauges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -99,12 +100,11 @@ class _Broker:
         self._all_queues = all_queues
         self._well = True
         self._warned: set[str] = set()
-        self._names = Names()
+        self._names: dict[str, str] = {}
         # A series that ends while its queue lives looks like one that was never there.
         self._seen: dict[str, set[int]] = {}
 
     def collect(self, families: Families) -> None:
-        """Ask it, and add what it says."""
         name = self._store.broker
         began = perf_counter()
         with self._lock:
@@ -121,7 +121,7 @@ class _Broker:
                 if self._well:
                     logger.warning("metrics: %s; said once, until it answers again", exc)
                 self._well = False
-                families.up.add_metric([name], 0)
+                families.brokers["up"].add_metric([name], 0)
                 self._add_nodes(families)
                 return
             if self._well and lost:
@@ -134,13 +134,12 @@ class _Broker:
             self._seen = {queue: set(found) for queue, found in ready.items()}
         for queue, part in parts.items():
             if part.partitions > 1:
-                families.add_partitions(name, queue, part.untold)
+                families.partitions.add_metric([name, plain(queue)], part.untold)
         for measure in kept:
             queue = measure.status.name
-            whole = not parts.get(queue, WHOLE).untold
-            families.add(name, Seen(measure, ready[queue], consumers, whole))
-        families.up.add_metric([name], 1)
-        families.seconds.add_metric([name], perf_counter() - began)
+            families.add(name, measure, ready[queue], consumers, parts.get(queue, WHOLE))
+        families.brokers["up"].add_metric([name], 1)
+        families.brokers["seconds"].add_metric([name], perf_counter() - began)
 
     def _add_nodes(self, families: Families, untold: Sequence[Untold] = ()) -> None:
         """Add the nodes of a cluster, above all where it is one of them that does not answer."""
@@ -192,6 +191,5 @@ class _Broker:
         return found
 
     def close(self) -> None:
-        """Close the connection for good."""
         with self._lock:
             self._store.close()

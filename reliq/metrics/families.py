@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from ..admin.batches import Records
+    from ..admin.partitions import Coverage
     from ..store.inspection import Consumer, Measure, Node
 
 _QUEUE = ("broker", "queue")
@@ -43,6 +43,10 @@ _COUNTERS = {
         "reliq_leases_lost",
         "Leases that ended because they were not renewed, or their consumer was gone.",
     ),
+}
+_BROKERS = {
+    "up": ("reliq_up", "1 where the broker answered this scrape."),
+    "seconds": ("reliq_scrape_duration_seconds", "What asking the broker took."),
 }
 _GAUGES = {
     "delayed": ("reliq_messages_delayed", "Messages that are not to be given out yet."),
@@ -125,47 +129,6 @@ _CELERY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a scrape saw of one queue."""
-
-    measure: Measure
-    ready: Mapping[int, int]
-    """By priority."""
-    consumers: Sequence[Consumer] | None
-    """Of all queues; None where they cannot be told."""
-    whole: bool = True
-    """Whether none of its partitions is missing."""
-
-    @property
-    def running(self) -> int | None:
-        """Tasks of it that run and are acknowledged.
-
-        Also those of a worker whose connection is gone: it may be about to have a new one.
-        """
-        if self.consumers is None:
-            return None
-        return sum(item.running.get(self.measure.status.name, 0) for item in self.consumers)
-
-    @property
-    def celery(self) -> dict[str, int]:
-        """What celery-exporter says of a queue; of workers only where they can be told."""
-        status = self.measure.status
-        found = {
-            "length": status.ready + self.measure.due,
-            "consumers": status.consumers,
-        }
-        if self.consumers is not None:
-            workers = [
-                item
-                for item in self.consumers
-                if item.connected and item.pool and status.name in item.queues
-            ]
-            found["workers"] = len(workers)
-            found["processes"] = sum(item.processes for item in workers)
-        return found
-
-
 def _families(
     table: Mapping[str, tuple[str, str]], labels: Sequence[str], kind: Any = GaugeMetricFamily
 ) -> dict[str, Any]:
@@ -181,10 +144,7 @@ class Families:
             "reliq_build_info", "The version of reliq that collects.", labels=["version"]
         )
         self.build.add_metric([__version__], 1)
-        self.up = gauge("reliq_up", "1 where the broker answered this scrape.", labels=["broker"])
-        self.seconds = gauge(
-            "reliq_scrape_duration_seconds", "What asking the broker took.", labels=["broker"]
-        )
+        self.brokers = _families(_BROKERS, ("broker",))
         self.ready = gauge(
             "reliq_messages_ready",
             "Messages that wait for a consumer.",
@@ -212,7 +172,7 @@ class Families:
         for key, values in self._sums.items():
             for queue, value in values.items():
                 self.celery[key].add_metric([queue], value)
-        first = [self.build, self.up, self.seconds, self.ready, self.dead]
+        first = [self.build, *self.brokers.values(), self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
         cluster = (*self.nodes.values(), self.partitions)
         some = [family for family in cluster if family.samples]
@@ -227,31 +187,41 @@ class Families:
         if node.memory_bytes is not None:
             self.nodes["memory"].add_metric(labels, node.memory_bytes)
 
-    def add_partitions(self, broker: str, queue: str, untold: int) -> None:
-        """Add how many partitions of a queue that is divided could not be read."""
-        self.partitions.add_metric([broker, plain(queue)], untold)
-
-    def add(self, broker: str, seen: Seen) -> None:
-        """Add one queue.
+    def add(
+        self,
+        broker: str,
+        measure: Measure,
+        ready: Mapping[int, int],
+        consumers: Sequence[Consumer] | None,
+        parts: Coverage,
+    ) -> None:
+        """Add one queue. ready: by priority; consumers: of all queues, None: they cannot be told.
 
         Where partitions are missing, what can be read waits all the same, and is told. But sums of
         counters would go back, which Prometheus takes for a counter that has begun again.
         """
-        measure, ready = seen.measure, seen.ready
         status = measure.status
         name = plain(status.name)
         labels = [broker, name]
         for priority, count in sorted(ready.items()):
             self.ready.add_metric([*labels, str(priority)], count)
-        if seen.whole:
+        if not parts.untold:
             self._add_counters(labels, status.ledger)
+        theirs = {"length": status.ready + measure.due, "consumers": status.consumers}
+        running = None
+        if consumers is not None:
+            # Also of a worker whose connection is gone: it may be about to have a new one.
+            running = sum(one.running.get(status.name, 0) for one in consumers)
+            serving = (one for one in consumers if one.connected and status.name in one.queues)
+            workers = [one.processes for one in serving if one.pool]
+            theirs |= {"workers": len(workers), "processes": sum(workers)}
         values = {
             "delayed": status.delayed,
             "due": measure.due,
             "unacked": status.unacked,
             "dead": status.dead,
             "consumers": status.consumers,
-            "running": seen.running,
+            "running": running,
             "paused": int(status.paused),
             "oldest": measure.oldest_age_s or 0.0,
             "difference": audit(status).difference,
@@ -260,16 +230,18 @@ class Families:
             value = values[key]
             if value is not None:
                 gauge.add_metric(labels, value)
-        theirs = seen.celery if self._sums else {}
-        for key, found in theirs.items():
-            self._sums[key][name] = self._sums[key].get(name, 0) + found
+        for key, sums in self._sums.items():
+            if key in theirs:
+                sums[name] = sums.get(name, 0) + theirs[key]
 
-    def add_batches(self, broker: str, records: Records, names: Names, now_ms: int) -> None:
-        """Add the batches of one broker."""
+    def add_batches(
+        self, broker: str, records: Records, names: dict[str, str], now_ms: int
+    ) -> None:
+        """Add the batches of one broker. names: those that have series, and their labels."""
         if any(not item.batches for item in records.untold):
             return  # it is not known which there are
         add = {key: family.add_metric for key, family in self.batches.items()}
-        labels = names.labels(record.name for record in records.found)
+        labels = _labels(names, (record.name for record in records.found))
         # Several long names may have one label.
         batches = {label: Counter[str]() for label in labels.values()}
         jobs = {label: Counter[str]() for label in labels.values()}
@@ -314,17 +286,12 @@ def spool_gauges(found: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
         yield gauge
 
 
-class Names:
-    """Which names of one broker's batches have series: a name keeps its own while it is used."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, str] = {}
-
-    def labels(self, used: Iterable[str]) -> dict[str, str]:
-        """Return the label of each name that is used."""
-        names = list(dict.fromkeys(used))
-        self._kept = {name: self._kept[name] for name in names if name in self._kept}
-        for name in names:
-            if name not in self._kept and len(self._kept) < _MOST_NAMES:
-                self._kept[name] = plain(name)[:_MOST_LABEL]
-        return {name: self._kept.get(name, OTHERS) for name in names}
+def _labels(kept: dict[str, str], used: Iterable[str]) -> dict[str, str]:
+    """Return the label of each name that is used; one in *kept* has its own while it is used."""
+    names = list(dict.fromkeys(used))
+    for gone in kept.keys() - set(names):
+        del kept[gone]
+    for name in names:
+        if name not in kept and len(kept) < _MOST_NAMES:
+            kept[name] = plain(name)[:_MOST_LABEL]
+    return {name: kept.get(name, OTHERS) for name in names}

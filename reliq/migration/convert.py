@@ -5,9 +5,9 @@ Pure functions: what becomes of priority, eta, redelivery, and of what nobody ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import MessageRefused
 from ..message.delivery_tag import new_tag
@@ -26,18 +26,6 @@ _SAME_ETA_MS = 1000
 _LATEST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A message as Kombu's Redis transport stores it."""
-
-    number: int
-    priority: int
-    """0 to 9."""
-    message: bytes
-    waits: bool
-    """Whether it has an eta that is not yet."""
-
-
 def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: int) -> Move:
     """Return *message* of Kombu's as what is stored in reliq.
 
@@ -46,38 +34,36 @@ def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: i
     a dead letter with the bytes as they were, died *now_ms*.
     """
     try:
-        found = read(message)
-        headers, delay_ms = _take_eta(found.envelope.headers, options.native_delay)
-        data = encode(found.envelope._replace(headers=headers))
+        envelope, priority, redelivered = read(message)
+        # x-delay meant nothing to Kombu: the message does not wait now for having moved.
+        headers = dict(envelope.headers)
+        unused = {DELAY: headers.pop(DELAY)} if DELAY in headers else {}
+        stored, delay_ms = take_delay(headers, options.native_delay)
+        headers = unused | stored
+        data = encode(envelope._replace(headers=headers))
     except (EnvelopeError, MessageRefused) as exc:
         raw = Envelope(message, "application/octet-stream", "binary", {}, {}, "", queue)
         tag = new_tag(_rank(0, options))
         dead_letter = DeadLetter(tag, now_ms, "undecodable", 0, "", str(exc))
         return Move(tag, number, encode(raw), dead_letter=dead_letter)
-    failed = 0 if found.redelivered else -1
-    return Move(new_tag(_rank(found.priority, options)), number, data, delay_ms, -1, failed)
+    failed = 0 if redelivered else -1
+    return Move(new_tag(_rank(priority, options)), number, data, delay_ms, -1, failed)
 
 
-def to_foreign(move: Move) -> Foreign:
-    """Return *move* as Kombu stores it; raises EnvelopeError for one that cannot be read.
+def to_foreign(move: Move) -> tuple[int, bytes, bool]:
+    """Return priority (0 to 9) and bytes as Kombu stores them, and whether an eta is not yet.
 
+    Raises EnvelopeError for a *move* that cannot be read.
     A delayed Celery task gets an eta: its own, or the time when it is due, where that is
     another one. Failed deliveries become "redelivered"; what is left of a TTL is forgotten.
     """
     envelope, waits = _with_eta(decode(move.envelope), move.delay_ms)
     priority, message = write(envelope, new_tag(0), redelivered=move.failed >= 0)
-    return Foreign(move.number, priority, message, waits)
+    return priority, message, waits
 
 
 def _rank(priority: int, options: Options) -> int:
     return priority if options.priority_order == "ascending" else HIGHEST_RANK - priority
-
-
-def _take_eta(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], int]:
-    # x-delay meant nothing to Kombu: the message does not wait now for having moved.
-    ours = {name: value for name, value in headers.items() if name != DELAY}
-    stored, delay_ms = take_delay(ours, native)
-    return ({DELAY: headers[DELAY]} if DELAY in headers else {}) | stored, delay_ms
 
 
 def _with_eta(envelope: Envelope, delay_ms: int) -> tuple[Envelope, bool]:
@@ -89,13 +75,8 @@ def _with_eta(envelope: Envelope, delay_ms: int) -> tuple[Envelope, bool]:
     if waits:
         until_eta_ms = take_delay({"task": "", ETA: eta}, native=True)[1]
         if abs(until_eta_ms - delay_ms) > _SAME_ETA_MS:
-            headers[ETA] = _moment(delay_ms)
+            moment = _LATEST
+            with suppress(OverflowError):
+                moment = datetime.now(timezone.utc) + timedelta(milliseconds=delay_ms)
+            headers[ETA] = moment.isoformat()
     return envelope._replace(headers=headers), waits
-
-
-def _moment(delay_ms: int) -> str:
-    try:
-        moment = datetime.now(timezone.utc) + timedelta(milliseconds=delay_ms)
-    except OverflowError:
-        moment = _LATEST
-    return moment.isoformat()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kombu.transport.virtual.exchange import TopicExchange
 from kombu.utils.json import dumps, loads
@@ -27,19 +27,10 @@ _UNACKED_PARTS = 3  # message, exchange, routing key
 _MOST_PRIORITY = 9
 
 
-class KombuMessage(NamedTuple):
-    """A message, and what Kombu's storage says beside it."""
-
-    envelope: Envelope
-    priority: int
-    """0 to 9."""
-    redelivered: bool
-
-
-def read(data: bytes) -> KombuMessage:
+def read(data: bytes) -> tuple[Envelope, int, bool]:
     """Return the message in *data*, an element of a list or of the unacked hash.
 
-    Raises EnvelopeError and says what is wrong with it.
+    And its priority, 0 to 9, and whether it is redelivered. Raises EnvelopeError.
     """
     try:
         raw = loads(data)
@@ -73,19 +64,7 @@ def read(data: bytes) -> KombuMessage:
         RecursionError,
     ) as exc:
         raise EnvelopeError(f"not a message of Kombu's: {type(exc).__name__}: {exc}") from exc
-    return KombuMessage(envelope, priority, unacked or said)
-
-
-def routes_of(data: bytes) -> tuple[str, str]:
-    """Return exchange and routing key of an element of the unacked hash; raises EnvelopeError."""
-    try:
-        _, exchange, routing_key = loads(data)
-    except (ArithmeticError, AttributeError, TypeError, ValueError, RecursionError) as exc:
-        raise EnvelopeError(f"not an unacked message of Kombu's: {exc}") from exc
-    for name in (exchange, routing_key):
-        if name is not None and not isinstance(name, str):
-            raise EnvelopeError(f"not an unacked message of Kombu's: routed by {name!r}")
-    return exchange or "", routing_key or ""
+    return envelope, priority, unacked or said
 
 
 def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:
@@ -115,14 +94,7 @@ def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:
         raise EnvelopeError(f"Kombu's JSON cannot hold the message: {exc}") from exc
 
 
-def topic_pattern(binding_key: str) -> str:
-    """Return the regular expression that Kombu stores with a binding of a topic exchange."""
-    pattern: str = TopicExchange(None).key_to_pattern(binding_key)
-    return pattern
-
-
 def _priority(properties: dict[str, Any]) -> int:
-    """Return the priority as Kombu reads it."""
     try:
         return min(max(int(properties["priority"]), 0), _MOST_PRIORITY)
     except (KeyError, TypeError, ValueError):
@@ -141,8 +113,10 @@ def of_durable_queue(binding: KombuBinding) -> bool:
 def queues_of(message: bytes, bindings: Iterable[KombuBinding]) -> list[str]:
     """Return where Kombu would restore an unacked message to; nothing for an unreadable one."""
     try:
-        exchange, routing_key = routes_of(message)
-    except EnvelopeError:
+        _, exchange, routing_key = ("" if part is None else part for part in loads(message))
+    except (ArithmeticError, AttributeError, TypeError, ValueError, RecursionError):
+        return []
+    if not (isinstance(exchange, str) and isinstance(routing_key, str)):
         return []
     if not exchange:
         return [routing_key] if routing_key else []
@@ -182,6 +156,8 @@ def kombu_bindings_of(store: Store, queue: str) -> list[KombuBinding]:
         for binding in table.bindings:
             routing_key, name = unpack(binding)
             if name == queue:
-                pattern = topic_pattern(routing_key) if type_ == "topic" else ""
+                pattern = ""
+                if type_ == "topic":  # as Kombu stores it with the binding
+                    pattern = TopicExchange(None).key_to_pattern(routing_key)
                 found.append(KombuBinding(exchange, routing_key, pattern, queue))
     return found

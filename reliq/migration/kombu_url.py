@@ -15,7 +15,7 @@ from ..options import parse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..engines.redis.connect import Address, Broker
+    from ..engines.redis.connect import Broker
 
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
@@ -78,15 +78,11 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
         urls = [part.replace("sentinel://", f"{SENTINEL}://", 1) for part in url.split(";")]
         broker = sentinel_address(urls, ours)
     else:
-        broker = _address(url)
+        said = read(url, KOMBUS)
+        broker = address_of(replace(said, scheme=KOMBUS[said.scheme]), show="@" not in url)
     found = KombuRedis(broker, ours, name, layout)
     found.connect()
     return found
-
-
-def _address(url: str) -> Address:
-    said = read(url, KOMBUS)
-    return address_of(replace(said, scheme=KOMBUS[said.scheme]), show="@" not in url)
 
 
 def _layout(given: dict[str, Any]) -> KombuLayout:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class Step:
     """Of these, delayed messages that are no Celery tasks: Kombu delivers them at once."""
 
 
-class Migration:
+class Migration(AbstractContextManager["Migration"]):
     """Moves messages between Kombu's Redis transport and reliq; a context manager.
 
     source, target: one URL of each kind (``redis://``, ``rediss://``, ``redis+socket://``
@@ -114,10 +115,6 @@ class Migration:
             raise
         self._known: Sequence[KombuBinding] | None = None
         self._target = f"broker:{self._our_id}" if self.to_reliq else f"kombu:{self._their_id}"
-
-    def __enter__(self) -> Migration:  # noqa: PYI034 - typing.Self needs Python 3.11
-        """Return self."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close both connections."""
@@ -266,15 +263,15 @@ class Migration:
             items, done, delayed, early = [], [], 0, 0
             for move in moves:
                 try:
-                    item = to_foreign(move)
+                    priority, message, waits = to_foreign(move)
                 except EnvelopeError as exc:
                     # A consumer would give it up as well. The move holds it with token 0.
                     lease = Lease(move.tag, "0")
                     self._store.dead_letter(queue, "undecodable", str(exc), [lease])
                     continue
-                items.append((item.number, item.priority, item.message))
+                items.append((move.number, priority, message))
                 done.append(move.tag)
-                delayed += item.waits
-                early += move.delay_ms > 0 and not item.waits
+                delayed += waits
+                early += move.delay_ms > 0 and not waits
             self._kombu.accept(queue, origin, low_water, items)
             yield Step(self._store.end_move(queue, done), delayed, early=early)

@@ -41,14 +41,6 @@ def packed(message: CallbackMessage) -> str:
     return b64encode(pack(list(message))).decode()
 
 
-def _unpacked(stored: str) -> CallbackMessage | None:
-    try:
-        fields = unpack(b64decode(stored))
-        return CallbackMessage(*fields)
-    except (EnvelopeError, TypeError, ValueError):
-        return None
-
-
 def publish_due(store: Store, record: BatchRecord) -> None:
     """Publish what is due of a batch, once each, and tell its parent; waits. Raises ReliqError.
 
@@ -115,15 +107,20 @@ def cancel_nested(
 
 
 def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:
-    message = _unpacked(stored)
-    if message is None:
-        logger.error(
+    try:
+        message = CallbackMessage(*unpack(b64decode(stored)))
+    except (EnvelopeError, TypeError, ValueError):
+        logger.error(  # noqa: TRY400 - it says all
             "batch %r: the message of its callback on_%s cannot be read: it is not published",
             record.id,
             callback,
         )
         return True
-    item = _outgoing(record.id, message, 1 + CALLBACKS.index(callback))
+    number = 1 + CALLBACKS.index(callback)
+    publisher = GivenNumber(f"batch:{record.id}", number, own_tag=lambda _: message.tag)
+    tag = publish_tag(message.tag, publisher)
+    exchange, routing_key, envelope, rank, _ = message
+    item = Outgoing(exchange, routing_key, envelope, rank, tag=tag, spreads=False)
     send(store, Routes(store), (item,))
     if item.stored and not item.refused:
         return True
@@ -132,19 +129,7 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
         "key %r); it is tried again",
         record.id,
         callback,
-        message.exchange,
-        message.routing_key,
+        exchange,
+        routing_key,
     )
     return False
-
-
-def _outgoing(batch: str, message: CallbackMessage, number: int) -> Outgoing:
-    publisher = GivenNumber(f"batch:{batch}", number, own_tag=lambda _: message.tag)
-    return Outgoing(
-        message.exchange,
-        message.routing_key,
-        message.envelope,
-        message.rank,
-        tag=publish_tag(message.tag, publisher),
-        spreads=False,
-    )

@@ -72,10 +72,9 @@ class DeadLetterRouter:
         routes = Routes(store)
         stuck = 0
         for dead_letters in pages(store, queue, True, newest_ms, newest):
-            step = _Step(store, routes, queue, exchange, routing_key, dead_letters)
-            step.take()
-            stuck += len(step.stuck)
-            left = [dead_letter for dead_letter in dead_letters if dead_letter.tag in step.stuck]
+            tags = _route(store, routes, queue, exchange, routing_key, dead_letters)
+            stuck += len(tags)
+            left = [dead_letter for dead_letter in dead_letters if dead_letter.tag in tags]
             if left and left[-1].died_ms > newest_ms:
                 newest_ms, newest = left[-1].died_ms, set()
             newest.update(
@@ -83,8 +82,12 @@ class DeadLetterRouter:
             )
         if known is None and not stuck:
             return
-        pause_s = _pause_s(before, version) if known is None else known.pause_s
-        until = monotonic() + pause_s if known is None else known.until
+        if known is not None:
+            until, pause_s = known.until, known.pause_s
+        else:  # longer each time that nothing has changed
+            same = before is not None and before.version == version
+            pause_s = min(2 * before.pause_s, _LONGEST_S) if before and same else _STUCK_S
+            until = monotonic() + pause_s
         self._stuck[queue] = _Stuck(until, pause_s, version, newest_ms, frozenset(newest))
         if stuck:
             logger.warning(
@@ -98,92 +101,56 @@ class DeadLetterRouter:
             )
 
 
-def _pause_s(before: _Stuck | None, version: bytes | None) -> float:
-    """Return for how long to leave them alone: longer each time that nothing has changed."""
-    if before is None or before.version != version:
-        return _STUCK_S
-    return min(2 * before.pause_s, _LONGEST_S)
-
-
-class _Step:
-    """Some dead letters of one queue on their way."""
-
-    def __init__(
-        self,
-        store: Store,
-        routes: Routes,
-        queue: str,
-        exchange: str,
-        routing_key: str | None,
-        dead_letters: Sequence[DeadLetter],
-    ) -> None:
-        self._store = store
-        self._queue = queue
-        self._exchange = exchange
-        self._routing_key = routing_key
-        self._dead_letters = {dead_letter.tag: dead_letter for dead_letter in dead_letters}
-        self._routes = routes
-        self._envelopes: dict[str, Envelope] = {}
-        self.stuck: list[str] = []
-
-    def take(self) -> None:
-        """Move the letters."""
-        target = f"exchange:{self._exchange}"
+def _route(
+    store: Store,
+    routes: Routes,
+    queue: str,
+    exchange: str,
+    routing_key: str | None,
+    dead_letters: Sequence[DeadLetter],
+) -> list[str]:
+    """Move some dead letters on, wherever they are routed; return the tags of those that stay."""
+    ways: dict[str, tuple[DeadLetter, Envelope, str]] = {}
+    for dead_letter in dead_letters:
+        envelope = dead_letter.message
+        if envelope is None or _came_round(envelope.headers, dead_letter.reason, queue):
+            continue
+        key = envelope.routing_key if routing_key is None else routing_key
         # One that has nowhere to go gets no number: it can be replayed like any other.
-        for tag, dead_letter in self._dead_letters.items():
-            envelope = dead_letter.message
-            if envelope is not None and self._has_a_way(dead_letter.reason, envelope):
-                self._envelopes[tag] = envelope
-            else:
-                self.stuck.append(tag)
-        move_all(self._store, self._queue, target, list(self._envelopes), self._stored)
+        if not exchange or routes.cached(exchange).lookup(key):
+            ways[dead_letter.tag] = dead_letter, envelope, key
+    stuck = [dead_letter.tag for dead_letter in dead_letters if dead_letter.tag not in ways]
 
-    def _key(self, envelope: Envelope) -> str:
-        return envelope.routing_key if self._routing_key is None else self._routing_key
-
-    def _has_a_way(self, reason: str, envelope: Envelope) -> bool:
-        """Whether a letter did not come round, and has a queue to go to."""
-        if reason != "rejected" and _came_round(envelope.headers, reason, self._queue):
-            return False
-        if not self._exchange:
-            return True
-        return bool(self._routes.cached(self._exchange).lookup(self._key(envelope)))
-
-    def _stored(self, low_water: int, moves: Sequence[Move]) -> Sequence[str]:
+    def stored(low_water: int, moves: Sequence[Move]) -> Sequence[str]:
         done: list[str] = []
         for move in moves:
-            (done if self._store_one(low_water, move) else self.stuck).append(move.tag)
+            dead_letter, envelope, key = ways[move.tag]
+            sent = encode(dead_lettered(envelope, dead_letter, queue, exchange, key))
+            item = outgoing(queue, move, low_water, sent, key, exchange)
+            send(store, routes, (item,))
+            # All of them: a letter that one full queue refused is tried again.
+            (done if item.stored and not item.full else stuck).append(move.tag)
         return done
 
-    def _store_one(self, low_water: int, move: Move) -> bool:
-        """Store *move* wherever it is routed; False where it is not."""
-        dead_letter, envelope = self._dead_letters[move.tag], self._envelopes[move.tag]
-        key = self._key(envelope)
-        sent = encode(dead_lettered(envelope, dead_letter, self._queue, self._exchange, key))
-        item = outgoing(self._queue, move, low_water, sent, key, self._exchange)
-        send(self._store, self._routes, (item,))
-        # All of them: a letter that one full queue refused is tried again.
-        return bool(item.stored) and not item.full
+    move_all(store, queue, f"exchange:{exchange}", list(ways), stored)
+    return stuck
 
 
 def _came_round(headers: Mapping[str, Any], reason: str, queue: str) -> bool:
-    """Whether a message died here of *reason* before and nobody rejected it since.
+    """Whether a message died here of *reason* before and nobody has rejected it.
 
     RabbitMQ drops such a message; here it stays a dead letter.
     """
     deaths = _deaths(headers)
-    return any(
-        death.get("queue") == queue and death.get("reason") == reason for death in deaths
-    ) and (all(death.get("reason") != "rejected" for death in deaths))
+    here = any(one.get("queue") == queue and one.get("reason") == reason for one in deaths)
+    rejected = reason == "rejected" or any(one.get("reason") == "rejected" for one in deaths)
+    return here and not rejected
 
 
 def _deaths(headers: Mapping[str, Any]) -> list[dict[str, Any]]:
     deaths = headers.get("x-death")
-    return (
-        [dict(death) for death in deaths if isinstance(death, dict)]
-        if (isinstance(deaths, list))
-        else []
-    )
+    known = deaths if isinstance(deaths, list) else []
+    return [dict(death) for death in known if isinstance(death, dict)]
 
 
 def dead_lettered(

@@ -77,18 +77,17 @@ def outgoing(
     rank, of_job = rank_of(move.tag), is_of_job(move.tag)
 
     def own_tag(queue: str) -> str:
-        return _tag_of_job(queue, source, move) if of_job else new_tag(rank)
+        if not of_job:
+            return new_tag(rank)
+        # Whoever goes on with the move knows it, too.
+        begins = len(move.tag) - _DIGITS - 1
+        named = f"{source}\n{queue}\n{move.number}\n{move.tag}".encode("utf-8", "surrogateescape")
+        digest = blake2b(named, digest_size=_DIGITS // 2).hexdigest()
+        return move.tag[:begins] + digest + move.tag[-1]
 
     publisher = GivenNumber(f"move:{source}", move.number, low_water, moved=True, own_tag=own_tag)
     tag = publish_tag(move.tag, publisher)
     return Outgoing(exchange, routing_key, envelope, rank, tag=tag, spreads=False)
-
-
-def _tag_of_job(queue: str, source: str, move: Move) -> str:
-    """Return the tag of a job in another queue: whoever goes on with the move knows it, too."""
-    begins = len(move.tag) - _DIGITS - 1
-    named = f"{source}\n{queue}\n{move.number}\n{move.tag}".encode("utf-8", "surrogateescape")
-    return move.tag[:begins] + blake2b(named, digest_size=_DIGITS // 2).hexdigest() + move.tag[-1]
 
 
 def _tell_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:
@@ -173,16 +172,32 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
         raise ConfigurationError(f"queue {queue!r} cannot be moved: both URLs are one broker")
     # A partition is this broker's own matter: what is in it goes to the queue.
     to = queue_of(queue)
-    there = _There(target, to, declare(source, target, to))
+    exists = declare(source, target, to)
     name, origin = f"broker:{other}", f"{here}:{queue}"
-
     dead_letters: dict[str, DeadLetter] = {}
 
     def accepted(low_water: int, moves: Sequence[Move]) -> list[str]:
-        if not there.takes(moves):
+        nonlocal exists
+        if not exists and all(_answers(move.envelope) for move in moves):
+            logger.warning(
+                "%d replies for queue %r are dropped: it is gone at %s, as is who waited for them",
+                *(len(moves), to, target.broker),
+            )
             return [move.tag for move in moves]
+        if not exists:
+            target.create_queue(to)
+            exists = True
         arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in moves]
-        return _stored(to, moves, target.accept(to, origin, low_water, arriving))
+        outcomes = target.accept(to, origin, low_water, arriving)
+        if NO_QUEUE in outcomes:
+            raise NotFound(f"queue {to!r} was deleted on the target while it was moved there")
+        stored = [move.tag for move, got in zip(moves, outcomes, strict=True) if got != FULL]
+        if not stored:
+            raise QueueFull(
+                f"queue {to!r} is full on the target and rejects: {len(moves)} messages stay "
+                "where they are; add consumers there, or raise its limit"
+            )
+        return stored
 
     while True:
         low_water, moves = source.move_out(queue, name)
@@ -192,42 +207,6 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     for page in pages(source, queue):
         dead_letters = {dead_letter.tag: dead_letter for dead_letter in page}
         yield move_all(source, queue, name, list(dead_letters), accepted)
-
-
-def _stored(queue: str, moves: Sequence[Move], outcomes: Sequence[int]) -> list[str]:
-    """Return the tags of what the target has now; raises NotFound, or QueueFull for none."""
-    if NO_QUEUE in outcomes:
-        raise NotFound(f"queue {queue!r} was deleted on the target while it was moved there")
-    stored = [move.tag for move, got in zip(moves, outcomes, strict=True) if got != FULL]
-    if not stored:
-        raise QueueFull(
-            f"queue {queue!r} is full on the target and rejects: {len(moves)} messages stay "
-            "where they are; add consumers there, or raise its limit"
-        )
-    return stored
-
-
-class _There:
-    """The queue where it goes to: perhaps it is still to be made."""
-
-    def __init__(self, store: Store, queue: str, exists: bool) -> None:
-        self._store = store
-        self._queue = queue
-        self._exists = exists
-
-    def takes(self, moves: Sequence[Move]) -> bool:
-        """Whether *moves* have a queue, which they make at need; False: they are dropped."""
-        if self._exists:
-            return True
-        if all(_answers(move.envelope) for move in moves):
-            logger.warning(
-                "%d replies for queue %r are dropped: it is gone at %s, as is who waited for them",
-                *(len(moves), self._queue, self._store.broker),
-            )
-            return False
-        self._store.create_queue(self._queue)
-        self._exists = True
-        return True
 
 
 def _answers(data: bytes) -> bool:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from .application import Application
-from .settings import Settings
-from .users import User, accounts, accounts_in
+from .settings import Settings, User, accounts, accounts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from .users import Account
+    from .settings import Account
 
 __all__ = ["Application", "User", "app"]
 
@@ -51,12 +50,15 @@ def app(
 
     Connects when it is first asked. Raises ConfigurationError.
     """
+    named: Mapping[str, Account] = {}
+    if users_file is not None or users.strip():
+        named = accounts(users, "users") if users_file is None else accounts_in(users_file)
     return Application(
         Settings(
             urls=urls,
             transport_options=transport_options or {},
             allow_actions=allow_actions,
-            users=_accounts(users, users_file),
+            users=named,
             user_header=user_header,
             proxies=frozenset(_each("proxies", proxies)),
             operators=frozenset(_each("operators", operators)),
@@ -74,9 +76,3 @@ def _each(name: str, given: Iterable[str]) -> Iterable[str]:
     if isinstance(given, str):
         raise ConfigurationError(f"expected {name} to be a list of texts, got: {given!r}")
     return given
-
-
-def _accounts(text: str, path: str | Path | None) -> Mapping[str, Account]:
-    if path is not None:
-        return accounts_in(path)
-    return accounts(text, "users") if text.strip() else {}

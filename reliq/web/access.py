@@ -13,6 +13,7 @@ import hmac
 import logging
 import os
 from collections import Counter
+from functools import partial
 from ipaddress import ip_address
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -21,17 +22,14 @@ import anyio
 import anyio.to_thread
 
 from ..hosts import is_loopback, is_of_this_machine
-from .settings import networks
-from .users import User, fits, hashed
+from .settings import User, fits, hashed, networks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from starlette.datastructures import Headers
     from starlette.requests import HTTPConnection
 
-    from .settings import Settings
-    from .users import Account
+    from .settings import Account, Network, Settings
 
 # So many proofs are remembered, so that a password is not hashed again for each request.
 _REMEMBERED = 1000
@@ -62,36 +60,26 @@ class Refused(NamedTuple):
 def access_of(settings: Settings) -> Access:
     """Return the way that *settings* choose."""
     if settings.users:
-        return Passwords(settings.users)
+        return Passwords(settings.users).who
     if settings.user_header:
-        return ProxyHeader(settings.user_header, settings.proxies, settings.operators)
-    return ThisMachine(settings.hosts)
+        return partial(_of_proxy, settings, networks(settings.proxies))
+    return partial(_of_this_machine, frozenset(host.lower() for host in settings.hosts))
 
 
-def _is_forwarded(headers: Headers) -> bool:
-    """Whether a proxy has added what it knows: also of one that only says who the user is."""
-    return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
-
-
-class ThisMachine:
-    """Whoever asks from this machine, by a name of this machine, is an operator.
+async def _of_this_machine(hosts: frozenset[str], asked: HTTPConnection) -> User | Refused:
+    """Let in whoever asks from this machine, by a name of this machine, as an operator.
 
     The name is checked because a foreign page can give its own name this machine's address, and
     would be read and used by the browser as if it were ours.
     """
-
-    def __init__(self, hosts: frozenset[str] = frozenset()) -> None:
-        self._hosts = frozenset(host.lower() for host in hosts)
-
-    async def who(self, asked: HTTPConnection) -> User | Refused:
-        """Return the user, or why there is none."""
-        peer = asked.client.host if asked.client else ""
-        if not is_loopback(peer) or _is_forwarded(asked.headers):
-            return Refused(403, LOOPBACK_ONLY, {})
-        if not is_of_this_machine(asked.headers.get("host", ""), self._hosts):
-            text = "This name is none of this machine's: ask for localhost, or allow the name "
-            return Refused(421, text + "with --allow-host.", {})
-        return User("local", "operator")
+    peer, headers = asked.client.host if asked.client else "", asked.headers
+    forwarded = any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
+    if not is_loopback(peer) or forwarded:
+        return Refused(403, LOOPBACK_ONLY, {})
+    if not is_of_this_machine(headers.get("host", ""), hosts):
+        text = "This name is none of this machine's: ask for localhost, or allow the name "
+        return Refused(421, text + "with --allow-host.", {})
+    return User("local", "operator")
 
 
 class Passwords:
@@ -168,32 +156,25 @@ def _basic(header: str) -> tuple[str, str] | None:
     return (name, password) if colon else None
 
 
-class ProxyHeader:
-    """A proxy says who it is; believed from its address only."""
-
-    def __init__(self, header: str, proxies: frozenset[str], operators: frozenset[str]) -> None:
-        self._header, self._operators = header.lower(), operators
-        self._proxies = networks(proxies)
-
-    async def who(self, asked: HTTPConnection) -> User | Refused:
-        """Return the user, or why there is none."""
-        peer = asked.client.host if asked.client else ""
-        if not self._is_proxy(peer):
-            return Refused(403, "Ask by way of the proxy, which knows who you are.", {})
-        names = asked.headers.getlist(self._header)
-        if len(names) != 1 or not 0 < len(names[0].strip()) <= _LONGEST_NAME:
-            return Refused(401, f"The proxy has not said in {self._header} who you are.", {})
-        name = names[0].strip()
-        return User(name, "operator" if name in self._operators else "viewer")
-
-    def _is_proxy(self, peer: str) -> bool:
-        try:
-            address = ip_address(peer)
-        except ValueError:
-            return False
-        # A socket that listens to both kinds names those of the one in the other.
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address in network for network in self._proxies)
+async def _of_proxy(
+    settings: Settings, proxies: Sequence[Network], asked: HTTPConnection
+) -> User | Refused:
+    """Believe a proxy who it is; from its address only."""
+    peer = asked.client.host if asked.client else ""
+    try:
+        address = ip_address(peer)
+    except ValueError:
+        address = None
+    # A socket that listens to both kinds names those of the one in the other.
+    address = getattr(address, "ipv4_mapped", None) or address
+    if not any(address in network for network in proxies if address is not None):
+        return Refused(403, "Ask by way of the proxy, which knows who you are.", {})
+    header = settings.user_header.lower()
+    names = asked.headers.getlist(header)
+    if len(names) != 1 or not 0 < len(names[0].strip()) <= _LONGEST_NAME:
+        return Refused(401, f"The proxy has not said in {header} who you are.", {})
+    name = names[0].strip()
+    return User(name, "operator" if name in settings.operators else "viewer")
 
 
 logger = logging.getLogger("reliq")
@@ -214,5 +195,5 @@ class Seldom:
         self._at, self._left_out = monotonic(), 0
 
 
-Access: TypeAlias = "Passwords | ProxyHeader | ThisMachine"
-"""Finds out who asks."""
+Access: TypeAlias = "Callable[[HTTPConnection], Awaitable[User | Refused]]"
+"""Returns who asks, or why nobody is let in."""

@@ -91,17 +91,14 @@ class ActionLog:
         say("web: %s: %s %s at %s: %s", user, action, target, broker, outcome)
         with self._lock:
             self._entries.appendleft(entry)
-            self._append(entry)
+            if self._path is None:
+                return entry
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(entry)) + "\n")
+            except OSError:  # what was done is done: it is still in the log of the process
+                logger.exception("web: the log of actions cannot be written to %s", self._path)
         return entry
-
-    def _append(self, entry: Entry) -> None:
-        if self._path is None:
-            return
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(entry)) + "\n")
-        except OSError:  # what was done is done: it is still in the log of the process
-            logger.exception("web: the log of actions cannot be written to %s", self._path)
 
     def entries(self, limit: int, skip: int = 0) -> list[Entry]:
         """Return entries, the last first."""
@@ -195,7 +192,12 @@ class Operations:
             if running >= _MOST_AT_ONCE:
                 raise BusyError
             self._operations[made.id] = made
-            self._forget_old()
+            ended = [item for item in self._operations.values() if item.state != "running"]
+            for item in ended[: max(len(ended) - _KEPT, 0)]:
+                del self._operations[item.id]
+            files = [item for item in ended if item.file]
+            for item in files[: max(len(files) - _FILES_KEPT, 0)]:
+                Path(item.file).unlink(missing_ok=True)
         self._note(made, f"begun: {made.total}")
         run = partial(self._run, made, broker, steps)
         threading.Thread(target=run, name="reliq-web-operation", daemon=True).start()
@@ -203,14 +205,6 @@ class Operations:
     def _note(self, made: Operation, outcome: str, *, failed: bool = False) -> None:
         given = made.user, made.action, made.broker, made.target, outcome
         self._log.note(*given, failed=failed)
-
-    def _forget_old(self) -> None:
-        ended = [item for item in self._operations.values() if item.state != "running"]
-        for item in ended[: max(len(ended) - _KEPT, 0)]:
-            del self._operations[item.id]
-        files = [item for item in ended if item.file]
-        for item in files[: max(len(files) - _FILES_KEPT, 0)]:
-            Path(item.file).unlink(missing_ok=True)
 
     def _run(self, made: Operation, broker: Broker, steps: Steps) -> None:
         state: State = "done"

@@ -48,10 +48,8 @@ class About(NamedTuple):
 class Action(NamedTuple):
     """One thing that can be done."""
 
-    target: Callable[[Asked], str]
-    """Returns what it is done to, for the log."""
-    back: Callable[[Asked], str]
-    """Returns the URL of the page to go to then."""
+    subject: Callable[[Asked], tuple[str, str]]
+    """Returns what it is done to, for the log, and the URL of the page to go to then."""
     do: Callable[[Look], str] | None = None
     """Does it, and returns what came of it; None of an operation."""
     steps: Callable[[Asked, str], Steps] | None = None
@@ -70,12 +68,9 @@ class Action(NamedTuple):
     """Whether it writes a file, to be fetched then."""
 
 
-def _queue(asked: Asked) -> str:
-    return asked.text("queue")
-
-
-def _queue_page(asked: Asked) -> str:
-    return asked.link("/queue", queue=_queue(asked))
+def _queue(asked: Asked) -> tuple[str, str]:
+    name = asked.text("queue")
+    return name, asked.link("/queue", queue=name)
 
 
 def _pause(look: Look) -> str:
@@ -86,10 +81,6 @@ def _pause(look: Look) -> str:
 def _resume(look: Look) -> str:
     look.inspector.resume(look.queue)
     return "resumed"
-
-
-def _purge(look: Look) -> str:
-    return f"{look.inspector.purge(look.queue):,} messages removed"
 
 
 def _waiting(look: Look) -> About:
@@ -118,18 +109,13 @@ def _ticked(asked: Asked) -> list[str]:
     return tags
 
 
-def _letters(asked: Asked) -> str:
-    tags, group = _ticked(asked), asked.text("group")
-    if tags:
-        return f"{len(tags)} of {_queue(asked)}: {', '.join(tags)}"
-    return f"{_queue(asked)}, group {group}" if group else _queue(asked)
-
-
-def _letters_page(asked: Asked) -> str:
-    group = asked.text("group")
+def _letters(asked: Asked) -> tuple[str, str]:
+    tags, group, queue = _ticked(asked), asked.text("group"), asked.text("queue")
+    target, back = queue, asked.link("/queue", queue=queue, state="dead")
     if group:
-        return asked.link("/dead/group", queue=_queue(asked), group=group)
-    return asked.link("/queue", queue=_queue(asked), state="dead")
+        target = f"{queue}, group {group}"
+        back = asked.link("/dead/group", queue=queue, group=group)
+    return f"{len(tags)} of {queue}: {', '.join(tags)}" if tags else target, back
 
 
 def _dead(look: Look) -> About:
@@ -147,7 +133,7 @@ def _taking(method: str) -> Callable[[Asked, str], Steps]:
     """Return what takes the steps of a method of the Inspector over the dead letters chosen."""
 
     def begin(asked: Asked, _file: str) -> Steps:
-        queue, tags, rate = _queue(asked), _ticked(asked) or None, _rate_of(asked)
+        queue, tags, rate = asked.text("queue"), _ticked(asked) or None, _rate_of(asked)
         group = None if tags else asked.text("group") or None
         return lambda inspector: getattr(inspector, method)(
             queue, tags, rate=rate, fingerprint=group
@@ -157,62 +143,57 @@ def _taking(method: str) -> Callable[[Asked, str], Steps]:
 
 
 def _exporting(asked: Asked, file: str) -> Steps:
-    queue, group = _queue(asked), asked.text("group")
+    queue, group = asked.text("queue"), asked.text("group")
     return lambda inspector: inspector.export_dead_letters(queue, file, fingerprint=group or None)
 
 
 # -- batches
 
 
-def _batch(asked: Asked) -> str:
-    return asked.text("id")
-
-
-def _batch_page(asked: Asked) -> str:
-    return asked.link("/batch", id=_batch(asked))
+def _batch(asked: Asked) -> tuple[str, str]:
+    name = asked.text("id")
+    return name, asked.link("/batch", id=name)
 
 
 def _seal(look: Look) -> str:
-    sealed = look.inspector.seal_batch(_batch(look.asked))
+    sealed = look.inspector.seal_batch(look.asked.text("id"))
     return "sealed" if sealed else "was sealed already"
 
 
 def _cancel(look: Look) -> str:
-    if look.inspector.cancel_batch(_batch(look.asked)):
-        return "cancelled"
-    return "was cancelled already, or has ended"
+    cancelled = look.inspector.cancel_batch(look.asked.text("id"))
+    return "cancelled" if cancelled else "was cancelled already, or has ended"
 
 
 ACTIONS: dict[str, Action] = {
-    "pause": Action(_queue, _queue_page, _pause),
-    "resume": Action(_queue, _queue_page, _resume),
-    "set": Action(_queue, _queue_page, _set),
+    "pause": Action(_queue, _pause),
+    "resume": Action(_queue, _resume),
+    "set": Action(_queue, _set),
     "purge": Action(
-        _queue, _queue_page, _purge, about=_waiting,
+        _queue, lambda look: f"{look.inspector.purge(look.queue):,} messages removed",
+        about=_waiting,
         warning="What waits in this queue, ready and delayed, is removed for good. What consumers "
         "hold and what is dead stays.",
     ),
     "replay": Action(
-        _letters, _letters_page, steps=_taking("replaying"), about=_dead, paced=True,
-        dangerous=False,
+        _letters, steps=_taking("replaying"), about=_dead, paced=True, dangerous=False,
         warning="They are put back into their queue and delivered again, their failed deliveries "
         "counted anew. Those that die meanwhile stay.",
     ),
     "purge dead": Action(
-        _letters, _letters_page, steps=_taking("purging_dead_letters"), about=_dead, paced=True,
+        _letters, steps=_taking("purging_dead_letters"), about=_dead, paced=True,
         warning="These dead letters are removed for good.",
     ),
     "export": Action(
-        _letters, _letters_page, steps=_exporting, about=_dead, dangerous=False, changes=False,
-        exports=True,
+        _letters, steps=_exporting, about=_dead, dangerous=False, changes=False, exports=True,
         warning="They are written to a file, one JSON object a line, and stay in the queue.",
     ),
     "seal batch": Action(
-        _batch, _batch_page, _seal,
+        _batch, _seal,
         warning="No more jobs can be added to this batch, but by its own.", dangerous=False,
     ),
     "cancel batch": Action(
-        _batch, _batch_page, _cancel,
+        _batch, _cancel,
         warning="What waits of this batch is dropped when it would begin; what runs goes on. It "
         "cannot be taken back.",
     ),
@@ -228,16 +209,18 @@ def question(site: Site, asked: Asked) -> dict[str, Any]:
     name = asked.text("action")
     action = _action_of(name)
     query = [(key, value) for key, value in asked.query if key not in {"action", "seen"}]
-    return {
+    target, back = action.subject(asked)
+    asks = {
         "name": name,
         "action": action,
-        "target": action.target(asked),
+        "target": target,
         "about": _about(site, asked, action),
         "do": asked.again("/actions/" + name.replace(" ", "-"), query),
-        "back": action.back(asked),
+        "back": back,
         "forbidden": _forbidden(site, asked, action),
         "seen": asked.text("seen"),  # how many it was about when it was asked for before
     }
+    return {"question": asks}
 
 
 def perform(site: Site, asked: Asked, name: str) -> str:
@@ -250,9 +233,8 @@ def perform(site: Site, asked: Asked, name: str) -> str:
     why = _forbidden(site, asked, action)
     if why:
         raise ForbiddenError(why)
-    note: Callable[..., Entry] = partial(
-        site.log.note, asked.user.name, name, broker.name, action.target(asked)
-    )
+    target, back = action.subject(asked)
+    note: Callable[..., Entry] = partial(site.log.note, asked.user.name, name, broker.name, target)
     try:
         if action.dangerous and asked.text("seen"):
             about = _about(site, asked, action)
@@ -273,8 +255,7 @@ def perform(site: Site, asked: Asked, name: str) -> str:
         raise
     finally:
         site.watches[broker.number].forget(asked.text("queue"))
-    url = action.back(asked)
-    return f"{url}{'&' if '?' in url else '?'}said={entry.number}"
+    return f"{back}{'&' if '?' in back else '?'}said={entry.number}"
 
 
 def _action_of(name: str) -> Action:
@@ -302,19 +283,12 @@ def _about(site: Site, asked: Asked, action: Action) -> About | None:
 
 
 def _begin(site: Site, asked: Asked, name: str, action: Action, broker: Broker) -> str:
-    """Begin an operation; return the URL of its page."""
     make = cast("Callable[[Asked, str], Steps]", action.steps)
     about = _about(site, asked, action)
     file = site.operations.new_file() if action.exports else ""
-    made = Operation(
-        user=asked.user.name,
-        action=name,
-        broker=broker.name,
-        target=action.target(asked),
-        total=0 if about is None else about.number,
-        back=action.back(asked),
-        file=file,
-    )
+    target, back = action.subject(asked)
+    total = 0 if about is None else about.number
+    made = Operation(asked.user.name, name, broker.name, target, total, back, file)
     site.operations.begin(made, broker, make(asked, file))
     return link(asked.root_path, "/operation", {"id": made.id})
 

@@ -6,7 +6,7 @@ from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -32,7 +32,7 @@ from .live import Hub
 from .pages import ABOUT_ALL, PAGES, Page, Site
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Hashable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -53,21 +53,6 @@ _SLOW = frozenset({"/health"})
 _LONGEST_FORM = 100_000
 # So long it is said what came of an action, to who did it.
 _SAID_S = 60
-
-
-class _Html(HTMLResponse):
-    """A page; what has no place in UTF-8 is escaped, though all text was made printable before."""
-
-    def render(self, content: Any) -> bytes:
-        """Return the bytes to send."""
-        return str(content).encode("utf-8", "backslashreplace")
-
-
-class _Topic(NamedTuple):
-    """A page that is looked at."""
-
-    page: Page
-    asked: Asked
 
 
 class _Events(StreamingResponse):
@@ -92,10 +77,10 @@ class Application:
 
     def __init__(self, settings: Settings) -> None:
         self.site = Site(settings)
-        self.hub: Hub[_Topic] = Hub(
+        self.hub: Hub[tuple[Page, Asked]] = Hub(
             settings.interval_s,
-            lambda one: pages.parts(self.site, one.page, one.asked),
-            lambda one: self._lane(one.page.path, one.asked),
+            lambda topic: pages.parts(self.site, *topic),
+            lambda topic: self._lane(topic[0].path, topic[1]),
         )
         self._limiters: dict[object, anyio.CapacityLimiter] = {}
         folder = files("reliq.web") / "static"
@@ -109,7 +94,12 @@ class Application:
             Route("/events", self._events),
             Route("/static/{name}", self._file),
         ]
-        _require_unlike(settings.root_path, (route.path for route in routes))
+        root = settings.root_path
+        if root and any(f"{route.path}/".startswith(f"{root}/") for route in routes):
+            # Where it is cut off could not be told.
+            raise ConfigurationError(
+                f"expected root_path to be none of the paths of pages, got: {root!r}; take another"
+            )
         self._guarded: ASGIApp = Guard(Router(routes), access_of(settings), settings.root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,21 +143,21 @@ class Application:
 
     async def _whole(self, page: Page, asked: Asked, **more: object) -> Response:
         lane, about = self._lane(page.path, asked), {"version": self._version, **more}
-        return _Html(*await self._in_thread(lane, pages.whole, self.site, page, asked, about))
+        text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, about)
+        # What has no place in UTF-8 is escaped, though all text was made printable before.
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
     async def _confirm(self, request: Request) -> Response:
         """Ask before an action; what was ticked comes as a form."""
         asked = self._asked(request, await _with_form(request))
-        return await self._whole(
-            Page("/confirm", "confirm.html", "Confirm", _question, "", live=False), asked, follow=""
-        )
+        page = Page("/confirm", "confirm.html", "Confirm", question, "", live=False)
+        return await self._whole(page, asked, follow="")
 
     async def _act(self, request: Request) -> Response:
-        """Carry an action out; what it is about is in the query, what was chosen in the form."""
         asked = self._asked(request, await _with_form(request))
         name = request.path_params["name"].replace("-", " ")
         if name == "stop":
-            return await self._stop(asked)
+            return self._stop(asked)
         try:
             url = await self._in_thread(self._lane("", asked), perform, self.site, asked, name)
         except ForbiddenError as exc:
@@ -176,7 +166,7 @@ class Application:
             return PlainTextResponse(f"{exc}\n", 404 if isinstance(exc, NotFound) else 400)
         return RedirectResponse(url, 303)
 
-    async def _stop(self, asked: Asked) -> Response:
+    def _stop(self, asked: Asked) -> Response:
         if not asked.may_act:
             return PlainTextResponse("Only an operator may stop it, where that is allowed.\n", 403)
         name = asked.text("id")
@@ -187,7 +177,6 @@ class Application:
         return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)
 
     async def _download(self, request: Request) -> Response:
-        """Send the file that an export has written."""
         asked = self._asked(request, request.scope["query_string"])
         found = self.site.operations.get(asked.text("id"))
         if found is None or not found.file or found.state != "done" or self.site.redaction:
@@ -213,8 +202,8 @@ class Application:
         page = next((page for page in PAGES if page.path == path and page.live), None)
         if page is None:
             return PlainTextResponse("no such page", 404)
-        topic = _Topic(page, self._asked(request, query.encode("latin-1", "replace"), page))
-        return _Events(self.hub.follow(topic, topic.asked.user.name))
+        asked = self._asked(request, query.encode("latin-1", "replace"), page)
+        return _Events(self.hub.follow((page, asked), asked.user.name))
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -224,18 +213,6 @@ class Application:
         return Response(
             self._static[name], headers={"cache-control": kept}, media_type=_STATIC[name]
         )
-
-
-def _require_unlike(root_path: str, paths: Iterable[str]) -> None:
-    """Refuse a path of a proxy that is also one of ours: where it is cut off cannot be told."""
-    if root_path and any(f"{path}/".startswith(f"{root_path}/") for path in paths):
-        raise ConfigurationError(
-            f"expected root_path to be none of the paths of pages, got: {root_path!r}; take another"
-        )
-
-
-def _question(site: Site, asked: Asked) -> dict[str, Any]:
-    return {"question": question(site, asked)}
 
 
 async def _with_form(request: Request) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ..admin import Inspector, Message
     from .redaction import Redaction
-    from .users import User
+    from .settings import User
     from .watch import Watch
 
 # Of which the place is a number that scripts count with.
@@ -61,7 +61,7 @@ class Asked:
 
     def again(self, path: str, query: Iterable[tuple[str, str]]) -> str:
         """Return the URL of a page with a query as it was given, names that stand twice too."""
-        text = pairs_text(query)
+        text = urlencode(list(query), errors=_ERRORS)
         return f"{self.root_path}{path}?{text}" if text else f"{self.root_path}{path}"
 
     def here(self, path: str, **changes: object) -> str:
@@ -87,20 +87,10 @@ def query_of(raw: bytes) -> list[tuple[str, str]]:
         return []
 
 
-def query_text(values: Mapping[str, object]) -> str:
-    """Return *values* as the query of a URL; those that are None or "" are left out."""
-    kept = {name: str(value) for name, value in values.items() if value not in {None, ""}}
-    return urlencode(kept, errors=_ERRORS)
-
-
-def pairs_text(query: Iterable[tuple[str, str]]) -> str:
-    """Return names and values, as :func:`query_of` has read them, as a query again."""
-    return urlencode(list(query), errors=_ERRORS)
-
-
 def link(root_path: str, path: str, values: Mapping[str, object]) -> str:
-    """Return the URL of a page, from the root of its server."""
-    query = query_text(values)
+    """Return the URL of a page, from the root of its server; None and "" are left out."""
+    kept = {name: str(value) for name, value in values.items() if value not in {None, ""}}
+    query = urlencode(kept, errors=_ERRORS)
     return f"{root_path}{path}?{query}" if query else f"{root_path}{path}"
 
 
@@ -135,8 +125,6 @@ class Look:
     def hidden(self, messages: Iterable[Message]) -> list[Message]:
         """Return *messages* without what is to be hidden in them."""
         redaction = self.redaction
-        if not redaction:
-            return list(messages)
         return [
             replace(
                 message,
@@ -148,8 +136,7 @@ class Look:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Pager:
+class Pager(NamedTuple):
     """Where in a list a page is."""
 
     skip: int
@@ -159,30 +146,10 @@ class Pager:
     more: bool
     size: int = PAGE
 
-    @property
-    def first(self) -> int:
-        """The number of the first row that is shown, from 1."""
-        return self.skip + 1 if self.shown else 0
 
-    @property
-    def last(self) -> int:
-        """The number of the last."""
-        return self.skip + self.shown
-
-    @property
-    def before(self) -> int:
-        """Where the page before begins."""
-        return max(self.skip - self.size, 0)
-
-    @property
-    def after(self) -> int:
-        """Where the next begins."""
-        return self.skip + self.size
-
-
-def pager(look: Asked, found: Sequence[object], total: int | None, size: int = PAGE) -> Pager:
+def pager(look: Asked, found: Sequence[object], total: int | None) -> Pager:
     """Return where a page of *found* is; it was asked for one more than it shows."""
     skip = look.number("skip")
-    shown = min(len(found), size)
-    more = len(found) > size or (total is not None and skip + shown < total and shown == size)
-    return Pager(skip, shown, total, more, size)
+    shown = min(len(found), PAGE)
+    more = len(found) > PAGE or (total is not None and skip + shown < total and shown == PAGE)
+    return Pager(skip, shown, total, more)

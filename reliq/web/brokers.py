@@ -52,13 +52,10 @@ class Broker:
         try:
             yield lent
             kept = True
-        except BrokerTimeout as exc:
-            self._note(again(exc), float("-inf"))
-            raise
-        except BrokerUnavailable:
-            raise
-        except Exception:
-            kept = True
+        except Exception as exc:
+            kept = not isinstance(exc, BrokerUnavailable)
+            if isinstance(exc, BrokerTimeout):
+                self._note(again(exc), float("-inf"))
             raise
         finally:
             if not (kept and self._keep(lent)):

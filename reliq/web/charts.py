@@ -15,7 +15,7 @@ from ..printable import plain
 from .texts import rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..admin import Snapshot
 
@@ -45,24 +45,28 @@ def sparkline(values: Sequence[float | None], says: str) -> Markup:
     if len(known) < 2:  # noqa: PLR2004 - a line has two ends
         return Markup("")
     most = max(known) or 1
-    points = _points(values, most, (0, 1, _WIDTH, _HEIGHT - 2))
-    area = _area(points, _HEIGHT - 1)
+    lines, bottom = _points(values, most, (0, 1, _WIDTH, _HEIGHT - 2)), _HEIGHT - 1
+    area = " ".join(
+        f"{_path([points])} L{points[-1][0]:.1f} {bottom} L{points[0][0]:.1f} {bottom} Z"
+        for points in lines
+        if len(points) > 1
+    )
     return Markup(
         '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
-        '{}<path class="line" d="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(points))
+        '<path class="area" d="{}"/><path class="line" d="{}"/></svg>'
+    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, plain(says), area, _path(lines))
 
 
 def chart(lines: Sequence[Line], labels: Labels, says: str) -> Markup:
     """Return lines over one axis of time, with the numbers at the left."""
     known = [value for line in lines for value in line.values if value is not None]
     top = _round(max(known, default=0))
-    parts = [_grid(top), _ticks(labels)]
-    for line in lines:
-        points = _points(line.values, top, _BOX)
-        if points:
-            parts.append(Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points)))
-    return _framed(parts, says)
+    drawn = [
+        Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points))
+        for line in lines
+        if (points := _points(line.values, top, _BOX))
+    ]
+    return _framed(drawn, top, labels, says)
 
 
 def bars(values: Sequence[int], labels: Labels, says: str) -> Markup:
@@ -70,22 +74,37 @@ def bars(values: Sequence[int], labels: Labels, says: str) -> Markup:
     top = _round(max(values, default=0))
     left, upper, width, height = _BOX
     each = width / max(len(values), 1)
-    parts = [_grid(top), _ticks(labels)]
+    drawn = []
     for n, value in enumerate(values):
         if value:
             tall = max(height * value / top, 1.5)
-            parts.append(
+            drawn.append(
                 Markup(
                     '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>'
                 ).format(left + n * each + 0.5, upper + height - tall, max(each - 1, 1), tall)
             )
-    return _framed(parts, says)
+    return _framed(drawn, top, labels, says)
 
 
-def _framed(parts: Sequence[Markup], says: str) -> Markup:
+def _framed(drawn: Sequence[Markup], top: float, labels: Labels, says: str) -> Markup:
+    """Return what was drawn, with the numbers at the left and the axis of time."""
+    left, upper, width, height = _BOX
+    parts = []
+    for share in (0, 0.5, 1):
+        y = upper + height * (1 - share)
+        parts.append(
+            Markup(
+                '<path class="grid" d="M{} {:.1f} H{}"/>'
+                '<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>'
+            ).format(left, y, left + width, left - 6, y + 4, short(top * share))
+        )
+    for at, text in labels:
+        side = "start" if at < 0.02 else "end" if at > 0.98 else "middle"  # noqa: PLR2004 - edges
+        tick = Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>')
+        parts.append(tick.format(left + width * at, upper + height + 16, side, text))
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join(parts))
+    ).format(_CHART_WIDTH, _CHART_HEIGHT, plain(says), Markup("").join([*parts, *drawn]))
 
 
 def meter(parts: Sequence[tuple[str, float]], says: str) -> Markup:
@@ -133,51 +152,13 @@ def _path(lines: Sequence[Sequence[tuple[float, float]]]) -> str:
     )
 
 
-def _area(lines: Sequence[Sequence[tuple[float, float]]], bottom: float) -> Markup:
-    drawn = [
-        f"{_path([points])} L{points[-1][0]:.1f} {bottom} L{points[0][0]:.1f} {bottom} Z"
-        for points in lines
-        if len(points) > 1
-    ]
-    return Markup('<path class="area" d="{}"/>').format(" ".join(drawn))
-
-
 def _round(most: float) -> float:
-    """Return a number that is easily read and not below *most*."""
     if most <= 0:
         return 1
     power = 10.0 ** (len(str(int(most))) - 1) if most >= 1 else 0.1
     while power * 10 < most:
         power *= 10
     return next(power * step for step in _STEPS if power * step >= most)
-
-
-def _grid(top: float) -> Markup:
-    left, upper, width, height = _BOX
-    rows = []
-    for share in (0, 0.5, 1):
-        y = upper + height * (1 - share)
-        rows.append(
-            Markup(
-                '<path class="grid" d="M{} {:.1f} H{}"/>'
-                '<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>'
-            ).format(left, y, left + width, left - 6, y + 4, short(top * share))
-        )
-    return Markup("").join(rows)
-
-
-def _ticks(labels: Labels) -> Markup:
-    left, upper, width, height = _BOX
-    return Markup("").join(
-        Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-            left + width * at, upper + height + 16, _anchor(at), text
-        )
-        for at, text in labels
-    )
-
-
-def _anchor(at: float) -> str:
-    return "start" if at < 0.02 else "end" if at > 0.98 else "middle"  # noqa: PLR2004 - the edges
 
 
 def short(value: float) -> str:
@@ -258,28 +239,28 @@ def spark(shown: Series) -> Markup:
 
 def depth(shown: Series) -> Markup:
     """Return the chart of how many messages there were, by place."""
-    lines = [
-        Line("ready", "", shown.gauge("ready")),
-        Line("in flight", "second", shown.gauge("unacked")),
-        Line("dead", "dead", shown.gauge("dead")),
-    ]
-    return chart(lines, shown.labels, f"Messages: {_said(lines, '{:,.0f}'.format)}")
+    names = {"ready": "ready", "in flight": "unacked", "dead": "dead"}
+    lines = {name: shown.gauge(key) for name, key in names.items()}
+    return _history(shown, lines, "Messages", "{:,.0f}".format)
 
 
 def traffic(shown: Series) -> Markup:
     """Return the chart of messages a second."""
-    lines = [
-        Line("published", "", shown.per_second("published")),
-        Line("acknowledged", "second", shown.per_second("acked")),
-        Line("failed", "dead", shown.per_second("failed")),
-    ]
-    return chart(lines, shown.labels, f"Messages a second: {_said(lines, rate)}")
+    names = {"published": "published", "acknowledged": "acked", "failed": "failed"}
+    lines = {name: shown.per_second(key) for name, key in names.items()}
+    return _history(shown, lines, "Messages a second", rate)
 
 
-def _said(lines: Sequence[Line], text: Callable[[float], str]) -> str:
-    """Return what the lines end with, for who does not see them."""
-    said = []
-    for line in lines:
-        known = [value for value in line.values if value is not None]
-        said.append(f"{line.name} {text(known[-1])}" if known else f"{line.name} not known")
-    return ", ".join(said) + " at the end"
+def _history(
+    shown: Series,
+    values: Mapping[str, Sequence[float | None]],
+    title: str,
+    text: Callable[[float], str],
+) -> Markup:
+    """Return the chart of three lines; it says what they end with, for who does not see them."""
+    lines, said = [], []
+    for css, (name, each) in zip(("", "second", "dead"), values.items(), strict=True):
+        lines.append(Line(name, css, each))
+        known = [value for value in each if value is not None]
+        said.append(f"{name} {text(known[-1])}" if known else f"{name} not known")
+    return chart(lines, shown.labels, f"{title}: {', '.join(said)} at the end")

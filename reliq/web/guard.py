@@ -36,7 +36,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-_NOT_STORED = {"cache-control": "no-store"}
 
 
 class Guard:
@@ -66,7 +65,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers.setdefault("cache-control", _NOT_STORED["cache-control"])
+                headers.setdefault("cache-control", "no-store")
             await send(message)
 
         try:
@@ -87,13 +86,18 @@ class Guard:
 
     async def _refused(self, scope: Scope) -> Refused | None:
         asked = HTTPConnection(scope)
-        who = await self._access.who(asked)
+        who = await self._access(asked)
         if isinstance(who, Refused):
             return who
-        safe = scope["method"] in SAFE_METHODS
-        if not (
-            may_read(asked.headers) if safe else is_same_origin(asked.headers, scope["scheme"])
-        ):
+        if scope["method"] in {"GET", "HEAD"}:
+            # For other sites a page is made only where somebody follows their link here.
+            names = ("sec-fetch-mode", "sec-fetch-dest")
+            followed = [asked.headers.get(name) for name in names] == ["navigate", "document"]
+            elsewhere = asked.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+            allowed = followed or not elsewhere
+        else:
+            allowed = is_same_origin(asked.headers, scope["scheme"])
+        if not allowed:
             return Refused(403, "Another site has asked for this: nothing was done.", {})
         scope["reliq.user"] = who
         return None
@@ -117,17 +121,6 @@ def _page(refused: Refused) -> HTMLResponse:
         refused.status,
         refused.headers,
     )
-
-
-SAFE_METHODS = frozenset({"GET", "HEAD"})
-
-
-def may_read(headers: Headers) -> bool:
-    """Whether a page may be made: for other sites only where somebody follows their link here."""
-    if headers.get("sec-fetch-site") not in {"cross-site", "same-site"}:
-        return True
-    way = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
-    return way == ("navigate", "document")
 
 
 def is_same_origin(headers: Headers, scheme: str) -> bool:

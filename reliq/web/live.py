@@ -46,7 +46,6 @@ class _Looker:
         self.news = asyncio.Event()
 
     def take(self) -> bytes:
-        """Return what there is to send."""
         self.news.clear()
         if self.away is not None:
             said, self.away = self.away, None
@@ -70,7 +69,6 @@ class _Channel:
             looker.news.set()
 
     def made(self, parts: dict[str, str]) -> None:
-        """Tell those who look what has changed."""
         changed = {name: text for name, text in parts.items() if self._parts.get(name) != text}
         self._parts = parts
         for looker in self.lookers:

@@ -29,40 +29,25 @@ if TYPE_CHECKING:
 _PART = "part_"
 
 
-class Templates:
-    """The templates of the package. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._environment = Environment(
-            loader=PackageLoader("reliq.web", "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            finalize=shown,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        self._environment.filters.update(FILTERS)
-        self._environment.globals["charts"] = charts
-        # Not imported by the templates: what they import their parts would not have.
-        macros = self._environment.get_template("macros.html").module
-        self._environment.globals["ui"] = macros
-        # All at once: a package that is upgraded under a running process changes nothing in it.
-        for name in self._environment.list_templates():
-            self._environment.get_template(name)
-
-    def whole(self, name: str, context: Mapping[str, Any]) -> str:
-        """Return the page of a template."""
-        return self._environment.get_template(name).render(context)
-
-    def parts(self, name: str, context: Mapping[str, Any]) -> dict[str, str]:
-        """Return the parts of a page that change: the blocks whose names begin with ``part_``."""
-        template = self._environment.get_template(name)
-        return {
-            block.removeprefix(_PART): "".join(made(template.new_context(dict(context))))
-            for block, made in template.blocks.items()
-            if block.startswith(_PART)
-        }
+def _templates() -> Environment:
+    """Return the templates of the package, which threads may share."""
+    made = Environment(
+        loader=PackageLoader("reliq.web", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(FILTERS)
+    made.globals["charts"] = charts
+    # Not imported by the templates: what they import their parts would not have.
+    made.globals["ui"] = made.get_template("macros.html").module
+    # All at once: a package that is upgraded under a running process changes nothing in it.
+    for name in made.list_templates():
+        made.get_template(name)
+    return made
 
 
 class Site:
@@ -78,7 +63,7 @@ class Site:
         self.redaction = Redaction(settings.redact)
         self.log = ActionLog(settings.action_log)
         self.operations = Operations(self.log)
-        self.templates = Templates()
+        self.templates = _templates()
 
     @contextmanager
     def look(self, asked: Asked, broker: Broker) -> Iterator[Look]:
@@ -200,20 +185,30 @@ def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
 
 
 def parts(site: Site, page: Page, asked: Asked) -> dict[str, str]:
-    """Return the parts of a page as they are now; raises ReliqError."""
-    made = {**context(site, page, asked), **page.make(site, asked)}
-    return site.templates.parts(page.template, made)
+    """Return the parts of a page as they are now; raises ReliqError.
+
+    They are the blocks of its template whose names begin with ``part_``.
+    """
+    about = {**context(site, page, asked), **page.make(site, asked)}
+    template = site.templates.get_template(page.template)
+    return {
+        block.removeprefix(_PART): "".join(made(template.new_context(dict(about))))
+        for block, made in template.blocks.items()
+        if block.startswith(_PART)
+    }
 
 
 def whole(site: Site, page: Page, asked: Asked, more: Mapping[str, Any]) -> tuple[str, int]:
     """Return a page as it is now, and its status: where it cannot be made, that page says why."""
     about = {**context(site, page, asked), **more}
+    template, status = page.template, 200
     try:
-        return site.templates.whole(page.template, {**about, **page.make(site, asked)}), 200
+        about |= page.make(site, asked)
     except ReliqError as exc:
         kind = next(name for name, (error, _) in _KINDS.items() if isinstance(exc, error))
-        failure = {"error": str(exc), "kind": kind}
-        return site.templates.whole("failure.html", {**about, **failure}), _KINDS[kind][1]
+        template, status = "failure.html", _KINDS[kind][1]
+        about |= {"error": str(exc), "kind": kind}
+    return site.templates.get_template(template).render(about), status
 
 
 _KINDS: dict[str, tuple[type[ReliqError], int]] = {

@@ -46,21 +46,18 @@ class Redaction:
         if depth > _DEEPEST:
             return "..."
         if isinstance(value, dict):
-            return {key: self._under(key, inner, depth + 1) for key, inner in value.items()}
+            return {key: self.header(key, inner, depth + 1) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
             return type(value)(self.value(inner, depth + 1) for inner in value)
         return value
 
-    def _under(self, key: Any, value: Any, depth: int) -> Any:
+    def header(self, key: Any, value: Any, depth: int = 0) -> Any:
+        """Return the value of a header, or of any other key, without what is hidden in it."""
         if self.hides(key):
             return HIDDEN
         if key in _WRITTEN and isinstance(value, str):
             return self.written(value)
         return self.value(value, depth)
-
-    def header(self, name: str, value: Any) -> Any:
-        """Return the value of a header without what is hidden in it."""
-        return self._under(name, value, 0)
 
     def written(self, text: str | None) -> str | None:
         """Return arguments, as Python writes them, without what is hidden in them."""

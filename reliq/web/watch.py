@@ -151,8 +151,6 @@ _MOST_GROUPS = 5000
 
 @dataclass(slots=True)
 class _Count:
-    """The count of one queue."""
-
     shown: DeadLetterGroups | None = None
     """The last that came to its end, while another is under way."""
     going: DeadLetterGroups | None = None

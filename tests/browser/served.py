@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from reliq.web.users import hashed
+from reliq.web.settings import hashed
 
 PASSWORDS = {"vera": "to look", "otto": "to act"}
 ROLES = {"vera": "viewer", "otto": "operator"}

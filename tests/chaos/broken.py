@@ -71,14 +71,14 @@ def register() -> None:
 
 def break_batches():
     """Publish each callback of a batch twice, and count every third failure as a success."""
-    published, outgoing = batch_callbacks._published, batch_callbacks._outgoing
+    published, numbered = batch_callbacks._published, batch_callbacks.GivenNumber
     change, ends = JobEnds._change, count(1)
 
     def twice(*args):
         return published(*args) and published(*args)
 
-    def another(batch, message, _number):
-        return outgoing(batch, message._replace(tag=new_tag(0)), random.randrange(2**32))
+    def another(batch, _number, own_tag):
+        return numbered(batch, random.randrange(2**32), own_tag=lambda _: new_tag(0))
 
     def confused(self, message):
         found = change(self, message)
@@ -86,5 +86,5 @@ def break_batches():
             return found._replace(state="succeeded", text="")
         return found
 
-    batch_callbacks._published, batch_callbacks._outgoing = twice, another
+    batch_callbacks._published, batch_callbacks.GivenNumber = twice, another
     JobEnds._change = confused

@@ -18,8 +18,7 @@ from reliq.errors import BrokerUnavailable
 from reliq.web import access, app, watch
 from reliq.web.access import Passwords
 from reliq.web.brokers import Broker
-from reliq.web.settings import Settings
-from reliq.web.users import accounts, hashed
+from reliq.web.settings import Settings, accounts, hashed
 from reliq.web.watch import Counting, Watch
 from tests.integration.web_client import HERE, OURS, fill, kill, page, read
 from tests.support.waiting import wait_until

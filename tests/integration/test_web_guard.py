@@ -15,7 +15,7 @@ from reliq.admin import Inspector
 from reliq.web import app
 from reliq.web.guard import HEADERS
 from reliq.web.pages import PAGES
-from reliq.web.users import hashed
+from reliq.web.settings import hashed
 from tests.integration.web_client import HERE, OURS, fill, kill, page, read
 
 USERS = f"ann operator {hashed('ann:s')}; bob viewer {hashed('bobs')}"

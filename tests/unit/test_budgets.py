@@ -19,10 +19,10 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, those of subfolders named here not counted twice.
 BUDGETS = {
-    "": 1_880,
-    "admin": 3_020,
-    "batches": 620,
-    "cli": 4_530,
+    "": 1_830,
+    "admin": 2_910,
+    "batches": 570,
+    "cli": 4_340,
     "consumer": 3_320,
     "embedded": 700,
     "engines": 240,
@@ -30,18 +30,18 @@ BUDGETS = {
     "engines/redis/cluster": 2_990,
     "engines/redis/lua": 3_680,
     "failover": 300,
-    "integrations": 2_680,
+    "integrations": 2_560,
     "message": 650,
-    "metrics": 540,
-    "migration": 700,
+    "metrics": 510,
+    "migration": 650,
     "routing": 1_660,
     "spool": 340,
     "store": 1_410,
-    "transfer": 650,
+    "transfer": 580,
     "transports": 6_020,
-    "web": 4_310,
+    "web": 4_060,
 }
-MODULES = 234
+MODULES = 232
 CLASS_LINES = 388
 NAMES = {RedisStore: 80, RedisBatches: 17, RedisNotifier: 13, RedisReads: 14}
 STEPS = (FunctionType, property, cached_property)

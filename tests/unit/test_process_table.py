@@ -65,4 +65,4 @@ def test_every_thread_is_in_the_table():
 
 def test_every_part_is_in_the_table():
     """What is registered for forks."""
-    assert {part.name for part in forks.parts()} <= set(FIRST_CELLS)
+    assert {part.name for part in forks._parts} <= set(FIRST_CELLS)

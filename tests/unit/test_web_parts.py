@@ -17,9 +17,8 @@ from reliq.web.asked import Asked, link, query_of
 from reliq.web.charts import MINUTE_MS, Line, bars, chart, meter, series, short, sparkline
 from reliq.web.guard import is_same_origin
 from reliq.web.redaction import HIDDEN, UNREADABLE, Redaction
-from reliq.web.settings import Settings
+from reliq.web.settings import Settings, User, accounts, accounts_in, fits, hashed
 from reliq.web.texts import clock, lines, rate, shown, when
-from reliq.web.users import User, accounts, accounts_in, fits, hashed
 
 HASH = hashed("right")
 HOSTILE = "<script>alert(1)</script>\"'&\n\x1b[2J\u202e\udc80/../?#%00"

@@ -44,36 +44,26 @@ def _run(number: int, name: str) -> None:
     _record(FINISHED, number, words)
 
 
-def _ready(**_: Any) -> None:
-    _record(READY)
-
-
 def _received(request: Any, **_: Any) -> None:
     _record(RECEIVED, int(request.id.rpartition("-")[2]))
 
 
-def _make_app() -> Celery:
-    app = Celery("reliq-demo")
+app = Celery("reliq-demo")
+app.conf.update(
+    broker_url=SETTINGS.broker_url,
+    broker_transport_options=dict(SETTINGS.transport_options),
+    broker_connection_retry_on_startup=True,
     # The anonymous exchange: on a broker that is not ours, one queue is all there is to clean up.
-    queue = Queue(SETTINGS.queue, Exchange(""), routing_key=SETTINGS.queue)
-    app.conf.update(
-        broker_url=SETTINGS.broker_url,
-        broker_transport_options=dict(SETTINGS.transport_options),
-        broker_connection_retry_on_startup=True,
-        task_queues=[queue],
-        task_default_queue=SETTINGS.queue,
-        task_default_exchange="",
-        task_default_routing_key=SETTINGS.queue,
-        task_acks_late=True,
-        task_ignore_result=True,
-        worker_enable_remote_control=False,
-    )
-    return app
-
-
-app = _make_app()
+    task_queues=[Queue(SETTINGS.queue, Exchange(""), routing_key=SETTINGS.queue)],
+    task_default_queue=SETTINGS.queue,
+    task_default_exchange="",
+    task_default_routing_key=SETTINGS.queue,
+    task_acks_late=True,
+    task_ignore_result=True,
+    worker_enable_remote_control=False,
+)
 count = app.task(_run, name="reliq.demo.count_words")
-worker_ready.connect(_ready, weak=False)
+worker_ready.connect(lambda **_: _record(READY), weak=False)
 task_received.connect(_received, weak=False)
 
 

@@ -9,7 +9,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from reliq.options import Options
 from ..endings import INTERRUPTED, Refused
 from ..options import json_option
 from .record import LONGEST_MS, SHORTEST_MS, texts
-from .run import DemoRun, Outcome, Screen, Side, seconds_of_work
+from .run import DemoRun, Outcome, Screen, Side, seconds_of_work, show
 from .worker import PROCESSES, ProcessFailed
 
 if TYPE_CHECKING:
@@ -76,11 +76,7 @@ def clean(side: Side) -> None:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Make SIGTERM end the block as Ctrl-C does, so that everything is cleaned up."""
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
@@ -110,31 +106,12 @@ def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None
         console.print(line, markup=False, highlight=False)
 
 
-def _run_sides(
-    sides: list[Side], tasks: int, folder: Path, console: Console, *, private: bool
-) -> list[Outcome]:
-    outcomes = []
-    screen = Screen(console)
-    for number, side in enumerate(sides):
-        place = folder / str(number)
-        place.mkdir()
-        try:
-            with screen.watching(side.name, tasks):
-                outcomes.append(DemoRun(side, tasks, place, screen).run())
-        finally:
-            if not private:
-                clean(side)
-    screen.show(outcomes)
-    return outcomes
-
-
 def _run(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
-    """Run it, show it, and return the exit code."""
     # With --json the outcome alone is on standard output.
     console = Console(stderr=as_json, soft_wrap=True)
     try:
         with _interruptible(), tempfile.TemporaryDirectory(prefix="reliq-demo-") as name:
-            outcomes = _with_broker(url, tasks, compare, Path(name), console)
+            outcomes = _outcomes(url, tasks, compare, Path(name), console)
     except KeyboardInterrupt:
         console.print("interrupted; what the demo had started is stopped and removed")
         return INTERRUPTED
@@ -145,18 +122,25 @@ def _run(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
     return 0 if outcomes[0].ok else 1
 
 
-def _with_broker(
+def _outcomes(
     url: str | None, tasks: int, compare: bool, folder: Path, console: Console
 ) -> list[Outcome]:
-    queue = f"reliq-demo-{secrets.token_hex(4)}"
-    if url is not None:
-        sides = _sides(url, queue, compare)
-        _introduce(console, tasks, Connection(url).as_uri(), compare)
-        return _run_sides(sides, tasks, folder, console, private=False)
-    with broker() as own:
-        sides = _sides(own, queue, compare)
-        _introduce(console, tasks, "an embedded Valkey or Redis, in a folder of its own", compare)
-        return _run_sides(sides, tasks, folder, console, private=True)
+    outcomes = []
+    with broker() if url is None else nullcontext(url) as own:
+        sides = _sides(own, f"reliq-demo-{secrets.token_hex(4)}", compare)
+        private = "an embedded Valkey or Redis, in a folder of its own"
+        _introduce(console, tasks, private if url is None else Connection(url).as_uri(), compare)
+        for number, side in enumerate(sides):
+            place = folder / str(number)
+            place.mkdir()
+            try:
+                with Screen(console, side.name, tasks) as screen:
+                    outcomes.append(DemoRun(side, tasks, place, screen).run())
+            finally:
+                if url is not None:
+                    clean(side)
+    show(outcomes, console)
+    return outcomes
 
 
 def _sides(url: str, queue: str, compare: bool) -> list[Side]:

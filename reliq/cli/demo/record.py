@@ -77,16 +77,12 @@ class Record:
             self.ready[worker] = float(at)
             return
         history = self.tasks.setdefault(int(task), TaskHistory())
-        event = (float(at), worker)
-        if kind == RECEIVED:
-            history.received.append(event)
-        elif kind == STARTED:
-            history.started.append(event)
+        if kind == STARTED:
             history.lasts_ms = int(value)
         elif kind == FINISHED:
             self.finished += not history.finished
-            history.finished.append(event)
             history.words = int(value)
+        getattr(history, kind).append((float(at), worker))
 
     def running(self, worker: str) -> dict[int, TaskHistory]:
         """Return the tasks that *worker* started and nobody finished."""

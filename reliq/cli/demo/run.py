@@ -7,7 +7,7 @@ comes from.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .record import Record, Settings, lasts_ms, now_ms, words_of
 from .worker import PROCESSES, Worker, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -79,47 +79,34 @@ class Outcome:
         return {**asdict(self), "ok": self.ok}
 
 
-class Screen:
-    """What a run shows while it goes on: a bar, and events above it."""
+class Screen(Progress):
+    """What the run called *name* shows while it goes on: a bar, and events above it."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._name = ""
-        self._progress: Progress | None = None
+    def __init__(self, console: Console, name: str, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        super().__init__(*columns, TimeElapsedColumn(), console=console)
+        self._name, self._bar = name, self.add_task(f"{name}: tasks run", total=total)
 
     def say(self, text: str) -> None:
         """Print one event."""
-        self._console.print(f"{self._name}: {text}", markup=False, highlight=False)
+        self.console.print(f"{self._name}: {text}", markup=False, highlight=False)
 
     def progress(self, finished: int) -> None:
         """Move the bar."""
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=finished)
+        self.update(self._bar, completed=finished)
 
-    @contextmanager
-    def watching(self, name: str, total: int) -> Iterator[None]:
-        """Show a bar of *total* tasks for the run called *name* until the block ends."""
-        self._name = name
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), console=self._console) as progress:
-            progress.add_task(f"{name}: tasks run", total=total)
-            self._progress = progress
-            try:
-                yield
-            finally:
-                self._progress = None
 
-    def show(self, outcomes: Sequence[Outcome]) -> None:
-        """Print the table, and the ledger of each run that has one."""
-        table = Table(title="outcome", title_justify="left")
-        table.add_column()
-        for outcome in outcomes:
-            table.add_column(outcome.name, justify="right")
-        for label, value in ROWS:
-            table.add_row(label, *map(value, outcomes))
-        self._console.print(table)
-        for outcome in outcomes:
-            self._console.print(audit_line(outcome), markup=False, highlight=False)
+def show(outcomes: Sequence[Outcome], console: Console) -> None:
+    """Print the table, and the ledger of each run that has one."""
+    table = Table(title="outcome", title_justify="left")
+    table.add_column()
+    for outcome in outcomes:
+        table.add_column(outcome.name, justify="right")
+    for label, value in ROWS:
+        table.add_row(label, *map(value, outcomes))
+    console.print(table)
+    for outcome in outcomes:
+        console.print(audit_line(outcome), markup=False, highlight=False)
 
 
 def _seconds(value: float | None) -> str:
@@ -264,17 +251,9 @@ class DemoRun:
 
     def _recovered_s(self, held: set[int], killed: float) -> list[float | None]:
         """Return for each held task how long after the kill it was started again."""
-        return [
-            next(
-                (
-                    (at - killed) / 1000
-                    for at, worker in self._record.tasks[task].started
-                    if worker == "second"
-                ),
-                None,
-            )
-            for task in held
-        ]
+        started = (self._record.tasks[task].started for task in held)
+        again = ((at for at, worker in events if worker == "second") for events in started)
+        return [next(((at - killed) / 1000 for at in times), None) for times in again]
 
     def _settle(self) -> AuditResult | None:
         """Wait until the broker holds nothing more, then return what its ledger says."""
@@ -283,12 +262,12 @@ class DemoRun:
             return None
         deadline = time.monotonic() + SETTLES_WITHIN_S
         with Inspector(self._side.url, dict(self._side.transport_options)) as inspector:
-            while True:
+
+            def holds() -> bool:
                 status = inspector.status(self._side.queue)
-                if not (status.ready or status.delayed or status.unacked):
-                    break
-                if time.monotonic() > deadline:
-                    break
+                return bool(status.ready or status.delayed or status.unacked)
+
+            while holds() and time.monotonic() < deadline:
                 time.sleep(0.05)
             return next(result for result in inspector.audit() if result.queue == self._side.queue)
 

@@ -40,16 +40,6 @@ class ProcessFailed(Exception):
     """A process of the demo ended by itself; the text ends with its log."""
 
 
-def _environment(settings: Settings, folder: Path) -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in FOREIGN_SETTINGS and not name.startswith("CELERY_")
-    }
-    # What a killed worker leaves in its temporary folder is then removed with ours.
-    return {**kept, "TMPDIR": str(folder), **settings.to_environment()}
-
-
 def _failed(name: str, code: int, log: Path) -> ProcessFailed:
     text = log.read_text(errors="replace")[-3000:]
     return ProcessFailed(f"the {name} ended with code {code}. Its log:\n{text}")
@@ -71,10 +61,16 @@ def publish(settings: Settings, folder: Path) -> None:
 def _started(
     command: list[str], settings: Settings, folder: Path, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in FOREIGN_SETTINGS and not name.startswith("CELERY_")
+    }
     return subprocess.Popen(  # noqa: S603 - our own command
         command,
         cwd=folder,
-        env=_environment(settings, folder),
+        # What a killed worker leaves in its temporary folder is then removed with ours.
+        env={**kept, "TMPDIR": str(folder), **settings.to_environment()},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

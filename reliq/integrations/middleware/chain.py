@@ -113,30 +113,6 @@ class Chain:
         # Replaced as a whole, never changed: threads go through it.
         self.items: tuple[Middleware, ...] = ()
 
-    def add(self, item: Middleware) -> None:
-        """Append *item*, unless it is there."""
-        if item not in self.items:
-            self.items = (*self.items, item)
-
-    def publish(self, context: PublishContext) -> None:
-        """Run `publish` of each, in order; raises what the first raises that does."""
-        for item in self.items:
-            item.publish(context)
-
-    def deliver(self, context: DeliverContext) -> None:
-        """Run `deliver` of each, in order; raises what the first raises that does."""
-        for item in self.items:
-            item.deliver(context)
-
-    def begin(self, context: BeginContext, begun: list[Middleware]) -> None:
-        """Run `begin` of each, in order, and note in *begun* which have returned.
-
-        Raises what the first raises that does.
-        """
-        for item in self.items:
-            item.begin(context)
-            begun.append(item)
-
 
 def end(context: EndContext, begun: list[Middleware]) -> None:
     """Run `end` of all that have *begun*, the last one first, and empty the list.

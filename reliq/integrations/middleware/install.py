@@ -14,6 +14,7 @@ import inspect
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.utils.imports import symbol_by_name
@@ -45,27 +46,21 @@ def add_middleware(app: Any, *middleware: Middleware) -> None:
     if middleware:
         chain = chain_of(app) or _begin_chain(app)
         for item in middleware:
-            chain.add(item)
+            if item not in chain.items:
+                chain.items = (*chain.items, item)
 
 
-class _Carried:
-    """One of the app's fix-ups: Celery calls these for each app that it makes or unpickles.
-
-    So a child that is spawned, which gets the app as a pickle, has the same middleware.
-    """
-
-    def __init__(self, chain: Chain) -> None:
-        self._chain = chain
-
-    def __call__(self, app: Any) -> None:
-        add_middleware(app, *self._chain.items)
+def _carry(chain: Chain, app: Any) -> None:
+    add_middleware(app, *chain.items)
 
 
 def _begin_chain(app: Any) -> Chain:
     """Have an empty chain called for *app*."""
     chain = Chain()
     setattr(app, CHAIN, chain)
-    app.fixups = [*app.fixups, _Carried(chain)]
+    # Celery calls a fix-up for each app that it makes or unpickles: so a child that is spawned,
+    # which gets the app as a pickle, has the same middleware.
+    app.fixups = [*app.fixups, partial(_carry, chain)]
     watch_publishing(app)
     watch_ends()
     _watch_registry(app._tasks, chain)
@@ -196,8 +191,8 @@ def apply_publish(context: PublishContext) -> None:
     message is not to be stored then. Does nothing for an app without middleware.
     """
     chain = chain_of(context.app)
-    if chain is not None:
-        chain.publish(context)
+    for item in () if chain is None else chain.items:
+        item.publish(context)
 
 
 def _prepared(app: Any, message: Any, options: dict[str, Any]) -> _Prepared:

@@ -53,14 +53,15 @@ def request_class(base: Any, chain: Chain) -> Any:
 
 def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
     def execute_using_pool(self: Any, pool: Any, **options: Any) -> Any:
-        if self.revoked():
-            raise _no_longer(self)
-        error = _asked(self, chain)
+        revoked = self.revoked()
+        error = None if revoked else _asked(self, chain)
+        if error is None and not revoked:
+            return step(self, pool, **options)
         # Not while it is handled: whatever is rejected then counts as rejected for it.
         if error is not None:
             _refuse(self, error)
-            raise _no_longer(self)
-        return step(self, pool, **options)
+        # It needs no place in the pool.
+        raise sys.modules["celery.exceptions"].TaskRevokedError(self.id)
 
     return execute_using_pool
 
@@ -77,7 +78,8 @@ def _asked(request: Any, chain: Chain) -> BaseException | None:
         request=request,
     )
     try:
-        chain.deliver(context)
+        for item in chain.items:
+            item.deliver(context)
     except MemoryError:
         raise
     except (Exception, SystemExit) as exc:
@@ -86,12 +88,6 @@ def _asked(request: Any, chain: Chain) -> BaseException | None:
             raise
         return exc  # whatever it is, the worker goes on
     return None
-
-
-def _no_longer(request: Any) -> Exception:
-    """Return what tells the worker that *request* needs no place in the pool."""
-    error: Exception = sys.modules["celery.exceptions"].TaskRevokedError(request.id)
-    return error
 
 
 def _refuse(request: Any, error: Any) -> None:
@@ -105,7 +101,9 @@ def _refuse(request: Any, error: Any) -> None:
         request.acknowledge()
         return
     rejected = isinstance(error, exceptions.Reject)
-    text = _in_words((error.reason or "without a reason") if rejected else error)
+    why = (error.reason or "without a reason") if rejected else error
+    words = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
+    text = plain(words[:_LONGEST_ERROR])
     if hasattr(request.message, "verdict"):  # a message of ours: the dead letter has the error
         request.message.error = text
     if rejected and error.requeue:
@@ -155,11 +153,6 @@ def _tell(request: Any, error: BaseException) -> None:
     request.send_event("task-failed", exception=repr(error), traceback=einfo.traceback)
 
 
-def _in_words(error: Any) -> str:
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-    return plain(text[:_LONGEST_ERROR])
-
-
 # -- begin and end
 
 
@@ -196,37 +189,25 @@ def calling(base: Any, chain: Chain) -> Callable[..., Any]:
         )
         vars(request)[_OF_REQUEST] = run
         try:
-            chain.begin(run.context, run.begun)
+            for item in chain.items:
+                item.begin(run.context)
+                run.begun.append(item)
         except Exception:
             if not hasattr(self, "_orig_run"):
                 raise
             run.refused = True
-            return _autoretry(self)(*args, **kwargs)
-        return _code(base, self)(*args, **kwargs)
+            # Celery's autoretry tries it again for some exceptions. What it is around, the task's
+            # code, raises what `begin` has raised, and what is being handled here.
+            code = self._orig_run
+            if not hasattr(code, "reliq_refuses"):
+                self._orig_run = _refusing(self, code)
+            return self.run(*args, **kwargs)
+        # As Celery's tracer would if there were no middleware.
+        if base.__call__ is sys.modules["celery.app.task"].Task.__call__:
+            return self.run(*args, **kwargs)
+        return base.__call__(self, *args, **kwargs)
 
     return __call__
-
-
-def _code(base: Any, task: Any) -> Callable[..., Any]:
-    """Return what Celery's tracer would call if there were no middleware."""
-    if base.__call__ is sys.modules["celery.app.task"].Task.__call__:
-        run: Callable[..., Any] = task.run
-        return run
-    called: Callable[..., Any] = base.__call__.__get__(task)
-    return called
-
-
-def _autoretry(task: Any) -> Callable[..., Any]:
-    """Return the part of *task* that tries it again for some exceptions.
-
-    What it is around, the task's code, raises what `begin` has raised, and what is being
-    handled where this is called.
-    """
-    code = task._orig_run  # noqa: SLF001 - Celery's name for what autoretry is around
-    if not hasattr(code, "reliq_refuses"):
-        task._orig_run = _refusing(task, code)  # noqa: SLF001
-    retrying: Callable[..., Any] = task.run
-    return retrying
 
 
 def _refusing(task: Any, code: Callable[..., Any]) -> Callable[..., Any]:
@@ -258,22 +239,11 @@ def _after(sender: Any = None, state: str | None = None, retval: Any = None, **_
     if state != "SUCCESS":
         # A tracer that passes it on says nothing of it; it is on its way then.
         error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
+    if not state:  # an eager run that raises, an exit: Celery gives them none
+        exceptions = sys.modules["celery.exceptions"]
+        states = {"Retry": "RETRY", "Reject": "REJECTED", "Ignore": "IGNORED"}
+        kinds = (kind for kind in states if isinstance(error, getattr(exceptions, kind)))
+        state = states.get(next(kinds, ""), "FAILURE")
     begun = {field.name: getattr(run.context, field.name) for field in fields(run.context)}
-    end(
-        EndContext(
-            **begun,
-            state=state or _state_of(error),
-            value=retval if state == "SUCCESS" else None,
-            error=error,
-        ),
-        run.begun,
-    )
-
-
-def _state_of(error: BaseException | None) -> str:
-    """Return the state of what Celery gives none: an eager run that raises, an exit."""
-    exceptions = sys.modules["celery.exceptions"]
-    for kind, state in (("Retry", "RETRY"), ("Reject", "REJECTED"), ("Ignore", "IGNORED")):
-        if isinstance(error, getattr(exceptions, kind)):
-            return state
-    return "FAILURE"
+    value = retval if state == "SUCCESS" else None
+    end(EndContext(**begun, state=state, value=value, error=error), run.begun)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from ...printable import jsonable
 from ..asked import PAGE
@@ -84,66 +85,47 @@ def search(look: Look) -> dict[str, Any]:
 # -- one message
 
 
-class Body(NamedTuple):
-    """A body as it is shown."""
-
-    text: str
-    kind: str
-    """What it is: json, text, bytes, or nothing."""
-    size: int
-    cut: bool
-
-
 def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
     shown = []
     for name, value in values.items():
         seen = look.redaction.header(str(name), value)
-        shown.append((str(name), seen if isinstance(seen, str) else _written(seen)))
+        if not isinstance(seen, str):
+            try:
+                seen = json.dumps(jsonable(seen), ensure_ascii=False, default=str)
+            except (ValueError, RecursionError):
+                seen = str(seen)[:_MOST_SHOWN]
+        shown.append((str(name), seen))
     return sorted(shown)
 
 
-def _written(value: Any) -> str:
-    try:
-        return json.dumps(jsonable(value), ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):
-        return str(value)[:_MOST_SHOWN]
-
-
-def _body(look: Look, found: MessageDetails) -> Body:
+def _body(look: Look, found: MessageDetails) -> dict[str, Any]:
+    """Return a body as it is shown, and what it is: json, text, bytes, or nothing."""
     body = found.body
     if body is None:
-        return Body("", "nothing", 0, cut=False)
+        return _shown("", "nothing", 0)
     size = len(body)
     kind = (found.message.content_type or "").partition(";")[0]
     if isinstance(body, bytes):
-        text = _text(body) if kind.startswith("text/") or kind == "application/json" else None
+        text = None
+        if kind.startswith("text/") or kind == "application/json":
+            with suppress(UnicodeDecodeError):
+                text = body.decode()
         if text is None:
             if look.redaction:
-                return Body(look.redaction.json("") or "", "bytes", size, cut=False)
-            return Body(body[:_BYTES_SHOWN].hex(" "), "bytes", size, size > _BYTES_SHOWN)
+                return _shown(look.redaction.json("") or "", "bytes", size)
+            shown = _shown(body[:_BYTES_SHOWN].hex(" "), "bytes", size)
+            return shown | {"cut": size > _BYTES_SHOWN}
         body = text
     if kind == "application/json":
         seen = look.redaction.json(body) or ""
-        return _shown(_indented(seen), "json", size)
+        if len(seen) <= _MOST_SHOWN:
+            with suppress(ValueError, RecursionError):
+                seen = json.dumps(json.loads(seen), indent=2, ensure_ascii=False)
+        return _shown(seen, "json", size)
     seen = look.redaction.json(body) or "" if look.redaction else body
     return _shown(seen, "text", size)
 
 
-def _text(body: bytes) -> str | None:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _indented(text: str) -> str:
-    if len(text) > _MOST_SHOWN:
-        return text
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _shown(text: str, kind: str, size: int) -> Body:
-    return Body(text[:_MOST_SHOWN], kind, size, len(text) > _MOST_SHOWN)
+def _shown(text: str, kind: str, size: int) -> dict[str, Any]:
+    cut = len(text) > _MOST_SHOWN
+    return {"text": text[:_MOST_SHOWN], "kind": kind, "size": size, "cut": cut}

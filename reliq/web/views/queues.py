@@ -14,7 +14,7 @@ from ..charts import RANGES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ...admin import Message, QueueReport, Report
+    from ...admin import Message, QueueReport
     from ..asked import Asked, Look
     from ..charts import Series
 
@@ -41,7 +41,9 @@ _ORDER = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 def overview(look: Look, number: int, name: str) -> dict[str, Any]:
     """Return what is shown of one broker; raises ReliqError."""
     report = look.watch.report(look.inspector)
-    kept = _kept(report, look.asked)
+    kept = report.queues  # without those that end with their connection, unless all are wanted
+    if not look.asked.text("all"):
+        kept = [queue for queue in kept if is_durable(queue.arguments)]
     queues = _chosen(kept, look.asked)
     skip = look.asked.number("skip") if look.asked.broker == number else 0
     page = queues[skip : skip + _SIZE]
@@ -72,13 +74,6 @@ def _sparks(look: Look, queues: list[QueueReport]) -> dict[str, Series]:
     return found
 
 
-def _kept(report: Report, asked: Asked) -> list[QueueReport]:
-    """Return the queues without those that end with their connection, unless all are wanted."""
-    if asked.text("all"):
-        return report.queues
-    return [queue for queue in report.queues if is_durable(queue.arguments)]
-
-
 def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:
     """Return the queues whose name has the text that was asked for, in the order asked for."""
     part = asked.text("name").casefold()
@@ -90,7 +85,6 @@ def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:
 
 
 def _totals(queues: list[QueueReport]) -> dict[str, float | None]:
-    """Return what all queues of a broker have together."""
     found: dict[str, float | None] = {
         name: sum(getattr(queue, name) for queue in queues)
         for name in ("ready", "delayed", "unacked", "dead")
@@ -140,7 +134,6 @@ def _if_told(ask: Callable[[], T]) -> T | None:
 
 
 def _reported(look: Look, name: str) -> QueueReport:
-    """Return the queue's line of the overview; raises NotFound."""
     for _ in range(2):
         for found in look.watch.report(look.inspector).queues:
             if found.queue == name:

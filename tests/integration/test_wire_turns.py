@@ -63,7 +63,7 @@ def ended(thread):
 
 def taken(wire):
     """How many bytes the socket of what is posted has taken."""
-    stream = wire.posts.stream
+    stream = wire.pipeline.stream
     return stream.written - len(stream.unsent)
 
 
@@ -135,7 +135,7 @@ wire.connect_to_post()
 held = threading.Event()
 
 def hold():
-    with wire.posts._lock:
+    with wire.pipeline.lock:
         held.set()
         time.sleep(60)
 
@@ -194,7 +194,7 @@ def test_who_writes_leaves_what_has_come_to_who_reads(narrow, proxy, monkeypatch
     wait_until(lambda: is_in(reader, "wait") and readable([narrow.fileno()], 0))
     proxy.allow(0)
     writer = started(narrow.post, ("SET", "k", LARGE))
-    wait_until(lambda: narrow.posts.stream.unsent)
+    wait_until(lambda: narrow.pipeline.stream.unsent)
     takes_some(narrow, proxy)
     narrow.receive()
     assert [] == came
@@ -236,7 +236,7 @@ def test_a_timeout_of_a_month(fresh_redis):
 
 def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
     """Not for those that others have written behind them, whichever thread writes on."""
-    stream = narrow.posts.stream
+    stream = narrow.pipeline.stream
     proxy.allow(0)
     threads = []
     for command in (("SET", "k", LARGE), *[("PING",)] * 12, ("SET", "k", LARGE * 2)):
@@ -264,9 +264,9 @@ def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch, po
         proxy.allow(0)
         if posted:
             sender = started(wire.post, ("SET", "k", LARGE), came.append)
-            written_over = wire.posts.stream
+            written_over = wire.pipeline.stream
         else:
-            written_over = wire.posts.stream
+            written_over = wire.pipeline.stream
             wire.calls.add(written_over)
             sender = started(lambda: came.append(wire.call(("SET", "k", LARGE))))
         wait_until(lambda: written_over.unsent)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .commands import Commands
     from .confirm import Confirmer
     from .connect import Broker
-    from .posts import OnReply
+    from .pipeline import OnReply
     from .scripts import Script
     from .stream import Command, Reply
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ...options import Options
     from .connect import Broker
-    from .posts import OnReply
+    from .pipeline import OnReply
     from .scripts import Script
     from .stream import Command, Reply
 

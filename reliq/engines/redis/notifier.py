@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .commands import Commands
-    from .posts import OnReply
+    from .pipeline import OnReply
     from .stream import Reply
     from .wire import Wire
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ....forks import OwnLock
-from ..posts import Post
+from ..pipeline import Post
 from ..stream import pack
 from .requests import next_number
 
@@ -128,7 +128,7 @@ class ClusterPosts:
         *check* looks whether a node is late.
         """
         later = next_number()
-        posts = [(wire.posts, wire.posts.number) for _, wire in self._nodes.all()]
+        posts = [(wire.posts, wire.pipeline.number) for _, wire in self._nodes.all()]
         while True:
             self.pump()
             posts = [(known, number) for known, number in posts if not known.are_over(number)]

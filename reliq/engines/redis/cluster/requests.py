@@ -21,7 +21,7 @@ from .nodes import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..posts import OnReply
+    from ..pipeline import OnReply
     from ..scripts import Script
     from ..stream import Command, Reply
     from ..wire import Wire

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....options import Options
-    from ..posts import OnReply
+    from ..pipeline import OnReply
     from ..scripts import Script
     from ..stream import Command, Reply
     from ..wire import Wire
@@ -175,7 +175,7 @@ class ClusterWire(Commands):
         self.connect()
         found: dict[int, object] = {self._pipe.fileno(): self._pipe}
         for _, wire in self._open():
-            if wire.alive and wire.posts.stream is not None:
+            if wire.alive and wire.pipeline.stream is not None:
                 with suppress(BrokerUnavailable, OSError):
                     found[wire.fileno()] = wire
         return found

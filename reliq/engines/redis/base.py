@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...errors import BrokerRefused, ReliqError
 from ...store.limits import MOVES_KEPT_MS
 from .. import redis as engine
-from . import keys, refusals, scripts
-from .keys import QueueKeys, queue_keys
+from . import refusals, scripts
+from .keys import QueueKeys, broker_keys, queue_keys
 from .notifier import RedisNotifier
 from .wire import Wire
 
@@ -102,6 +102,7 @@ class StoreBase:
         self.broker = str(address)
         self.options = options
         self._prefix = options.global_keyprefix
+        self._shared = broker_keys(self._prefix)
         self.partitions = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
@@ -146,11 +147,7 @@ class StoreBase:
 
     def _enlist(self, queues: str, queue: str) -> None:
         """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
-        names = scripts.LIST_QUEUE.named(
-            queues=queues,
-            stored_format=keys.stored_format(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
+        names = scripts.LIST_QUEUE.named(self._shared, queues=queues)
         self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
 
     @property
@@ -249,7 +246,7 @@ class StoreBase:
         server is one to go to, if only to drain it.
         """
         del whole
-        self._wire.call(("DEL", keys.probe(self._prefix)))
+        self._wire.call(("DEL", self._shared.probe))
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id), "" for what is not told."""
@@ -262,7 +259,7 @@ class StoreBase:
 
     def broker_id(self) -> str:
         """Return the name by which other brokers know this one; it is given at the first call."""
-        key = keys.broker_id(self._prefix)
+        key = self._shared.broker_id
         name = self._wire.call(("GET", key))
         if name is None:
             _, name = self._wire.exchange(
@@ -292,7 +289,7 @@ def ask_if_allowed(wire: Commands, *command: str) -> Reply | None:
 
 def queues_of(wire: Commands, prefix: str) -> list[str]:
     """Return the names of all queues."""
-    listed = sorted(texts(wire.call(("ZRANGE", keys.queues(prefix), 0, -1))))
+    listed = sorted(texts(wire.call(("ZRANGE", broker_keys(prefix).queues, 0, -1))))
     # Whoever declared one, or deleted it, may have died half way.
     there = wire.exchange([(("EXISTS", queue_keys(prefix, queue).meta), None) for queue in listed])
     return [queue for queue, exists in zip(listed, there, strict=True) if exists]

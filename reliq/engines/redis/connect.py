@@ -223,7 +223,8 @@ def format_questions(prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     version is written, where it is missing, by list_queue.lua, heartbeat.lua and
     declare_exchange.lua. The oldest layout had no such key, and other ones for all queues.
     """
-    return ("HMGET", keys.stored_format(prefix), "version"), ("EXISTS", *keys.older_layout(prefix))
+    stored_format = keys.broker_keys(prefix).stored_format
+    return ("HMGET", stored_format, "version"), ("EXISTS", *keys.older_layout(prefix))
 
 
 def require_known_format(version: Any, older: Any, prefix: str, broker: Broker) -> None:

@@ -99,7 +99,7 @@ class RedisDeadLetters(StoreBase):
         STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
         """
         publisher = keys.publisher(self._prefix, queue, f"move:{source}")
-        names = scripts.ACCEPT.named(**self._keys(queue)._asdict(), publisher=publisher)
+        names = scripts.ACCEPT.named(self._keys(queue), publisher=publisher)
         args: list[Any] = [MOVES_KEPT_MS, low_water]
         for move in moves:
             rank, dead_letter = rank_of(move.tag), move.dead_letter

@@ -25,22 +25,18 @@ class RedisExchanges(StoreBase):
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
-        names = scripts.DECLARE_EXCHANGE.named(
-            exchanges=keys.exchanges(self._prefix),
-            stored_format=keys.stored_format(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
+        names = scripts.DECLARE_EXCHANGE.of(self._shared)
         stored = self._wire.execute(scripts.DECLARE_EXCHANGE, names, (exchange, declaration))
         return bytes(stored)
 
     def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
         """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
-        names, table = keys.exchanges(self._prefix), keys.bindings(self._prefix, exchange)
+        names, table = self._shared.exchanges, keys.bindings(self._prefix, exchange)
         if not if_unbound:
             self._wire.exchange([(("HDEL", names, exchange), None), (("DEL", table), None)])
             return
         both = scripts.UNBOUND.named(bindings=table, guard=keys.guard(self._prefix, exchange))
-        if not self._wire.execute(scripts.UNBOUND, both, (0,)):
+        if not self._wire.execute(scripts.UNBOUND, both, ()):
             return
         declaration, _ = self._wire.exchange(
             [(("HGET", names, exchange), None), (("HDEL", names, exchange), None)]
@@ -51,7 +47,7 @@ class RedisExchanges(StoreBase):
 
     def exchanges(self) -> list[str]:
         """Return the names of all declared exchanges."""
-        return sorted(texts(self._wire.call(("HKEYS", keys.exchanges(self._prefix)))))
+        return sorted(texts(self._wire.call(("HKEYS", self._shared.exchanges))))
 
     def bind(
         self,
@@ -73,12 +69,12 @@ class RedisExchanges(StoreBase):
         without a note. A queue that is to be present is looked for when it is bound: who deletes
         it after that finds the note. It is listed before, so that somebody finds both.
         """
-        noted = keys.bound(self._prefix, queue)
+        noted = self._keys(queue).bound
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
         # One after the other: in a cluster the two are at different servers.
         if notes and bound:
             if present:
-                self._enlist(keys.queues(self._prefix), queue)
+                self._enlist(self._shared.queues, queue)
             self._note(queue, notes)
         change = self._bind_command(exchange, 1 if bound else 0, bindings)
         (left,) = self._wire.exchange([change])
@@ -104,10 +100,7 @@ class RedisExchanges(StoreBase):
         return command, scripts.BIND
 
     def _note(self, queue: str, notes: Sequence[bytes]) -> None:
-        names = scripts.NOTE_BOUND.named(
-            bound=keys.bound(self._prefix, queue), guard=keys.guard(self._prefix, queue)
-        )
-        self._wire.execute(scripts.NOTE_BOUND, names, notes)
+        self._run(scripts.NOTE_BOUND, queue, notes)
 
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
         """Remove the bindings of a queue that is gone, however many exchanges there are.
@@ -116,7 +109,7 @@ class RedisExchanges(StoreBase):
         the deletion of the queue: one that was made anew meanwhile keeps its bindings. Then it is
         listed no more.
         """
-        noted = keys.bound(self._prefix, queue)
+        noted = self._keys(queue).bound
         notes = self._wire.call(("SMEMBERS", noted))
         if not notes:
             self._unlist(queue)
@@ -131,7 +124,7 @@ class RedisExchanges(StoreBase):
             [
                 (("SREM", noted, *notes), None),
                 (("HEXISTS", self._keys(queue).meta, "exists"), None),
-                (("HMGET", keys.exchanges(self._prefix), *bindings), None),
+                (("HMGET", self._shared.exchanges, *bindings), None),
             ]
         )
         if exists:
@@ -147,8 +140,8 @@ class RedisExchanges(StoreBase):
         }
 
     def _unlist(self, queue: str) -> None:
-        listed = keys.queues(self._prefix)
-        dead_letter_routed = keys.dead_letter_routed(self._prefix)
+        listed = self._shared.queues
+        dead_letter_routed = self._shared.dead_letter_routed
         self._wire.exchange(
             [(("ZREM", listed, queue), None), (("ZREM", dead_letter_routed, queue), None)]
         )
@@ -175,7 +168,7 @@ class RedisExchanges(StoreBase):
 
     def _asks(self, exchange: str) -> tuple[Command, ...]:
         return (
-            ("HGET", keys.exchanges(self._prefix), exchange),
+            ("HGET", self._shared.exchanges, exchange),
             ("HGETALL", keys.bindings(self._prefix, exchange)),
         )
 

@@ -145,7 +145,7 @@ class KombuRedis(StoreBase):
     def held(self) -> dict[tuple[str, str], int]:
         """Return how many messages are half way, by (target, queue)."""
         counts: dict[tuple[str, str], int] = {}
-        for entry in self._wire.call(("HVALS", keys.kombu_held(self._prefix))):
+        for entry in self._wire.call(("HVALS", self._shared.kombu_held)):
             target, size, rest = entry.split(b"|", 2)
             place = (target.decode(), rest[: int(size)].decode())
             counts[place] = counts.get(place, 0) + 1
@@ -159,11 +159,7 @@ class KombuRedis(StoreBase):
         Atomic: they are held under numbers until :meth:`drop`. Returns (low_water, [(number,
         message), ...]); no messages when nothing is held and the list is empty.
         """
-        names = scripts.KOMBU_TAKE.named(
-            kombu_held=keys.kombu_held(self._prefix),
-            kombu_last=keys.kombu_last(self._prefix),
-            waiting=self._list(queue, step),
-        )
+        names = scripts.KOMBU_TAKE.named(self._shared, waiting=self._list(queue, step))
         args = (target, queue, MOVED_AT_ONCE, BATCH_BYTES, MOVES_KEPT_MS)
         low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
         return int(low_water), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
@@ -177,8 +173,7 @@ class KombuRedis(StoreBase):
         less than *older_than_s* ago by the server's clock, is left.
         """
         names = scripts.KOMBU_TAKE_UNACKED.named(
-            kombu_held=keys.kombu_held(self._prefix),
-            kombu_last=keys.kombu_last(self._prefix),
+            self._shared,
             unacked=f"{self._prefix}{self.layout.unacked_key}",
             unacked_index=f"{self._prefix}{self.layout.unacked_index_key}",
         )
@@ -191,7 +186,7 @@ class KombuRedis(StoreBase):
 
     def drop(self, numbers: Sequence[int]) -> int:
         """Forget what is stored elsewhere now; return how many. Dropping twice is harmless."""
-        held = keys.kombu_held(self._prefix)
+        held = self._shared.kombu_held
         return sum(self._wire.call(("HDEL", held, *chunk)) for chunk in chunks(numbers))
 
     # -- into it

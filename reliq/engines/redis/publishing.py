@@ -76,7 +76,7 @@ class RedisPublishing(StoreBase):
         bindings = of_queue.guard
         if exchange and self._checks_bindings:
             bindings = keys.bindings(self._prefix, exchange)
-        names = scripts.PUBLISH.named(**of_queue._asdict(), bindings=bindings)
+        names = scripts.PUBLISH.named(of_queue, bindings=bindings)
         constant: Command = ("EVALSHA", scripts.PUBLISH.sha, len(names), *names)
         self._publish_constants[queue, exchange] = constant
         return constant

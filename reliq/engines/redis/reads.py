@@ -29,9 +29,9 @@ from ...store.inspection import (
 )
 from ...store.limits import MINUTE_MS, chunks
 from ...store.unreadable import counts, left_out, mapping, number
-from . import keys, scripts
+from . import scripts
 from .base import queues_of, text_of, texts
-from .keys import queue_keys
+from .keys import broker_keys, queue_keys
 from .register import liveness_of, records_of
 from .sentinel import SentinelAddress
 from .server import Server
@@ -75,6 +75,7 @@ class RedisReads:
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
+        self._shared = broker_keys(prefix)
         self._server = Server(wire, prefix)
         self.broker = str(wire.address)
 
@@ -285,7 +286,7 @@ class RedisReads:
 
     def consumers(self) -> list[Consumer]:
         """Return every consumer whose heartbeats have not stopped long ago, by id."""
-        flat = self._wire.call(("ZRANGE", keys.consumers(self._prefix), 0, -1, "WITHSCORES"))
+        flat = self._wire.call(("ZRANGE", self._shared.consumers, 0, -1, "WITHSCORES"))
         seen = {
             text_of(name): number(score) for name, score in zip(flat[::2], flat[1::2], strict=True)
         }

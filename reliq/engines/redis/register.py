@@ -32,12 +32,7 @@ class RedisRegister(StoreBase):
         The result is who is in the register, those first who have been silent longest, up
         to some hundred; nobody where the duty is another's.
         """
-        names = scripts.LOOK.named(
-            consumers=keys.consumers(self._prefix),
-            looking=keys.looking(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
-        args = (consumer, hold_ms, LOOKED_AT)
+        names, args = scripts.LOOK.of(self._shared), (consumer, hold_ms, LOOKED_AT)
         self._wire.post_script(scripts.LOOK, names, args, then(texts, on_result))
 
     def post_heartbeat(
@@ -53,14 +48,8 @@ class RedisRegister(StoreBase):
         A queue that is named as due is so again, to whoever asks first, *again_ms* later;
         later than that where there are very many queues.
         """
-        names = scripts.HEARTBEAT.named(
-            consumers=keys.consumers(self._prefix),
-            consumer=keys.consumer(self._prefix, consumer),
-            queues=keys.queues(self._prefix),
-            dead_letter_routed=keys.dead_letter_routed(self._prefix),
-            stored_format=keys.stored_format(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
+        record_key = keys.consumer(self._prefix, consumer)
+        names = scripts.HEARTBEAT.named(self._shared, consumer=record_key)
         pairs = [part for pair in record.items() for part in pair]
         args = (consumer, ttl_ms, again_ms, *pairs)
 
@@ -78,20 +67,17 @@ class RedisRegister(StoreBase):
         What was said with a higher *number* stays. The result is False where the consumer is
         not in the register: then nothing was said.
         """
-        names = scripts.TELL_RUNNING.named(
-            consumer=keys.consumer(self._prefix, consumer), guard=keys.guard_of_all(self._prefix)
-        )
+        record_key = keys.consumer(self._prefix, consumer)
+        names = scripts.TELL_RUNNING.named(self._shared, consumer=record_key)
         args = (number, json.dumps(running))
-        self._wire.post_script(
-            scripts.TELL_RUNNING, names, args, then(lambda reply: reply == 1, on_result)
-        )
+        self._wire.post_script(scripts.TELL_RUNNING, names, args, then(bool, on_result))
 
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""
         self._wire.exchange(
             [
                 (("DEL", keys.consumer(self._prefix, consumer)), None),
-                (("ZREM", keys.consumers(self._prefix), consumer), None),
+                (("ZREM", self._shared.consumers, consumer), None),
             ]
         )
 

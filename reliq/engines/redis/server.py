@@ -95,7 +95,7 @@ class Server:
 
     def refuses(self, known: Collection[Command]) -> list[str]:
         """Return the names of the commands that this user may not use, but for those *known*."""
-        on_keys = ("EXISTS", keys.guard_of_all(self._prefix))  # elsewhere is no refusal
+        on_keys = ("EXISTS", keys.broker_keys(self._prefix).guard)  # elsewhere is no refusal
         asked = [*(command for command, *_ in _ASKED if command not in known), on_keys]
         return [refusals.name_of(command) for command in asked if self._lacks(command)]
 

@@ -55,8 +55,7 @@ class RedisStore(
         Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
         has finished it; else the ms that the claim of another still counts.
         """
-        names = scripts.ONCE.named(
-            once=keys.once(self._prefix, name), guard=keys.guard(self._prefix, name)
-        )
+        guard = keys.guard(self._prefix, name)
+        names = scripts.ONCE.named(once=keys.once(self._prefix, name), guard=guard)
         args = (token, keep_ms, 1 if finished else 0)
         return int(self._wire.execute(scripts.ONCE, names, args))

@@ -115,7 +115,7 @@ class ClusterReads(RedisReads):
         if why is None:
             try:
                 with self._cluster.calls.patience(SLOT_PATIENCE_S):
-                    listed = self._cluster.call(("ZRANGE", keys.queues(self._prefix), 0, -1))
+                    listed = self._cluster.call(("ZRANGE", self._shared.queues, 0, -1))
             except BrokerUnavailable as exc:
                 why = str(exc)
             else:
@@ -316,7 +316,7 @@ class ClusterBatches(RedisBatches):
         return [replies[batch] for batch in batches]
 
     def _slot(self, batch: str) -> int:
-        return slot_of(keys.batch_keys(self._prefix, batch).batch)
+        return slot_of(self._keys(batch).batch)
 
 
 def _each(values: Any) -> str:

@@ -84,7 +84,7 @@ class ClusterStore(RedisStore):
         """Yield a slot, and a key in it that is never there, of the anchor and each other node."""
         slots = self._wire.slots
         masters = slots.masters
-        key = keys.probe(self._prefix)
+        key = self._shared.probe
         for number in count():
             slot = slot_of(key)
             place = slots.place_of(slot)

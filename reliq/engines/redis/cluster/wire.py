@@ -17,8 +17,8 @@ from ....errors import BrokerUnavailable, ReliqError, again
 from ....forks import OwnLock, here
 from ....store.values import ignore_result
 from ...poll import Pipe
-from .. import keys
 from ..commands import Commands, require_reached
+from ..keys import broker_keys
 from ..stream import SILENCE_S
 from .calls import ClusterCalls
 from .nodes import Nodes
@@ -54,7 +54,7 @@ class ClusterWire(Commands):
         self.options = options
         self.name = name
         self.slots = address.slots
-        self.anchor_slot = slot_of(keys.queues(options.global_keyprefix))
+        self.anchor_slot = slot_of(broker_keys(options.global_keyprefix).guard)
         self._dials_before = 0
         self._lost_s = inf
         # Before that nothing is late, and no node in doubt: it is asked for each ack.

@@ -2,25 +2,12 @@
 --
 -- For queues from which nobody reserves: reserve does the same before it gives anything out.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] deliveries (HASH)
--- KEYS[5] expiry (ZSET)
--- KEYS[6] dead (ZSET)
--- KEYS[7] dead_info (HASH)
--- KEYS[8] stats (HASH)
--- KEYS[9] meta (HASH)
--- KEYS[10] job_events (ZSET)
--- KEYS[11] guard (STRING)
---
 -- ARGV[1] batch (messages at most)
 --
 -- Returns 1 when more have expired than one step removes, else 0.
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, deliveries, expiry, dead, dead_info, stats, meta, job_events
+-- keys: guard
 -- limits: JOB_MARK
-local messages, ready, delayed, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local dead, dead_info, stats, meta, job_events = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local batch = tonumber(ARGV[1])
 
 -- use: intact, add, keep_expired, remove_expired, without_body, keep_events, expire, bytes_of

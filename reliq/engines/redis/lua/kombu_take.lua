@@ -5,10 +5,6 @@
 -- target goes on with it, or, after a day, one to another, since that target seems not to
 -- come back (a number is the time, in us). What is held already is returned first.
 --
--- KEYS[1] kombu_held (HASH)
--- KEYS[2] kombu_last (STRING)
--- KEYS[3] waiting (LIST)
---
 -- ARGV[1] target (of the move)
 -- ARGV[2] queue (name)
 -- ARGV[3] batch (messages at most)
@@ -16,19 +12,18 @@
 -- ARGV[5] keep (ms that the last number is kept from now)
 --
 -- Returns {low_water, number, message, ...}: below low_water every number is settled.
--- Redis 6.2 or newer.
+-- keys: kombu_held, kombu_last, waiting
 -- limits: DAY_US
-local held, kombu_last, waiting = KEYS[1], KEYS[2], KEYS[3]
 local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 -- use: last_held, hold
 
 -- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', held, '')
+redis.call('HDEL', kombu_held, '')
 local last = last_held(redis.call('TIME'))
 local low_water = last + 1
-local begun = redis.call('HGETALL', held)
+local begun = redis.call('HGETALL', kombu_held)
 local going, bytes = {}, 0
 for i = 1, #begun, 2 do
   local number = tonumber(begun[i])
@@ -36,7 +31,7 @@ for i = 1, #begun, 2 do
   low_water = math.min(low_water, number)
   if string.sub(rest, 1, size) == queue then
     if to ~= target and last - number > DAY_US then
-      redis.call('HSET', held, begun[i], target .. '|' .. size .. '|' .. rest)
+      redis.call('HSET', kombu_held, begun[i], target .. '|' .. size .. '|' .. rest)
       to = target
     end
     if to == target and #going < batch and (bytes == 0 or bytes < most) then

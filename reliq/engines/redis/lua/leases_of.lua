@@ -1,15 +1,12 @@
 -- leases_of: lists the leases of a consumer or a session, a part of the hash at a time.
 --
--- KEYS[1] unacked (HASH)
---
 -- ARGV[1] owner (id of a consumer, or of a session)
 -- ARGV[2] of_session (1: of all consumers of that session; 0: of that consumer)
 -- ARGV[3] cursor (0 to begin)
 -- ARGV[4] count (entries looked at, about)
 --
 -- Returns {next cursor or "0", tag, token, tag, token, ...}
--- Redis 6.2 or newer.
-local unacked = KEYS[1]
+-- keys: unacked
 local owner, of_session, cursor, count = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[4]
 
 -- use: lease_of

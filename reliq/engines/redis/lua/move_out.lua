@@ -5,27 +5,14 @@
 -- without an end: only a move to the same target goes on with it, or, after a day, one
 -- to another, since that target seems not to come back (a number is the time, in us).
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] unacked_index (ZSET)
--- KEYS[5] unacked (HASH)
--- KEYS[6] deliveries (HASH)
--- KEYS[7] expiry (ZSET)
--- KEYS[8] dead (ZSET)
--- KEYS[9] stats (HASH)
--- KEYS[10] moves (HASH)
--- KEYS[11] guard (STRING)
---
 -- ARGV[1] target (of the move)
 -- ARGV[2] batch (messages at most)
 --
 -- Returns {low_water, tag, number, envelope, delay in ms or 0, ttl in ms or -1,
 --   failed deliveries or -1, ...}: below low_water every number is settled.
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, stats, moves
+-- keys: guard
 -- limits: DAY_US
-local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local deliveries, expiry, dead, stats, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local target, batch = ARGV[1], tonumber(ARGV[2])
 
 -- use: add, whole, intact, lease_of, last_number, settled_below, number_of_move

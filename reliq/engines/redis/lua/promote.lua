@@ -1,19 +1,11 @@
 -- promote: makes ready what is due, for others: who asks cannot take it.
 --
--- KEYS[1] ready (ZSET)
--- KEYS[2] delayed (ZSET)
--- KEYS[3] notification (LIST)
--- KEYS[4] stats (HASH)
--- KEYS[5] meta (HASH)
--- KEYS[6] guard (STRING)
---
 -- ARGV[1] batch (messages at most)
 --
 -- Returns {ms until the next delayed message is due or -1, 1 when messages are ready to be
 --   taken or 0}
--- Redis 6.2 or newer.
+-- keys: ready, delayed, notification, stats, meta, guard
 -- limits: RANK
-local ready, delayed, notification, stats, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local batch = tonumber(ARGV[1])
 
 -- use: add, whole, intact, head_of_rank, promote, notify

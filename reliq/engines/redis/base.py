@@ -262,9 +262,7 @@ class StoreBase:
         key = self._shared.broker_id
         name = self._wire.call(("GET", key))
         if name is None:
-            _, name = self._wire.exchange(
-                [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
-            )
+            _, name = self._wire.call_all(("SET", key, os.urandom(8).hex(), "NX"), ("GET", key))
         return str(name.decode())
 
 
@@ -291,5 +289,5 @@ def queues_of(wire: Commands, prefix: str) -> list[str]:
     """Return the names of all queues."""
     listed = sorted(texts(wire.call(("ZRANGE", broker_keys(prefix).queues, 0, -1))))
     # Whoever declared one, or deleted it, may have died half way.
-    there = wire.exchange([(("EXISTS", queue_keys(prefix, queue).meta), None) for queue in listed])
+    there = wire.call_all(*(("EXISTS", queue_keys(prefix, queue).meta) for queue in listed))
     return [queue for queue, exists in zip(listed, there, strict=True) if exists]

@@ -150,8 +150,8 @@ class RedisBatches:
 
     def unlist_batch(self, batch: str) -> None:
         """Take a batch that is not there off the list; one that is made meanwhile stays, listed."""
-        self._wire.call(("ZREM", self._shared.batches, batch))
-        self._wire.call(("ZREM", self._shared.batches_opened, batch))
+        for listed in (self._shared.batches, self._shared.batches_opened):
+            self._wire.call(("ZREM", listed, batch))
         # One of that id may have been made since.
         if self._wire.call(("EXISTS", self._keys(batch).batch)):
             self._list(batch)

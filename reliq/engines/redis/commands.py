@@ -74,6 +74,10 @@ class Commands(ABC):
                 raise again(reply)
         return ordered
 
+    def call_all(self, *commands: Command) -> list[Reply]:
+        """Do as :meth:`exchange` does, with commands that run no script."""
+        return self.exchange([(command, None) for command in commands])
+
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
         (reply,) = self.replies(((command, script),))

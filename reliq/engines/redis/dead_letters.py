@@ -63,7 +63,7 @@ class RedisDeadLetters(StoreBase):
     def forget_job_events(self, queue: str, numbers: Sequence[int]) -> None:
         """Remove events of which the batches have been told; harmless when repeated."""
         key = self._keys(queue).job_events
-        self._wire.exchange([(("ZREMRANGEBYSCORE", key, one, one), None) for one in numbers])
+        self._wire.call_all(*(("ZREMRANGEBYSCORE", key, one, one) for one in numbers))
 
     # -- moves
 

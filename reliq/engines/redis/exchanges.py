@@ -33,14 +33,12 @@ class RedisExchanges(StoreBase):
         """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
         names, table = self._shared.exchanges, keys.bindings(self._prefix, exchange)
         if not if_unbound:
-            self._wire.exchange([(("HDEL", names, exchange), None), (("DEL", table), None)])
+            self._wire.call_all(("HDEL", names, exchange), ("DEL", table))
             return
         both = scripts.UNBOUND.named(bindings=table, guard=keys.guard(self._prefix, exchange))
         if not self._wire.execute(scripts.UNBOUND, both, ()):
             return
-        declaration, _ = self._wire.exchange(
-            [(("HGET", names, exchange), None), (("HDEL", names, exchange), None)]
-        )
+        declaration, _ = self._wire.call_all(("HGET", names, exchange), ("HDEL", names, exchange))
         if declaration is not None and self._wire.call(("EXISTS", table)):
             # Bound meanwhile, while it was still declared: it goes on.
             self._wire.call(("HSETNX", names, exchange, declaration))
@@ -69,25 +67,24 @@ class RedisExchanges(StoreBase):
         without a note. A queue that is to be present is looked for when it is bound: who deletes
         it after that finds the note. It is listed before, so that somebody finds both.
         """
-        noted = self._keys(queue).bound
+        k = self._keys(queue)
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
         # One after the other: in a cluster the two are at different servers.
         if notes and bound:
             if present:
                 self._enlist(self._shared.queues, queue)
-            self._note(queue, notes)
-        change = self._bind_command(exchange, 1 if bound else 0, bindings)
-        (left,) = self._wire.exchange([change])
-        if present and not self._wire.call(("HEXISTS", self._keys(queue).meta, "exists")):
+            self._run(scripts.NOTE_BOUND, queue, notes)
+        left = self._wire.call(*self._bind_command(exchange, 1 if bound else 0, bindings))
+        if present and not self._wire.call(("HEXISTS", k.meta, "exists")):
             self.unbind_queue(queue)
             return NO_QUEUE
         if notes and not bound:
-            self._wire.call(("SREM", noted, *notes))
+            self._wire.call(("SREM", k.bound, *notes))
             table = keys.bindings(self._prefix, exchange)
             again = self._wire.call(("HMGET", table, *bindings))
             kept = [note for note, there in zip(notes, again, strict=True) if there is not None]
             if kept:  # bound again meanwhile, by another
-                self._note(queue, kept)
+                self._run(scripts.NOTE_BOUND, queue, kept)
         return int(left)
 
     def _bind_command(
@@ -99,9 +96,6 @@ class RedisExchanges(StoreBase):
         command = ("EVALSHA", scripts.BIND.sha, len(names), *names, change, *bindings)
         return command, scripts.BIND
 
-    def _note(self, queue: str, notes: Sequence[bytes]) -> None:
-        self._run(scripts.NOTE_BOUND, queue, notes)
-
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
         """Remove the bindings of a queue that is gone, however many exchanges there are.
 
@@ -109,8 +103,8 @@ class RedisExchanges(StoreBase):
         the deletion of the queue: one that was made anew meanwhile keeps its bindings. Then it is
         listed no more.
         """
-        noted = self._keys(queue).bound
-        notes = self._wire.call(("SMEMBERS", noted))
+        k = self._keys(queue)
+        notes = self._wire.call(("SMEMBERS", k.bound))
         if not notes:
             self._unlist(queue)
             return {}
@@ -120,12 +114,10 @@ class RedisExchanges(StoreBase):
         left = self._wire.exchange(
             [self._bind_command(name, _REMOVE, found) for name, found in bindings.items()]
         )
-        _, exists, declarations = self._wire.exchange(
-            [
-                (("SREM", noted, *notes), None),
-                (("HEXISTS", self._keys(queue).meta, "exists"), None),
-                (("HMGET", self._shared.exchanges, *bindings), None),
-            ]
+        _, exists, declarations = self._wire.call_all(
+            ("SREM", k.bound, *notes),
+            ("HEXISTS", k.meta, "exists"),
+            ("HMGET", self._shared.exchanges, *bindings),
         )
         if exists:
             # Made anew meanwhile, by one who may have bound it just before we unbound it.
@@ -140,16 +132,11 @@ class RedisExchanges(StoreBase):
         }
 
     def _unlist(self, queue: str) -> None:
-        listed = self._shared.queues
-        dead_letter_routed = self._shared.dead_letter_routed
-        self._wire.exchange(
-            [(("ZREM", listed, queue), None), (("ZREM", dead_letter_routed, queue), None)]
-        )
+        listed, dead_letter_routed = self._shared.queues, self._shared.dead_letter_routed
+        self._wire.call_all(("ZREM", listed, queue), ("ZREM", dead_letter_routed, queue))
         # After that: in a cluster the two are at different servers.
-        meta = self._keys(queue).meta
-        exists, dead_letter_exchange = self._wire.call(
-            ("HMGET", meta, "exists", "dead_letter_exchange")
-        )
+        asked = ("HMGET", self._keys(queue).meta, "exists", "dead_letter_exchange")
+        exists, dead_letter_exchange = self._wire.call(asked)
         if exists is not None:  # declared again meanwhile
             self._enlist(listed, queue)
         if dead_letter_exchange is not None:
@@ -157,7 +144,7 @@ class RedisExchanges(StoreBase):
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""
-        return _table(*self._wire.exchange([(ask, None) for ask in self._asks(exchange)]))
+        return _table(*self._wire.call_all(*self._asks(exchange)))
 
     def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
         """Post what :meth:`exchange_table` asks."""

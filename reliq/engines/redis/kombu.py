@@ -86,12 +86,10 @@ class KombuRedis(StoreBase):
         found = []
         for key in sorted(self._scan(f"{pattern}*")):
             exchange = key[len(beginning) :]
-            members, durable, deadline = self._wire.exchange(
-                [
-                    (("SMEMBERS", key), None),
-                    (("SMEMBERS", keys.kombu_permanent_bindings(self._prefix, exchange)), None),
-                    (("ZSCORE", keys.kombu_deadlines(self._prefix), exchange), None),
-                ]
+            members, durable, deadline = self._wire.call_all(
+                ("SMEMBERS", key),
+                ("SMEMBERS", keys.kombu_permanent_bindings(self._prefix, exchange)),
+                ("ZSCORE", keys.kombu_deadlines(self._prefix), exchange),
             )
             for member in sorted(members):
                 parts = member.decode().split(self.layout.sep)
@@ -114,7 +112,7 @@ class KombuRedis(StoreBase):
     def lengths(self, queue: str) -> dict[int, int]:
         """Return how many messages wait, by step of priority."""
         steps = self.layout.priority_steps
-        lengths = self._wire.exchange([(("LLEN", self._list(queue, s)), None) for s in steps])
+        lengths = self._wire.call_all(*(("LLEN", self._list(queue, s)) for s in steps))
         return dict(zip(steps, lengths, strict=True))
 
     def messages(self, queue: str) -> Iterator[bytes]:
@@ -211,11 +209,11 @@ class KombuRedis(StoreBase):
 
     def bind(self, bindings: Sequence[KombuBinding]) -> None:
         """Add bindings of queues that last. Adding one twice is harmless."""
-        commands: list[tuple[Command, None]] = []
+        commands: list[Command] = []
         for item in bindings:
             member = self.layout.sep.join((item.routing_key, item.pattern, item.queue))
             # The second is what keeps Kombu 5.7 from sweeping the first.
             for key in (keys.kombu_bindings, keys.kombu_permanent_bindings):
-                commands += [(("SADD", key(self._prefix, item.exchange), member), None)]
+                commands += [("SADD", key(self._prefix, item.exchange), member)]
         for chunk in chunks(commands):
-            self._wire.exchange(chunk)
+            self._wire.call_all(*chunk)

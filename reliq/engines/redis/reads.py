@@ -200,10 +200,7 @@ class RedisReads:
         Cheap, however many there are. Not read at one instant.
         """
         key = self._keys(queue).delayed
-        found: list[int] = self._wire.exchange(
-            [(("ZCOUNT", key, "-inf", until), None) for until in until_ms]
-        )
-        return found
+        return self._wire.call_all(*(("ZCOUNT", key, "-inf", until) for until in until_ms))
 
     def failures(self, queue: str) -> list[Failure]:
         """Return the last failed deliveries of *queue*, a thousand at most, oldest first.
@@ -234,10 +231,8 @@ class RedisReads:
         tags = texts(reply[::2])
         if not tags:
             return []
-        asked: list[tuple[Command, None]] = [(("HMGET", k.dead_info, *tags), None)]
-        if envelopes:
-            asked.append((("HMGET", k.messages, *tags), None))
-        infos, *stored = self._wire.exchange(asked)
+        asked = (k.dead_info, k.messages) if envelopes else (k.dead_info,)
+        infos, *stored = self._wire.call_all(*(("HMGET", key, *tags) for key in asked))
         dead_letters = []
         for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
             if info is None:  # it left between the two looks

@@ -74,12 +74,8 @@ class RedisRegister(StoreBase):
 
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""
-        self._wire.exchange(
-            [
-                (("DEL", keys.consumer(self._prefix, consumer)), None),
-                (("ZREM", self._shared.consumers, consumer), None),
-            ]
-        )
+        record_key = keys.consumer(self._prefix, consumer)
+        self._wire.call_all(("DEL", record_key), ("ZREM", self._shared.consumers, consumer))
 
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
         """Return what is known of *consumers*; None for one that is not in the register."""
@@ -111,11 +107,8 @@ class RedisRegister(StoreBase):
     def attached(self, queue: str) -> Attached:
         """Return who consumes from *queue*, dead ones that nobody removed included."""
         k = self._keys(queue)
-        flags, marks = self._wire.exchange(
-            [
-                (("HMGET", k.meta, "auto_delete", "expires"), None),
-                (("HGETALL", k.consumers), None),
-            ]
+        flags, marks = self._wire.call_all(
+            ("HMGET", k.meta, "auto_delete", "expires"), ("HGETALL", k.consumers)
         )
         found = texts(marks)
         return Attached(any(flags), dict(zip(found[::2], found[1::2], strict=True)))

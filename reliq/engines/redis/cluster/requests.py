@@ -8,6 +8,7 @@ that is down needs to be started, or replaced: while it is unreachable nothing i
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 from time import monotonic
@@ -58,58 +59,35 @@ _KEYLESS = frozenset(
 _numbers = count()
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A command that is called, or posted: with the handler of its reply."""
 
-    __slots__ = (
-        "advice",
-        "answered_by",
-        "began",
-        "command",
-        "due",
-        "finished",
-        "lost",
-        "moves",
-        "number",
-        "on_reply",
-        "patience_s",
-        "pause_s",
-        "reply",
-        "script",
-        "slot",
-        "way",
-        "why",
-    )
-
-    def __init__(
-        self,
-        slot: int,
-        command: Command,
-        script: Script | None,
-        patience_s: float = 0.0,
-        on_reply: OnReply | None = None,
-    ) -> None:
-        self.slot = slot
-        self.command = command
-        self.script = script
-        self.patience_s = patience_s
-        self.on_reply = on_reply
-        self.number = next(_numbers)
-        self.began = monotonic()
-        self.moves = 0
-        """How often a node has named another one."""
-        self.why = self.advice = self.way = ""
-        """Why its slot was not served, what to do about that, and where the slot goes."""
-        self.lost = False
-        """Whether that stays so until somebody does something."""
-        self.pause_s = 0.0
-        """How long to wait before it is sent again."""
-        self.due: float | None = None
-        """When a post is sent again; None while it is under way."""
-        self.answered_by: Wire | None = None
-        """The connections over which its reply came."""
-        self.reply: Reply = None
-        self.finished = False
+    slot: int
+    command: Command
+    script: Script | None
+    patience_s: float = 0.0
+    on_reply: OnReply | None = None
+    number: int = field(default_factory=_numbers.__next__)
+    began: float = field(default_factory=monotonic)
+    moves: int = 0
+    """How often a node has named another one."""
+    why: str = ""
+    """Why its slot was not served."""
+    advice: str = ""
+    """What to do about that."""
+    way: str = ""
+    """Where the slot goes."""
+    lost: bool = False
+    """Whether that stays so until somebody does something."""
+    pause_s: float = 0.0
+    """How long to wait before it is sent again."""
+    due: float | None = None
+    """When a post is sent again; None while it is under way."""
+    answered_by: Wire | None = None
+    """The connections over which its reply came."""
+    reply: Reply = None
+    finished: bool = False
 
     @property
     def told(self) -> str:

@@ -84,10 +84,11 @@ def _tell(queue: str, what: str, tags: Collection[bytes]) -> str:
 
 def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
     """Return what no rule of the catalogue explains, each in words."""
-    queues = {name.decode() for name in client.zrange(keys.queues(prefix), 0, -1)}
-    batches = {escape(name.decode()) for name in client.zrange(keys.batches(prefix), 0, -1)}
+    shared = keys.broker_keys(prefix)
+    queues = {name.decode() for name in client.zrange(shared.queues, 0, -1)}
+    batches = {escape(name.decode()) for name in client.zrange(shared.batches, 0, -1)}
     escaped = {escape(name): name for name in queues}
-    exchanges = {escape(name.decode()) for name in client.hkeys(keys.exchanges(prefix))}
+    exchanges = {escape(name.decode()) for name in client.hkeys(shared.exchanges)}
     wrong: list[str] = []
     for raw in sorted(client.scan_iter(count=1000)):
         key, kind = raw.decode(), client.type(raw).decode()
@@ -151,7 +152,7 @@ def _is_of_publishers(part: str) -> bool:
 def _odd_part(client: redis.Redis, raw: bytes, key: str, part: str) -> list[str]:
     if _is_of_publishers(part) or part == "unacked_mutex":
         return [f"{key}: never expires"] if client.ttl(raw) == -1 else []
-    if part not in {*QueueKeys._fields, "bound"}:
+    if part not in QueueKeys._fields:
         return [f"{key}: no such part in the catalogue"]
     if part == "notification" and (to_notify := client.llen(raw)) > 1:
         return [f"{key}: {to_notify} tokens, not at most one"]

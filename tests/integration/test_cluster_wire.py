@@ -15,7 +15,7 @@ from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.cluster.wire import ClusterWire
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.redis.posts import Posts
 from reliq.errors import BrokerTimeout, BrokerUnavailable, NotConfirmed
 from reliq.options import parse
@@ -89,7 +89,7 @@ def keys_at(cluster, node):
 
 def not_the_anchor(cluster):
     """Return the masters without the node of what belongs to no queue."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     return [node for node in cluster.masters if node is not anchor]
 
 
@@ -230,7 +230,7 @@ def test_a_slot_is_bound_to_nothing_that_was_interrupted_before_it_was_sent(clus
             wire.exchange([(("GET", key), None), (("GET", other), None)])
     finally:
         frozen.thaw()
-    follows(wire, key, source, cluster.owner(slot_of(queues(""))))
+    follows(wire, key, source, cluster.owner(slot_of(broker_keys("").queues)))
 
 
 def test_a_slot_is_bound_to_nothing_that_was_posted_in_vain(cluster, connect, monkeypatch):
@@ -340,7 +340,7 @@ def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):
         store.declare_queue("q", False, b"", {})
         first = message("q", number=1)
         assert [1] == store.publish([first])
-        store.confirm("replicated", 1, 5000, [first])
+        store.confirmer.confirm("replicated", 1, 5000, [first])
         replica.ask("CONFIG", "SET", "masterauth", "wrong")
         master.ask("CLIENT", "KILL", "TYPE", "replica")
         second = message("q", number=2)
@@ -349,10 +349,10 @@ def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):
         replica.ask("CONFIG", "SET", "masterauth", "")
         wait_until(lambda: master.client().info("replication").get("master_link_status") == "up")
         with pytest.raises((NotConfirmed, BrokerUnavailable)):
-            store.confirm("replicated", 1, 5000, [second])
+            store.confirmer.confirm("replicated", 1, 5000, [second])
         # As Kombu does: published again, under the same number.
         store.publish([second])
-        store.confirm("replicated", 1, 5000, [second])
+        store.confirmer.confirm("replicated", 1, 5000, [second])
         tags = [item.tag for item in store.reserve("q", 10, 60_000, False).deliveries]
         assert [first.tag, second.tag] == tags
     finally:

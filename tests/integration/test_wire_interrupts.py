@@ -23,6 +23,7 @@ FILES = tuple(
     for name in (
         "redis/wire",
         "redis/calls",
+        "redis/pipeline",
         "redis/posts",
         "redis/stream",
         "poll",

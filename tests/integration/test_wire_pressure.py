@@ -11,7 +11,8 @@ import pytest
 
 from reliq.engines.poll import readable
 from reliq.engines.redis.connect import Address
-from reliq.engines.redis.posts import Post, Posts
+from reliq.engines.redis.pipeline import Pipeline, Post
+from reliq.engines.redis.posts import Posts
 from reliq.engines.redis.stream import Readable, Stream, pack
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
@@ -39,9 +40,10 @@ class Peer:
 
     def __init__(self, timeout_s):
         ours, self.sock = socket.socketpair()
-        self.posts = Posts(Address(), timeout_s, lambda _error: None)
+        self.pipeline = Pipeline(Address(), timeout_s, lambda _error: None)
+        self.posts = Posts(self.pipeline)
         self.stream = Stream(Connection(ours))
-        self.posts.begin(self.stream)
+        self.pipeline.begin(self.stream)
 
     def write(self, *command, handler=print, script=None):
         """Write the command; return what is posted."""
@@ -202,7 +204,7 @@ def test_what_is_answered_and_not_taken_is_given_up(peer_of):
     wait_until(lambda: peer.stream.unsent)
     peer.sock.sendall(b"-ERR\r\n")
     assert ended(writes)
-    assert peer.posts.stream is None
+    assert peer.pipeline.stream is None
 
 
 def test_a_reply_to_nothing_ends_the_connection(peer_of):
@@ -211,7 +213,7 @@ def test_a_reply_to_nothing_ends_the_connection(peer_of):
     peer.sock.sendall(b"+1\r\n")
     with pytest.raises(BrokerUnavailable):
         peer.posts.receive()
-    assert peer.posts.stream is None
+    assert peer.pipeline.stream is None
 
 
 def test_what_has_come_is_not_too_late(fresh_redis):

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from reliq.engines.poll import readable
-from reliq.engines.redis import posts, stream
+from reliq.engines.redis import pipeline, posts, stream
 from reliq.engines.redis.stream import Readable
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
@@ -63,7 +63,7 @@ def ended(thread):
 
 def taken(wire):
     """How many bytes the socket of what is posted has taken."""
-    stream = wire.posts.stream
+    stream = wire.pipeline.stream
     return stream.written - len(stream.unsent)
 
 
@@ -135,7 +135,7 @@ wire.connect_to_post()
 held = threading.Event()
 
 def hold():
-    with wire.posts._lock:
+    with wire.pipeline.lock:
         held.set()
         time.sleep(60)
 
@@ -194,7 +194,7 @@ def test_who_writes_leaves_what_has_come_to_who_reads(narrow, proxy, monkeypatch
     wait_until(lambda: is_in(reader, "wait") and readable([narrow.fileno()], 0))
     proxy.allow(0)
     writer = started(narrow.post, ("SET", "k", LARGE))
-    wait_until(lambda: narrow.posts.stream.unsent)
+    wait_until(lambda: narrow.pipeline.stream.unsent)
     takes_some(narrow, proxy)
     narrow.receive()
     assert [] == came
@@ -218,7 +218,7 @@ def test_who_waits_for_a_handler_waits_for_nothing_else(wire):
     handing_out = started(wire.wait_for_replies)
     assert begun.wait(20)
     waits_too = started(wire.wait_for_replies)
-    wait_until(lambda: is_in(waits_too, "_wait"))
+    wait_until(lambda: is_in(waits_too, "wait_for"))
     wire.post(("BLPOP", "nothing", "0"), patience_s=60.0)
     may_end.set()
     assert ended(waits_too)
@@ -236,7 +236,7 @@ def test_a_timeout_of_a_month(fresh_redis):
 
 def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
     """Not for those that others have written behind them, whichever thread writes on."""
-    stream = narrow.posts.stream
+    stream = narrow.pipeline.stream
     proxy.allow(0)
     threads = []
     for command in (("SET", "k", LARGE), *[("PING",)] * 12, ("SET", "k", LARGE * 2)):
@@ -256,17 +256,17 @@ def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
 def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch, posted):
     """As long as the server goes on taking some of it."""
     now = 0.0
-    monkeypatch.setattr(stream, "monotonic", lambda: now)
-    monkeypatch.setattr(posts, "monotonic", lambda: now)
+    for module in (stream, pipeline, posts):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
     with closing(Wire(address(proxy.url()), Options(socket_timeout=3.0), "test")) as wire:
         came: list[object] = []
         wire.connect_to_post()
         proxy.allow(0)
         if posted:
             sender = started(wire.post, ("SET", "k", LARGE), came.append)
-            written_over = wire.posts.stream
+            written_over = wire.pipeline.stream
         else:
-            written_over = wire.posts.stream
+            written_over = wire.pipeline.stream
             wire.calls.add(written_over)
             sender = started(lambda: came.append(wire.call(("SET", "k", LARGE))))
         wait_until(lambda: written_over.unsent)

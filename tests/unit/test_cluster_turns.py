@@ -5,19 +5,14 @@ Every slot has its turn before long, however many nodes there are.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from reliq.engines.redis.cluster.notifier import MOST, ClusterNotifier
 from reliq.engines.redis.cluster.slots import Place
-from reliq.options import Options
+from reliq.engines.redis.cluster.turns import MOST, Turns
 
 
 class Shape:
     """A cluster whose slots are spread over its nodes: so many at each."""
-
-    options = Options()
 
     def __init__(self, spread):
         self._places = [
@@ -25,7 +20,7 @@ class Shape:
             for number, count in enumerate(spread)
             for _ in range(count)
         ]
-        self.slots = SimpleNamespace(place_of=self._places.__getitem__)
+        self.place_of = self._places.__getitem__
         self.all = range(len(self._places))
 
 
@@ -50,13 +45,12 @@ SHAPES = [
 def test_every_slot_has_its_turn(spread):
     """Within as many turns as one slot a turn for each node of eight would take, from any turn."""
     shape = Shape(spread)
-    notifier = ClusterNotifier(shape, "test")
+    turns_of = Turns(shape, 1.0)
     rounds = -(-len(spread) // MOST)
     bound = max(spread) * rounds + 1
     turns = []
-    for turn in range(1, 4 * bound):
-        notifier._turn = turn
-        now = notifier._turn_of(shape.all)
+    for _ in range(1, 4 * bound):
+        now = turns_of.next(shape.all)
         assert len(now) <= MOST
         turns.append(set(now))
     for first in range(len(turns) - bound):
@@ -67,10 +61,9 @@ def test_every_slot_has_its_turn(spread):
 def test_turns_need_as_many_connections_to_each_node(nodes):
     """So no turn opens any, where every node has many slots."""
     shape = Shape([16] * nodes)
-    notifier = ClusterNotifier(shape, "test")
+    turns_of = Turns(shape, 1.0)
     found = set()
-    for turn in range(1, 50):
-        notifier._turn = turn
-        places = [shape.slots.place_of(slot) for slot in notifier._turn_of(shape.all)]
+    for _ in range(1, 50):
+        places = [shape.place_of(slot) for slot in turns_of.next(shape.all)]
         found.add(tuple(sorted(places)))
     assert 1 == len(found)

@@ -17,14 +17,14 @@ def test_the_keys_are_as_documented():
     assert "app:reliq:{celery}:messages" == found.messages
     assert "app:reliq:{celery}:unacked_mutex" == found.unacked_mutex
     assert "app:reliq:{celery}:publisher:ab12" == keys.publisher("app:", "celery", "ab12")
-    assert "app:reliq:{%}:queues" == keys.queues("app:")
-    assert "app:reliq:{%}:exchanges" == keys.exchanges("app:")
+    assert "app:reliq:{%}:queues" == keys.broker_keys("app:").queues
+    assert "app:reliq:{%}:exchanges" == keys.broker_keys("app:").exchanges
     assert "app:reliq:bindings:{celeryev}" == keys.bindings("app:", "celeryev")
-    assert "app:reliq:{%}:consumers" == keys.consumers("app:")
+    assert "app:reliq:{%}:consumers" == keys.broker_keys("app:").consumers
     assert "app:reliq:{%}:consumer:host:1" == keys.consumer("app:", "host:1")
     assert "app:reliq:batch:{b}:jobs" == keys.batch_keys("app:", "b").jobs
-    assert "app:reliq:{%}:batches" == keys.batches("app:")
-    assert "app:reliq:{%}:batches_opened" == keys.batches_opened("app:")
+    assert "app:reliq:{%}:batches" == keys.broker_keys("app:").batches
+    assert "app:reliq:{%}:batches_opened" == keys.broker_keys("app:").batches_opened
 
 
 def test_an_empty_name_has_a_slot_too():
@@ -48,7 +48,6 @@ def test_a_plain_name_is_not_escaped():
 def test_all_keys_of_a_queue_share_a_slot(name, prefix):
     """The first pair of braces holds the queue's name, alone: a cluster hashes what is in it."""
     everything = [*queue_keys(prefix, name), keys.publisher(prefix, name, "id")]
-    everything.append(keys.bound(prefix, name))
     tags = {re.match(r"[^{]*\{(.*?)\}", key, re.DOTALL)[1] for key in everything}
     assert {escape(name)} == tags
 
@@ -92,20 +91,7 @@ def test_no_queue_takes_a_global_key(name):
 
 def keys_of_all(prefix):
     """Return every key that belongs to no queue and no exchange."""
-    makers = (
-        keys.batches,
-        keys.batches_opened,
-        keys.queues,
-        keys.probe,
-        keys.broker_id,
-        keys.dead_letter_routed,
-        keys.exchanges,
-        keys.consumers,
-        keys.looking,
-        keys.kombu_held,
-        keys.kombu_last,
-    )
-    return [*(make(prefix) for make in makers), keys.consumer(prefix, "host:1:ab")]
+    return [*keys.broker_keys(prefix), keys.consumer(prefix, "host:1:ab")]
 
 
 @given(NAMES)

@@ -357,7 +357,7 @@ def test_every_lock_is_one_of_its_process():
     word = re.compile(r"threading\.R?Lock\b")
     making = [name for name, (path, _) in KNOWN.items() if word.search(path.read_text())]
     # A child makes posts of its own before it uses them: see Wire._leave_parent.
-    assert ["reliq.engines.redis.posts", "reliq.forks"] == making
+    assert ["reliq.engines.redis.pipeline", "reliq.forks"] == making
 
 
 @pytest.mark.slow

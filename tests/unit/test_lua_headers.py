@@ -1,17 +1,18 @@
 """The header of each Lua script says what the script takes, and stays true.
 
-Named = used = sent: a key or argument in the header is used in the body under that
+Named = used = sent: a key or argument that is named is used in the body under that
 name and with commands of its type, and the Python caller sends it in that place.
 A rule that several scripts apply is one function of lua/shared.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, NamedTuple, get_type_hints
 
 import hiredis
 import pytest
@@ -27,14 +28,27 @@ from reliq.store.jobs import Change, Note
 from reliq.store.values import Delivery, Lease, Move, Publication
 from tests.model.mutants import MUTANTS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 FOLDER = Path(scripts.__file__).with_name("lua")
 FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
 # As they go to the server: with the limits and the shared functions that they name.
 SCRIPTS = {name: scripts.Script(name).text for name in FILES}
 SHARED = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("shared/*.lua"))}
 
-# 1+9n: the first of nine keys that are sent for each of several queues.
-_KEY = re.compile(r"-- KEYS\[(\d+)(?:\+\d+n)?\] (\w+) \((HASH|ZSET|LIST|SET|STRING)\)")
+_KEYS = re.compile(r" *-- keys(?: of each)?: \w+(, \w+)*")
+_PART = re.compile(r"^    (\w+): str  # ([A-Z]+)", re.MULTILINE)
+_OTHER = re.compile(r"^def (\w+)\(.*\) -> str:  # ([A-Z]+)", re.MULTILINE)
+# The type of each key, as keys.py gives it.
+OF_QUEUE = dict(_PART.findall(inspect.getsource(keys.QueueKeys)))
+OTHERS = dict(
+    [
+        *_PART.findall(inspect.getsource(keys.BatchKeys)),
+        *_PART.findall(inspect.getsource(keys.BrokerKeys)),
+        *_OTHER.findall(inspect.getsource(keys)),
+    ]
+)
 _ARG = re.compile(r"-- ARGV\[(\d+)(\.\.)?\] (\w+(?:, \w+)*) \(.+")
 _LOCAL = re.compile(r"^local ([\w, ]+?) =\s*(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
@@ -58,7 +72,7 @@ _KEYLESS = {"TIME", "INFO"}
 class Header(NamedTuple):
     """What a script's first comment says."""
 
-    keys: list[tuple[str, str]]
+    keys: tuple[str, ...]
     args: list[str]
     tail: list[str]
 
@@ -68,21 +82,17 @@ def split(text: str) -> tuple[list[str], str]:
     lines = text.splitlines()
     end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
     body = "\n".join(lines[end:]) + "\n"
-    if "KEYS[1+" in text:  # they are named inside a loop, by its n
+    if "KEYS[n + " in text:  # they are named inside a loop, by its n
         body = re.sub(r"^  ", "", body, flags=re.MULTILINE).replace("KEYS[n + ", "KEYS[")
     return lines[:end], body
 
 
-def read(text: str) -> Header:
-    """Return the header of a script; every KEYS and ARGV line must have the one format."""
-    found = Header([], [], [])
-    for line in split(text)[0]:
-        if line.startswith("-- KEYS"):
-            match = _KEY.fullmatch(line)
-            assert match, line
-            assert int(match[1]) == len(found.keys) + 1, line
-            found.keys.append((match[2], match[3]))
-        elif line.startswith("-- ARGV") and line != "-- ARGV: none":
+def read(name: str) -> Header:
+    """Return the header of a script; every keys and ARGV line must have the one format."""
+    assert all(_KEYS.fullmatch(line) for line in FILES[name].splitlines() if "-- keys" in line)
+    found = Header(scripts.Script(name).keys, [], [])
+    for line in split(FILES[name])[0]:
+        if line.startswith("-- ARGV"):
             match = _ARG.fullmatch(line)
             assert match, line
             assert not found.tail, f"after the repeated ones: {line}"
@@ -121,32 +131,27 @@ def same_name(said: str, used: str) -> bool:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_first_and_last_lines(name):
-    """A header begins with the script's name and promise, and says what returns and since when."""
-    header, _ = split(SCRIPTS[name])
+    """A header begins with the script's name and promise, and says what returns."""
+    header, _ = split(FILES[name])
     assert re.fullmatch(rf"-- {name}: .+[.,;:]?", header[0])
     assert len([line for line in header if line.startswith("-- Returns ")]) == 1
-    assert header[-1] == "-- Redis 6.2 or newer."
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_keys_named_are_keys_used(name):
-    """Every key of the header becomes a local of that name, is used, and no other is."""
-    said = read(SCRIPTS[name]).keys
+    """Every key that is named becomes a local of that name, is used, and no other is."""
+    said = [key for key in read(name).keys if key != "guard"]
     body = split(SCRIPTS[name])[1]
-    if said[-1][0] == "guard":
-        said.pop()
-    assert {int(n) for n in re.findall(r"KEYS\[(\d+)\]", body)} == set(range(1, len(said) + 1))
-    assert "KEYS[i" not in body
-    used = locals_of(body, "KEYS")
-    for position, (key, _) in enumerate(said, 1):
-        assert same_name(key, used[position]), (key, used[position])
-        assert len(re.findall(rf"\b{used[position]}\b", body)) > 1, f"{key} is never used"
+    assert dict(enumerate(said, 1)) == locals_of(body, "KEYS")
+    assert "KEYS[" not in FILES[name]
+    for key in said:
+        assert len(re.findall(rf"\b{key}\b", body)) > 1, f"{key} is never used"
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_arguments_named_are_arguments_used(name):
     """Every argument of the header is read under that name, and no other is."""
-    said = read(SCRIPTS[name])
+    said = read(name)
     body = split(SCRIPTS[name])[1]
     assert {int(n) for n in re.findall(r"ARGV\[(\d+)\]", body)} == set(range(1, len(said.args) + 1))
     used = locals_of(body, "ARGV")
@@ -189,15 +194,20 @@ def test_what_writes_has_a_guard(name):
     """While a slot moves no script is cut off after its first write: it is refused as a whole."""
     written = {command for command, _ in _CALL.findall(split(SCRIPTS[name])[1])}
     writes = any(not _READS.search(command) for command in written)
-    assert ("guard" in dict(read(SCRIPTS[name]).keys)) == (writes and name not in UNGUARDED)
+    assert ("guard" in read(name).keys) == (writes and name not in UNGUARDED)
+
+
+def types_of(names: Sequence[str]) -> dict[str, str]:
+    """Return the types of the keys of one script: all of a queue, or others among them."""
+    known = OF_QUEUE if set(names) <= set(OF_QUEUE) else OF_QUEUE | OTHERS
+    return {name: known[name] for name in names}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_commands_fit_the_types(name):
-    """A key is used only with commands of the type that the header gives it."""
-    said = read(SCRIPTS[name]).keys
+    """A key is used only with commands of the type that keys.py gives it."""
     body = split(SCRIPTS[name])[1]
-    types = {local: said[n - 1][1] for n, local in locals_of(body, "KEYS").items()}
+    types = types_of(read(name).keys)
     for alias, key in re.findall(r"\b(\w+) = (\w+)\n", body):
         if key in types:
             assert types.setdefault(alias, types[key]) == types[key]
@@ -215,16 +225,6 @@ def test_commands_fit_the_types(name):
         if command not in _ANY_TYPE:
             family = "STRING" if command in _STRING else _FAMILY[command[0]]
             assert types[key] == family, f"{command} {key}"
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_types_are_those_of_the_catalogue(name):
-    """A key has the type in the scripts that keys.py gives it."""
-    source = Path(keys.__file__).read_text("utf-8")
-    catalogue = dict(re.findall(r"^    (\w+): str  # ([A-Z]+)", source, re.MULTILINE))
-    shared = dict(re.findall(r"^def (\w+)\(.*\) -> str:  # ([A-Z]+)", source, re.MULTILINE))
-    for key, kind in read(SCRIPTS[name]).keys:
-        assert kind in {catalogue.get(key), shared.get(key)}, key
 
 
 def used(text: str) -> list[str]:
@@ -260,7 +260,7 @@ def test_functions_are_put_where_they_are_named(name):
     assert found.keys() == functions(FILES[name]).keys()
     assert not _USE.search(SCRIPTS[name])
     sent = iter(SCRIPTS[name].splitlines())
-    own = re.sub(r"(?m)^( *-- use:|-- limits:).*\n", "", FILES[name]).splitlines()
+    own = re.sub(r"(?m)^( *-- use:| *-- keys|-- limits:).*\n", "", FILES[name]).splitlines()
     assert all(line in sent for line in own)
 
 
@@ -435,11 +435,11 @@ def test_the_caller_sends_what_the_header_names(name):
     assert script.name == name
     _, sha, count, *rest = command
     assert sha == script.sha
-    said = read(SCRIPTS[name])
+    said = read(name)
     sent_keys, sent_args = rest[:count], rest[count:]
     parts = [key.removeprefix("p.").removeprefix("reliq:").split(":") for key in sent_keys]
     # bindings:{exchange}, once:name, batch:{id}:part; all others begin with their tag.
-    assert [key for key, _ in said.keys] == [
+    assert list(said.keys) == [
         part[1] if part[0].startswith("{") else part[-1] if part[0] == "batch" else part[0]
         for part in parts
     ]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...errors import BrokerRefused, ReliqError
 from ...store.limits import MOVES_KEPT_MS
 from .. import redis as engine
-from . import keys, refusals, scripts
-from .keys import QueueKeys, queue_keys
+from . import refusals, scripts
+from .keys import QueueKeys, broker_keys, queue_keys
 from .notifier import RedisNotifier
 from .wire import Wire
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
     from ...options import Options
     from ...store.values import Lease, OnResult
-    from .cluster.confirm import ClusterConfirmer
     from .cluster.notifier import ClusterNotifier
     from .cluster.wire import ClusterWire
     from .commands import Commands
-    from .confirm import Confirmer
+    from .confirm import ClusterConfirmer, Confirmer
     from .connect import Broker
-    from .posts import OnReply
+    from .pipeline import OnReply
     from .scripts import Script
     from .stream import Command, Reply
 
@@ -81,7 +80,8 @@ class StoreBase:
     """A store's connections to one server: for calls, for posts, and for the notifier."""
 
     _wire: Wire | ClusterWire
-    _notifier: RedisNotifier | ClusterNotifier
+    notifier: RedisNotifier | ClusterNotifier
+    """The second half of the connection, on which a consumer waits."""
     consumer: str
     """The owner of the leases of this connection: the session's id and a number of its own."""
     broker: str
@@ -102,6 +102,7 @@ class StoreBase:
         self.broker = str(address)
         self.options = options
         self._prefix = options.global_keyprefix
+        self._shared = broker_keys(self._prefix)
         self.partitions = {}
         self._open(address, f"{options.client_name}:{consumer}")
         # The one command that is sent for each message: its constant part, by queue.
@@ -122,14 +123,14 @@ class StoreBase:
         wire = Wire(address, self.options, name)
         self._wire = wire
         listens = Wire(address, self.options, f"{name}:notification")
-        self._notifier = RedisNotifier(
+        self.notifier = RedisNotifier(
             listens,
             wire,
             lambda on_reply: wire.post(("CLIENT", "UNBLOCK", listens.client_id), on_reply),
         )
 
     @cached_property
-    def _confirmer(self) -> Confirmer | ClusterConfirmer:
+    def confirmer(self) -> Confirmer | ClusterConfirmer:
         """What waits until messages are as safe as ``confirm`` asks."""
         return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
 
@@ -146,17 +147,8 @@ class StoreBase:
 
     def _enlist(self, queues: str, queue: str) -> None:
         """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
-        names = scripts.LIST_QUEUE.named(
-            queues=queues,
-            stored_format=keys.stored_format(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
+        names = scripts.LIST_QUEUE.named(self._shared, queues=queues)
         self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
-
-    @property
-    def notifier(self) -> RedisNotifier | ClusterNotifier:
-        """The second half of the connection, on which a consumer waits."""
-        return self._notifier
 
     @property
     def alive(self) -> bool:
@@ -192,7 +184,7 @@ class StoreBase:
 
     def close(self) -> None:
         """Close for good; what was posted gets a BrokerUnavailable."""
-        self._notifier.close()
+        self.notifier.close()
         self._wire.close()
 
     def is_away(self, queue: str) -> bool:
@@ -249,7 +241,7 @@ class StoreBase:
         server is one to go to, if only to drain it.
         """
         del whole
-        self._wire.call(("DEL", keys.probe(self._prefix)))
+        self._wire.call(("DEL", self._shared.probe))
 
     def server(self) -> tuple[str, str]:
         """Return (this connection's client id, the server's run id), "" for what is not told."""
@@ -262,12 +254,10 @@ class StoreBase:
 
     def broker_id(self) -> str:
         """Return the name by which other brokers know this one; it is given at the first call."""
-        key = keys.broker_id(self._prefix)
+        key = self._shared.broker_id
         name = self._wire.call(("GET", key))
         if name is None:
-            _, name = self._wire.exchange(
-                [(("SET", key, os.urandom(8).hex(), "NX"), None), (("GET", key), None)]
-            )
+            _, name = self._wire.call_all(("SET", key, os.urandom(8).hex(), "NX"), ("GET", key))
         return str(name.decode())
 
 
@@ -292,7 +282,7 @@ def ask_if_allowed(wire: Commands, *command: str) -> Reply | None:
 
 def queues_of(wire: Commands, prefix: str) -> list[str]:
     """Return the names of all queues."""
-    listed = sorted(texts(wire.call(("ZRANGE", keys.queues(prefix), 0, -1))))
+    listed = sorted(texts(wire.call(("ZRANGE", broker_keys(prefix).queues, 0, -1))))
     # Whoever declared one, or deleted it, may have died half way.
-    there = wire.exchange([(("EXISTS", queue_keys(prefix, queue).meta), None) for queue in listed])
+    there = wire.call_all(*(("EXISTS", queue_keys(prefix, queue).meta) for queue in listed))
     return [queue for queue, exists in zip(listed, there, strict=True) if exists]

@@ -73,13 +73,14 @@ class RedisBatches:
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
+        self._shared = keys.broker_keys(prefix)
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
         """Make *batch* unless there is one; whether there was none. It is listed beside that."""
         # First, in case we die: one that is listed and not there is passed over. And again, in
         # case that somebody has found none meanwhile, and forgotten it.
         created = self._list(batch)
-        names = scripts.OPEN_BATCH.named(**self._named(batch, "batch", "guard"))
+        names = scripts.OPEN_BATCH.of(self._keys(batch))
         noted = [part for key, value in fields.items() for part in (_OWN_FIELD + key, value)]
         made = bool(self._wire.execute(scripts.OPEN_BATCH, names, (name, created, *noted)))
         if made:
@@ -88,16 +89,11 @@ class RedisBatches:
 
     def _list(self, batch: str) -> int:
         """Enter *batch* in the list of all, unless it is there; return when it was."""
-        names = scripts.LIST_BATCH.named(
-            batches=keys.batches(self._prefix),
-            batches_opened=keys.batches_opened(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
+        names = scripts.LIST_BATCH.of(self._shared)
         return int(self._wire.execute(scripts.LIST_BATCH, names, (batch,)))
 
-    def _named(self, batch: str, *parts: str) -> dict[str, str]:
-        found = keys.batch_keys(self._prefix, batch)._asdict()
-        return {part: found[part] for part in parts or found}
+    def _keys(self, batch: str) -> keys.BatchKeys:
+        return keys.batch_keys(self._prefix, batch)
 
     # -- changes
 
@@ -122,9 +118,7 @@ class RedisBatches:
         self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:
-        names = scripts.CHANGE_JOBS.named(
-            **self._named(batch, "batch", "jobs", "failures", "errors", "guard")
-        )
+        names = scripts.CHANGE_JOBS.of(self._keys(batch))
         rows = [
             part
             for what, job, state, *rest in changes
@@ -134,7 +128,7 @@ class RedisBatches:
 
     def said(self, batch: str, callback: Callback) -> None:
         """Note that a callback that was due is published. It is not due again."""
-        names = scripts.SAID.named(**self._named(batch, "batch", "guard"))
+        names = scripts.SAID.of(self._keys(batch))
         self._wire.execute(scripts.SAID, names, (callback,))
 
     def note(self, batch: str, note: Note) -> bool:
@@ -145,23 +139,21 @@ class RedisBatches:
         """
         job, retries, token, queue, progress, report = checked_note(note)
         done, total, text = ("", "", "") if progress is None else map(str, progress)
-        names = scripts.NOTE_JOB.named(
-            **self._named(batch, "batch", "jobs", "progress", "progressed", "reports", "guard")
-        )
+        names = scripts.NOTE_JOB.of(self._keys(batch))
         rows = (job, retries, token, queue, done, total, text, report)
         return bool(self._wire.execute(scripts.NOTE_JOB, names, rows))
 
     def forget_batch(self, batch: str) -> None:
         """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""
-        self._wire.call(("UNLINK", *self._named(batch).values()))
+        self._wire.call(("UNLINK", *self._keys(batch)))
         self.unlist_batch(batch)
 
     def unlist_batch(self, batch: str) -> None:
         """Take a batch that is not there off the list; one that is made meanwhile stays, listed."""
-        self._wire.call(("ZREM", keys.batches(self._prefix), batch))
-        self._wire.call(("ZREM", keys.batches_opened(self._prefix), batch))
+        for listed in (self._shared.batches, self._shared.batches_opened):
+            self._wire.call(("ZREM", listed, batch))
         # One of that id may have been made since.
-        if self._wire.call(("EXISTS", self._named(batch)["batch"])):
+        if self._wire.call(("EXISTS", self._keys(batch).batch)):
             self._list(batch)
 
     # -- looking
@@ -176,9 +168,7 @@ class RedisBatches:
         return texts(self._take_due(max(limit, 0), again_ms))
 
     def _take_due(self, *args: int | str) -> Reply:
-        names = scripts.NEXT_BATCHES.named(
-            batches=keys.batches(self._prefix), guard=keys.guard_of_all(self._prefix)
-        )
+        names = scripts.NEXT_BATCHES.of(self._shared)
         return self._wire.execute(scripts.NEXT_BATCHES, names, args)
 
     def look_later(self, at_ms: Mapping[str, int]) -> None:
@@ -190,7 +180,7 @@ class RedisBatches:
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
-        reply = self._wire.call(("HGETALL", self._named(batch)["batch"]))
+        reply = self._wire.call(("HGETALL", self._keys(batch).batch))
         return _record(
             batch, dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
         )
@@ -220,17 +210,16 @@ class RedisBatches:
         return found
 
     def _records(self, batches: Sequence[str], fields: Sequence[str]) -> list[Reply]:
-        """Return the reply to :meth:`_asked` for each."""
         return self._wire.replies([(self._asked(batch, fields), None) for batch in batches])
 
     def _asked(self, batch: str, fields: Sequence[str]) -> Command:
         names = (*_READ, *(_OWN_FIELD + name for name in fields))
-        return ("HMGET", keys.batch_keys(self._prefix, batch).batch, *names)
+        return ("HMGET", self._keys(batch).batch, *names)
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""
         last = f"({before_ms}" if before_ms else "+inf"
-        key, most = keys.batches_opened(self._prefix), max(limit, 0)
+        key, most = self._shared.batches_opened, max(limit, 0)
         found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, most))
         return texts(found)
 
@@ -251,7 +240,7 @@ class RedisBatches:
 
         So who looks at many may go on later, over another connection, too.
         """
-        key = self._named(batch)["jobs"]
+        key = self._keys(batch).jobs
         cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
         stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
         return [*self._read(batch, stored).values()], "" if cursor == b"0" else text_of(cursor)
@@ -267,13 +256,13 @@ class RedisBatches:
         """Return up to *limit* jobs that failed, the last first."""
         if limit < 1:
             return []
-        names = self._named(batch)
+        names = self._keys(batch)
         last = skip + limit - 1
-        found = self._wire.call(("ZRANGE", names["failures"], skip, last, "REV", "WITHSCORES"))
+        found = self._wire.call(("ZRANGE", names.failures, skip, last, "REV", "WITHSCORES"))
         jobs = found[::2]
         if not jobs:
             return []
-        why = self._wire.call(("HMGET", names["errors"], *jobs))
+        why = self._wire.call(("HMGET", names.errors, *jobs))
         return [
             JobFailure(text_of(job), number(when), text_of(text or b""))
             for job, when, text in zip(jobs, found[1::2], why, strict=True)
@@ -286,12 +275,12 @@ class RedisBatches:
         """
         if limit < 1:
             return []
-        names = self._named(batch)
-        ids = self._wire.call(("ZRANGE", names["progressed"], skip, skip + limit - 1, "REV"))
+        names = self._keys(batch)
+        ids = self._wire.call(("ZRANGE", names.progressed, skip, skip + limit - 1, "REV"))
         if not ids:
             return []
-        said = self._wire.call(("HMGET", names["progress"], *ids))
-        jobs = self._wire.call(("HMGET", names["jobs"], *ids))
+        said = self._wire.call(("HMGET", names.progress, *ids))
+        jobs = self._wire.call(("HMGET", names.jobs, *ids))
         stored = ((text_of(one), job) for one, job in zip(ids, jobs, strict=True) if job)
         states = {job.id: job.state for job in self._read(batch, stored).values()}
         found = [
@@ -305,13 +294,12 @@ class RedisBatches:
         """Return up to *limit* reports, the last first; the last 10,000 of a batch are kept."""
         if limit < 1:
             return []
-        key = self._named(batch)["reports"]
+        key = self._keys(batch).reports
         found = map(_report, self._wire.call(("LRANGE", key, skip, skip + limit - 1)))
         return [one for one in found if one is not None]
 
 
 def _progress(job: str, state: State, stored: str) -> Progress | None:
-    """Return what is stored of how far a job is; None where it cannot be read."""
     found = _PROGRESS.fullmatch(stored)
     if found is None:
         return None
@@ -323,7 +311,6 @@ def _progress(job: str, state: State, stored: str) -> Progress | None:
 
 
 def _report(stored: bytes) -> Report | None:
-    """Return a report; None where it cannot be read."""
     found = _REPORT.fullmatch(stored)
     if found is None:
         return None
@@ -332,7 +319,6 @@ def _report(stored: bytes) -> Report | None:
 
 
 def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
-    """Return what the hash of a batch says; None where there is none."""
     if "created" not in found:
         return None
     created, sealed, cancelled, ended = (number(found.get(name), 0) for name in _TIMES)
@@ -365,7 +351,6 @@ def _changed(reply: Reply) -> Changed | None:
 
 
 def _job(name: str, stored: bytes) -> Job | None:
-    """Return what is stored of a job; None where it cannot be read."""
     found = _RECORD.fullmatch(text_of(stored))
     if found is None or found[1] not in LETTERS:
         return None

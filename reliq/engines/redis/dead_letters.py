@@ -63,7 +63,7 @@ class RedisDeadLetters(StoreBase):
     def forget_job_events(self, queue: str, numbers: Sequence[int]) -> None:
         """Remove events of which the batches have been told; harmless when repeated."""
         key = self._keys(queue).job_events
-        self._wire.exchange([(("ZREMRANGEBYSCORE", key, one, one), None) for one in numbers])
+        self._wire.call_all(*(("ZREMRANGEBYSCORE", key, one, one) for one in numbers))
 
     # -- moves
 
@@ -86,7 +86,7 @@ class RedisDeadLetters(StoreBase):
         They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
         Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
         """
-        low_water, *flat = self._run(scripts.MOVE_OUT, queue, (target, MOVED_AT_ONCE))
+        low_water, *flat = self._run(scripts.MOVE_OUT, queue, (target,))
         moves = []
         for i in range(0, len(flat), 6):
             tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
@@ -99,23 +99,17 @@ class RedisDeadLetters(StoreBase):
         STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
         """
         publisher = keys.publisher(self._prefix, queue, f"move:{source}")
-        names = scripts.ACCEPT.named(**self._keys(queue)._asdict(), publisher=publisher)
+        names = scripts.ACCEPT.named(self._keys(queue), publisher=publisher)
         args: list[Any] = [MOVES_KEPT_MS, low_water]
         for move in moves:
-            rank, dead_letter = rank_of(move.tag), move.dead_letter
+            rank, dead = rank_of(move.tag), move.dead_letter
             tag = new_tag(rank, job=is_of_job(move.tag))
             args += tag, move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
             args.append(move.failed)
-            if dead_letter is None:
+            if dead is None:
                 args += 0, ""
             else:
-                info = (
-                    dead_letter.reason,
-                    str(dead_letter.count),
-                    dead_letter.consumer,
-                    dead_letter.error,
-                )
-                args += dead_letter.died_ms, "|".join(info)
+                args += dead.died_ms, f"{dead.reason}|{dead.count}|{dead.consumer}|{dead.error}"
         outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
         return outcomes
 

@@ -16,7 +16,8 @@ from ...embedded.keeper import LOOKS, logs, sync
 from ...embedded.start import ensure
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
 from .. import redis as engine
-from .connect import Address, dial
+from .confirm import Confirmer
+from .connect import Address
 from .store import RedisStore
 
 if TYPE_CHECKING:
@@ -55,19 +56,18 @@ class EmbeddedAddress:
                 self.folder.require(create=False)
             try:
                 with self.folder.socket() as path:
-                    return dial(Address(path=path, shown=str(self)), options, name)
+                    return Address(path=path, shown=str(self)).connect(options, name)
             except BrokerUnavailable as exc:
                 tries -= 1  # one that has just ended is started again, once
                 if not tries or isinstance(exc, BrokerTimeout):
                     raise
 
 
-class EmbeddedStore(RedisStore):
-    """A store at an embedded broker."""
+class EmbeddedConfirmer(Confirmer):
+    """The confirmations of an embedded broker: the files are synced here, not by the server."""
 
-    def __init__(self, address: EmbeddedAddress, options: Options, consumer: str) -> None:
-        super().__init__(address, options, consumer)
-        self._folder = address.folder
+    def __init__(self, folder: Folder) -> None:  # no wire is asked
+        self._folder = folder
 
     def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused for a confirmation by replicas: there are none."""
@@ -92,6 +92,19 @@ class EmbeddedStore(RedisStore):
                 f"{self._folder}: stored, but the disk does not confirm it: {exc}; publishing "
                 "it again with the same properties is safe and stores it once"
             ) from exc
+
+
+class EmbeddedStore(RedisStore):
+    """A store at an embedded broker."""
+
+    def __init__(self, address: EmbeddedAddress, options: Options, consumer: str) -> None:
+        super().__init__(address, options, consumer)
+        self._folder = address.folder
+
+    @cached_property
+    def confirmer(self) -> EmbeddedConfirmer:
+        """See :attr:`RedisStore.confirmer`."""
+        return EmbeddedConfirmer(self._folder)
 
     @cached_property
     def reads(self) -> RedisReads:

@@ -25,33 +25,27 @@ class RedisExchanges(StoreBase):
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
-        names = scripts.DECLARE_EXCHANGE.named(
-            exchanges=keys.exchanges(self._prefix),
-            stored_format=keys.stored_format(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
+        names = scripts.DECLARE_EXCHANGE.of(self._shared)
         stored = self._wire.execute(scripts.DECLARE_EXCHANGE, names, (exchange, declaration))
         return bytes(stored)
 
     def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
         """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
-        names, table = keys.exchanges(self._prefix), keys.bindings(self._prefix, exchange)
+        names, table = self._shared.exchanges, keys.bindings(self._prefix, exchange)
         if not if_unbound:
-            self._wire.exchange([(("HDEL", names, exchange), None), (("DEL", table), None)])
+            self._wire.call_all(("HDEL", names, exchange), ("DEL", table))
             return
         both = scripts.UNBOUND.named(bindings=table, guard=keys.guard(self._prefix, exchange))
-        if not self._wire.execute(scripts.UNBOUND, both, (0,)):
+        if not self._wire.execute(scripts.UNBOUND, both, ()):
             return
-        declaration, _ = self._wire.exchange(
-            [(("HGET", names, exchange), None), (("HDEL", names, exchange), None)]
-        )
+        declaration, _ = self._wire.call_all(("HGET", names, exchange), ("HDEL", names, exchange))
         if declaration is not None and self._wire.call(("EXISTS", table)):
             # Bound meanwhile, while it was still declared: it goes on.
             self._wire.call(("HSETNX", names, exchange, declaration))
 
     def exchanges(self) -> list[str]:
         """Return the names of all declared exchanges."""
-        return sorted(texts(self._wire.call(("HKEYS", keys.exchanges(self._prefix)))))
+        return sorted(texts(self._wire.call(("HKEYS", self._shared.exchanges))))
 
     def bind(
         self,
@@ -73,25 +67,24 @@ class RedisExchanges(StoreBase):
         without a note. A queue that is to be present is looked for when it is bound: who deletes
         it after that finds the note. It is listed before, so that somebody finds both.
         """
-        noted = keys.bound(self._prefix, queue)
+        k = self._keys(queue)
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
         # One after the other: in a cluster the two are at different servers.
         if notes and bound:
             if present:
-                self._enlist(keys.queues(self._prefix), queue)
-            self._note(queue, notes)
-        change = self._bind_command(exchange, 1 if bound else 0, bindings)
-        (left,) = self._wire.exchange([change])
-        if present and not self._wire.call(("HEXISTS", self._keys(queue).meta, "exists")):
+                self._enlist(self._shared.queues, queue)
+            self._run(scripts.NOTE_BOUND, queue, notes)
+        left = self._wire.call(*self._bind_command(exchange, 1 if bound else 0, bindings))
+        if present and not self._wire.call(("HEXISTS", k.meta, "exists")):
             self.unbind_queue(queue)
             return NO_QUEUE
         if notes and not bound:
-            self._wire.call(("SREM", noted, *notes))
+            self._wire.call(("SREM", k.bound, *notes))
             table = keys.bindings(self._prefix, exchange)
             again = self._wire.call(("HMGET", table, *bindings))
             kept = [note for note, there in zip(notes, again, strict=True) if there is not None]
             if kept:  # bound again meanwhile, by another
-                self._note(queue, kept)
+                self._run(scripts.NOTE_BOUND, queue, kept)
         return int(left)
 
     def _bind_command(
@@ -103,12 +96,6 @@ class RedisExchanges(StoreBase):
         command = ("EVALSHA", scripts.BIND.sha, len(names), *names, change, *bindings)
         return command, scripts.BIND
 
-    def _note(self, queue: str, notes: Sequence[bytes]) -> None:
-        names = scripts.NOTE_BOUND.named(
-            bound=keys.bound(self._prefix, queue), guard=keys.guard(self._prefix, queue)
-        )
-        self._wire.execute(scripts.NOTE_BOUND, names, notes)
-
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
         """Remove the bindings of a queue that is gone, however many exchanges there are.
 
@@ -116,8 +103,8 @@ class RedisExchanges(StoreBase):
         the deletion of the queue: one that was made anew meanwhile keeps its bindings. Then it is
         listed no more.
         """
-        noted = keys.bound(self._prefix, queue)
-        notes = self._wire.call(("SMEMBERS", noted))
+        k = self._keys(queue)
+        notes = self._wire.call(("SMEMBERS", k.bound))
         if not notes:
             self._unlist(queue)
             return {}
@@ -127,12 +114,10 @@ class RedisExchanges(StoreBase):
         left = self._wire.exchange(
             [self._bind_command(name, _REMOVE, found) for name, found in bindings.items()]
         )
-        _, exists, declarations = self._wire.exchange(
-            [
-                (("SREM", noted, *notes), None),
-                (("HEXISTS", self._keys(queue).meta, "exists"), None),
-                (("HMGET", keys.exchanges(self._prefix), *bindings), None),
-            ]
+        _, exists, declarations = self._wire.call_all(
+            ("SREM", k.bound, *notes),
+            ("HEXISTS", k.meta, "exists"),
+            ("HMGET", self._shared.exchanges, *bindings),
         )
         if exists:
             # Made anew meanwhile, by one who may have bound it just before we unbound it.
@@ -147,16 +132,11 @@ class RedisExchanges(StoreBase):
         }
 
     def _unlist(self, queue: str) -> None:
-        listed = keys.queues(self._prefix)
-        dead_letter_routed = keys.dead_letter_routed(self._prefix)
-        self._wire.exchange(
-            [(("ZREM", listed, queue), None), (("ZREM", dead_letter_routed, queue), None)]
-        )
+        listed, dead_letter_routed = self._shared.queues, self._shared.dead_letter_routed
+        self._wire.call_all(("ZREM", listed, queue), ("ZREM", dead_letter_routed, queue))
         # After that: in a cluster the two are at different servers.
-        meta = self._keys(queue).meta
-        exists, dead_letter_exchange = self._wire.call(
-            ("HMGET", meta, "exists", "dead_letter_exchange")
-        )
+        asked = ("HMGET", self._keys(queue).meta, "exists", "dead_letter_exchange")
+        exists, dead_letter_exchange = self._wire.call(asked)
         if exists is not None:  # declared again meanwhile
             self._enlist(listed, queue)
         if dead_letter_exchange is not None:
@@ -164,7 +144,7 @@ class RedisExchanges(StoreBase):
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""
-        return _table(*self._wire.exchange([(ask, None) for ask in self._asks(exchange)]))
+        return _table(*self._wire.call_all(*self._asks(exchange)))
 
     def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
         """Post what :meth:`exchange_table` asks."""
@@ -175,7 +155,7 @@ class RedisExchanges(StoreBase):
 
     def _asks(self, exchange: str) -> tuple[Command, ...]:
         return (
-            ("HGET", keys.exchanges(self._prefix), exchange),
+            ("HGET", self._shared.exchanges, exchange),
             ("HGETALL", keys.bindings(self._prefix, exchange)),
         )
 

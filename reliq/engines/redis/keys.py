@@ -63,6 +63,7 @@ class QueueKeys(NamedTuple):
     job_events: str  # ZSET
     history: str  # HASH
     failed_deliveries: str  # LIST
+    bound: str  # SET
     guard: str  # STRING
 
 
@@ -81,6 +82,24 @@ class BatchKeys(NamedTuple):
     progress: str  # HASH job -> "how often it has reported|when|done|total|text"
     progressed: str  # ZSET job -> when it has said last how far it is, server ms; the last of them
     reports: str  # LIST "when|length of job|job" + text, newest first; the last of them
+    guard: str  # STRING never there
+
+
+class BrokerKeys(NamedTuple):
+    """The keys of what belongs to no queue, no exchange and no batch: all in one slot."""
+
+    queues: str  # ZSET queue name -> when to look after it next
+    dead_letter_routed: str  # ZSET queue name -> 0: those whose dead letters are routed on
+    exchanges: str  # HASH name -> msgpack of its declaration
+    consumers: str  # ZSET consumer id -> last heartbeat, server ms
+    looking: str  # STRING id of who looks after the consumers; expires
+    batches: str  # ZSET batch -> when to look after it next
+    batches_opened: str  # ZSET batch -> when it was opened, server ms
+    broker_id: str  # STRING the name by which other brokers know this one
+    stored_format: str  # HASH "version" -> limits.FORMAT, of everything under the prefix
+    kombu_held: str  # HASH number -> "target|length of queue|queue" + message: see kombu_take.lua
+    kombu_last: str  # STRING the last number that a migration has given; expires
+    probe: str  # STRING never there: deleted to see whether a server accepts writes
     guard: str  # STRING never there
 
 
@@ -114,6 +133,12 @@ def queue_key(prefix: str, queue: str, part: str) -> str:
     return f"{prefix}reliq:{{{escape(queue)}}}:{part}"
 
 
+@lru_cache(maxsize=64)
+def broker_keys(prefix: str) -> BrokerKeys:
+    """Return all keys that belong to no queue, no exchange and no batch."""
+    return BrokerKeys(*(f"{prefix}reliq:{{%}}:{part}" for part in BrokerKeys._fields))
+
+
 @lru_cache(maxsize=4096)
 def queue_keys(prefix: str, queue: str) -> QueueKeys:
     """Return all keys of *queue*."""
@@ -136,56 +161,14 @@ def guard(prefix: str, name: str) -> str:  # never there
     return queue_key(prefix, name, "guard")
 
 
-def bound(prefix: str, queue: str) -> str:  # SET
-    """Return the key of what *queue* is bound to: all of it, and perhaps more."""
-    return queue_key(prefix, queue, "bound")
-
-
-def _of_all(prefix: str, part: str) -> str:
-    return f"{prefix}reliq:{{%}}:{part}"
-
-
-def queues(prefix: str) -> str:  # ZSET queue name -> when to look after it next
-    """Return the key of the set of all queues."""
-    return _of_all(prefix, "queues")
-
-
-def stored_format(prefix: str) -> str:  # HASH "version" -> limits.FORMAT
-    """Return the key that says in which format everything under *prefix* is stored."""
-    return _of_all(prefix, "stored_format")
-
-
 def older_layout(prefix: str) -> tuple[str, str]:  # ZSET, HASH
     """Return the keys of all queues and all exchanges in the oldest layout."""
     return f"{prefix}reliq:queues", f"{prefix}reliq:exchanges"
 
 
-def guard_of_all(prefix: str) -> str:  # never there
-    """Return the guard of what belongs to no queue."""
-    return _of_all(prefix, "guard")
-
-
-def probe(prefix: str, number: int | None = None) -> str:  # never there
-    """Return the key that is deleted to see whether a server accepts writes.
-
-    number: of one in another slot, perhaps at another node.
-    """
-    return _of_all(prefix, "probe") if number is None else f"{prefix}reliq:{{%{number}}}:probe"
-
-
-def broker_id(prefix: str) -> str:  # STRING
-    """Return the key of the name by which other brokers know this one."""
-    return _of_all(prefix, "broker_id")
-
-
-def dead_letter_routed(prefix: str) -> str:  # ZSET queue name -> 0
-    """Return the key of the set of queues whose dead letters are routed on."""
-    return _of_all(prefix, "dead_letter_routed")
-
-
-def exchanges(prefix: str) -> str:  # HASH name -> msgpack of its declaration
-    """Return the key of the declared exchanges."""
-    return _of_all(prefix, "exchanges")
+def probe(prefix: str, number: int) -> str:
+    """Return a key as ``BrokerKeys.probe``, in another slot: perhaps at another node."""
+    return f"{prefix}reliq:{{%{number}}}:probe"
 
 
 @lru_cache(maxsize=4096)
@@ -206,42 +189,9 @@ def batch_keys(prefix: str, batch: str) -> BatchKeys:
     return BatchKeys(*(f"{tagged}:{part}" for part in BatchKeys._fields))
 
 
-def batches(prefix: str) -> str:  # ZSET batch -> when to look after it next
-    """Return the key of the set of all batches."""
-    return _of_all(prefix, "batches")
-
-
-def batches_opened(prefix: str) -> str:  # ZSET batch -> when it was opened, server ms
-    """Return the key of all batches by their age."""
-    return _of_all(prefix, "batches_opened")
-
-
-def consumers(prefix: str) -> str:  # ZSET consumer id -> last heartbeat, server ms
-    """Return the key of the register of consumers."""
-    return _of_all(prefix, "consumers")
-
-
-def looking(prefix: str) -> str:  # STRING id of who looks after the consumers; expires
-    """Return the key of the duty to look after all consumers."""
-    return _of_all(prefix, "looking")
-
-
 def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL
     """Return the key of one consumer's record."""
-    return _of_all(prefix, f"consumer:{consumer_id}")
-
-
-# -- what a migration leaves beside the keys of Kombu's own Redis transport
-
-
-def kombu_held(prefix: str) -> str:  # HASH number -> "target|length of queue|queue" + message
-    """Return the key of what was taken out of Kombu's lists and is not known to be stored."""
-    return _of_all(prefix, "kombu_held")
-
-
-def kombu_last(prefix: str) -> str:  # STRING
-    """Return the key of the last number that a migration has given; expires."""
-    return _of_all(prefix, "kombu_last")
+    return f"{prefix}reliq:{{%}}:consumer:{consumer_id}"
 
 
 # -- Kombu's own: kombu/transport/redis.py, whose names and options these are
@@ -269,23 +219,7 @@ def kombu_deadlines(prefix: str) -> str:  # ZSET exchange -> ms, since Kombu 5.7
 
 # -- what is not ours
 
-_PARTS = frozenset({*QueueKeys._fields, "bound"})
-_SHARED = frozenset(
-    {
-        "batches",
-        "batches_opened",
-        "queues",
-        "probe",
-        "looking",
-        "broker_id",
-        "dead_letter_routed",
-        "exchanges",
-        "stored_format",
-        "consumers",
-        "kombu_held",
-        "kombu_last",
-    },
-)
+_PARTS = frozenset({*QueueKeys._fields, "publisher", "wakeup"})
 _FAMILIES = frozenset({"batch", "bindings", "once"})
 
 
@@ -294,12 +228,8 @@ def is_ours(key: str, prefix: str) -> bool:
     rest = key.removeprefix(f"{prefix}reliq:")
     if rest.startswith("{%}:"):
         part, colon, _ = rest.removeprefix("{%}:").partition(":")
-        return part == "consumer" if colon else part in _SHARED
+        return part == "consumer" if colon else part in BrokerKeys._fields
     if rest.startswith("{"):
         name, brace, part = rest.rpartition("}:")
-        return (
-            bool(brace)
-            and "}" not in name
-            and part.split(":")[0] in {*_PARTS, "publisher", "wakeup"}
-        )
+        return bool(brace) and "}" not in name and part.split(":")[0] in _PARTS
     return ":" in rest and rest.split(":")[0] in _FAMILIES

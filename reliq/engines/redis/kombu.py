@@ -12,7 +12,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...store.limits import BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS, chunks
+from ...store.limits import MOVES_KEPT_MS, chunks
 from . import keys, scripts
 from .base import StoreBase, texts
 
@@ -86,12 +86,10 @@ class KombuRedis(StoreBase):
         found = []
         for key in sorted(self._scan(f"{pattern}*")):
             exchange = key[len(beginning) :]
-            members, durable, deadline = self._wire.exchange(
-                [
-                    (("SMEMBERS", key), None),
-                    (("SMEMBERS", keys.kombu_permanent_bindings(self._prefix, exchange)), None),
-                    (("ZSCORE", keys.kombu_deadlines(self._prefix), exchange), None),
-                ]
+            members, durable, deadline = self._wire.call_all(
+                ("SMEMBERS", key),
+                ("SMEMBERS", keys.kombu_permanent_bindings(self._prefix, exchange)),
+                ("ZSCORE", keys.kombu_deadlines(self._prefix), exchange),
             )
             for member in sorted(members):
                 parts = member.decode().split(self.layout.sep)
@@ -114,7 +112,7 @@ class KombuRedis(StoreBase):
     def lengths(self, queue: str) -> dict[int, int]:
         """Return how many messages wait, by step of priority."""
         steps = self.layout.priority_steps
-        lengths = self._wire.exchange([(("LLEN", self._list(queue, s)), None) for s in steps])
+        lengths = self._wire.call_all(*(("LLEN", self._list(queue, s)) for s in steps))
         return dict(zip(steps, lengths, strict=True))
 
     def messages(self, queue: str) -> Iterator[bytes]:
@@ -145,7 +143,7 @@ class KombuRedis(StoreBase):
     def held(self) -> dict[tuple[str, str], int]:
         """Return how many messages are half way, by (target, queue)."""
         counts: dict[tuple[str, str], int] = {}
-        for entry in self._wire.call(("HVALS", keys.kombu_held(self._prefix))):
+        for entry in self._wire.call(("HVALS", self._shared.kombu_held)):
             target, size, rest = entry.split(b"|", 2)
             place = (target.decode(), rest[: int(size)].decode())
             counts[place] = counts.get(place, 0) + 1
@@ -159,13 +157,8 @@ class KombuRedis(StoreBase):
         Atomic: they are held under numbers until :meth:`drop`. Returns (low_water, [(number,
         message), ...]); no messages when nothing is held and the list is empty.
         """
-        names = scripts.KOMBU_TAKE.named(
-            kombu_held=keys.kombu_held(self._prefix),
-            kombu_last=keys.kombu_last(self._prefix),
-            waiting=self._list(queue, step),
-        )
-        args = (target, queue, MOVED_AT_ONCE, BATCH_BYTES, MOVES_KEPT_MS)
-        low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
+        names = scripts.KOMBU_TAKE.named(self._shared, waiting=self._list(queue, step))
+        low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, (target, queue))
         return int(low_water), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
 
     def take_unacked(
@@ -177,8 +170,7 @@ class KombuRedis(StoreBase):
         less than *older_than_s* ago by the server's clock, is left.
         """
         names = scripts.KOMBU_TAKE_UNACKED.named(
-            kombu_held=keys.kombu_held(self._prefix),
-            kombu_last=keys.kombu_last(self._prefix),
+            self._shared,
             unacked=f"{self._prefix}{self.layout.unacked_key}",
             unacked_index=f"{self._prefix}{self.layout.unacked_index_key}",
         )
@@ -191,7 +183,7 @@ class KombuRedis(StoreBase):
 
     def drop(self, numbers: Sequence[int]) -> int:
         """Forget what is stored elsewhere now; return how many. Dropping twice is harmless."""
-        held = keys.kombu_held(self._prefix)
+        held = self._shared.kombu_held
         return sum(self._wire.call(("HDEL", held, *chunk)) for chunk in chunks(numbers))
 
     # -- into it
@@ -216,11 +208,11 @@ class KombuRedis(StoreBase):
 
     def bind(self, bindings: Sequence[KombuBinding]) -> None:
         """Add bindings of queues that last. Adding one twice is harmless."""
-        commands: list[tuple[Command, None]] = []
+        commands: list[Command] = []
         for item in bindings:
             member = self.layout.sep.join((item.routing_key, item.pattern, item.queue))
             # The second is what keeps Kombu 5.7 from sweeping the first.
             for key in (keys.kombu_bindings, keys.kombu_permanent_bindings):
-                commands += [(("SADD", key(self._prefix, item.exchange), member), None)]
+                commands += [("SADD", key(self._prefix, item.exchange), member)]
         for chunk in chunks(commands):
-            self._wire.exchange(chunk)
+            self._wire.call_all(*chunk)

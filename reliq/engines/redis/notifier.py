@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .commands import Commands
-    from .posts import OnReply
+    from .pipeline import OnReply
     from .stream import Reply
     from .wire import Wire
 
@@ -51,7 +51,8 @@ class RedisNotifier:
         self._prefix = wire.options.global_keyprefix
         self._listening = False
         self._notifications: dict[bytes, str] = {}
-        self._queues: frozenset[str] = frozenset()
+        self.queues: frozenset[str] = frozenset()
+        """The queues of the wait that is under way, or was last."""
         self._notified: str | None = None
         self._error: ReliqError | None = None
         self._clearing = False
@@ -64,20 +65,10 @@ class RedisNotifier:
         """Whether a wait is under way on the broker."""
         return self._listening and self._wire.alive
 
-    @property
-    def queues(self) -> frozenset[str]:
-        """The queues of the wait that is under way, or was last."""
-        return self._queues
-
     def take_notification(self) -> str | None:
         """Return a queue whose notification has come, each once; None when there is no more."""
         notified, self._notified = self._notified, None
         return notified
-
-    @property
-    def client_id(self) -> int:
-        """The id that CLIENT UNBLOCK takes to end the BLPOP."""
-        return self._wire.client_id
 
     def descriptors(self) -> Mapping[int, object]:
         """Return what becomes readable when a notification comes; see :class:`Store`."""
@@ -96,7 +87,7 @@ class RedisNotifier:
             notification.encode("utf-8", "surrogateescape"): queue
             for notification, queue in zip(notifications, queues, strict=True)
         }
-        self._queues = frozenset(queues)
+        self.queues = frozenset(queues)
         self._notified = None
         self._told_to_end = False
         self._waits_at = queues[0]
@@ -119,7 +110,7 @@ class RedisNotifier:
             # lost is made up for: the next wait removes what is there, once.
             self._clearing = True
             logger.warning(
-                "a notification of %s held something else: it is removed", sorted(self._queues)
+                "a notification of %s held something else: it is removed", sorted(self.queues)
             )
             return
         self._clearing = False

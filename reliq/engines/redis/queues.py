@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from ...message.queue_arguments import FIELDS, WHOLE
-from ...store.limits import BATCH, LONG_MS
+from ...store.limits import LONG_MS
 from ...store.values import Layout, QueueDeclared, QueueDeleted
-from . import keys, scripts
+from . import scripts
 from .base import StoreBase, queues_of, text_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RedisQueues(StoreBase):
 
     def list_queue(self, queue: str) -> None:
         """Make a queue that a publish created visible to operators."""
-        self._enlist(keys.queues(self._prefix), queue)
+        self._enlist(self._shared.queues, queue)
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
@@ -57,7 +57,7 @@ class RedisQueues(StoreBase):
         if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
             self.list_queue(queue)
         if not passive and "dead_letter_exchange" in meta:
-            self._enlist(keys.dead_letter_routed(self._prefix), queue)
+            self._enlist(self._shared.dead_letter_routed, queue)
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def create_queue(self, queue: str) -> None:
@@ -125,7 +125,7 @@ class RedisQueues(StoreBase):
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
         total = 0
-        while removed := self._run(scripts.PURGE, queue, (BATCH,)):
+        while removed := self._run(scripts.PURGE, queue):
             total += removed
         return total
 

@@ -29,9 +29,9 @@ from ...store.inspection import (
 )
 from ...store.limits import MINUTE_MS, chunks
 from ...store.unreadable import counts, left_out, mapping, number
-from . import keys, scripts
+from . import scripts
 from .base import queues_of, text_of, texts
-from .keys import queue_keys
+from .keys import broker_keys, queue_keys
 from .register import liveness_of, records_of
 from .sentinel import SentinelAddress
 from .server import Server
@@ -75,6 +75,7 @@ class RedisReads:
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
+        self._shared = broker_keys(prefix)
         self._server = Server(wire, prefix)
         self.broker = str(wire.address)
 
@@ -199,10 +200,7 @@ class RedisReads:
         Cheap, however many there are. Not read at one instant.
         """
         key = self._keys(queue).delayed
-        found: list[int] = self._wire.exchange(
-            [(("ZCOUNT", key, "-inf", until), None) for until in until_ms]
-        )
-        return found
+        return self._wire.call_all(*(("ZCOUNT", key, "-inf", until) for until in until_ms))
 
     def failures(self, queue: str) -> list[Failure]:
         """Return the last failed deliveries of *queue*, a thousand at most, oldest first.
@@ -233,10 +231,8 @@ class RedisReads:
         tags = texts(reply[::2])
         if not tags:
             return []
-        asked: list[tuple[Command, None]] = [(("HMGET", k.dead_info, *tags), None)]
-        if envelopes:
-            asked.append((("HMGET", k.messages, *tags), None))
-        infos, *stored = self._wire.exchange(asked)
+        asked = (k.dead_info, k.messages) if envelopes else (k.dead_info,)
+        infos, *stored = self._wire.call_all(*(("HMGET", key, *tags) for key in asked))
         dead_letters = []
         for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
             if info is None:  # it left between the two looks
@@ -285,7 +281,7 @@ class RedisReads:
 
     def consumers(self) -> list[Consumer]:
         """Return every consumer whose heartbeats have not stopped long ago, by id."""
-        flat = self._wire.call(("ZRANGE", keys.consumers(self._prefix), 0, -1, "WITHSCORES"))
+        flat = self._wire.call(("ZRANGE", self._shared.consumers, 0, -1, "WITHSCORES"))
         seen = {
             text_of(name): number(score) for name, score in zip(flat[::2], flat[1::2], strict=True)
         }

@@ -32,12 +32,7 @@ class RedisRegister(StoreBase):
         The result is who is in the register, those first who have been silent longest, up
         to some hundred; nobody where the duty is another's.
         """
-        names = scripts.LOOK.named(
-            consumers=keys.consumers(self._prefix),
-            looking=keys.looking(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
-        args = (consumer, hold_ms, LOOKED_AT)
+        names, args = scripts.LOOK.of(self._shared), (consumer, hold_ms, LOOKED_AT)
         self._wire.post_script(scripts.LOOK, names, args, then(texts, on_result))
 
     def post_heartbeat(
@@ -53,14 +48,8 @@ class RedisRegister(StoreBase):
         A queue that is named as due is so again, to whoever asks first, *again_ms* later;
         later than that where there are very many queues.
         """
-        names = scripts.HEARTBEAT.named(
-            consumers=keys.consumers(self._prefix),
-            consumer=keys.consumer(self._prefix, consumer),
-            queues=keys.queues(self._prefix),
-            dead_letter_routed=keys.dead_letter_routed(self._prefix),
-            stored_format=keys.stored_format(self._prefix),
-            guard=keys.guard_of_all(self._prefix),
-        )
+        record_key = keys.consumer(self._prefix, consumer)
+        names = scripts.HEARTBEAT.named(self._shared, consumer=record_key)
         pairs = [part for pair in record.items() for part in pair]
         args = (consumer, ttl_ms, again_ms, *pairs)
 
@@ -78,22 +67,15 @@ class RedisRegister(StoreBase):
         What was said with a higher *number* stays. The result is False where the consumer is
         not in the register: then nothing was said.
         """
-        names = scripts.TELL_RUNNING.named(
-            consumer=keys.consumer(self._prefix, consumer), guard=keys.guard_of_all(self._prefix)
-        )
+        record_key = keys.consumer(self._prefix, consumer)
+        names = scripts.TELL_RUNNING.named(self._shared, consumer=record_key)
         args = (number, json.dumps(running))
-        self._wire.post_script(
-            scripts.TELL_RUNNING, names, args, then(lambda reply: reply == 1, on_result)
-        )
+        self._wire.post_script(scripts.TELL_RUNNING, names, args, then(bool, on_result))
 
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""
-        self._wire.exchange(
-            [
-                (("DEL", keys.consumer(self._prefix, consumer)), None),
-                (("ZREM", keys.consumers(self._prefix), consumer), None),
-            ]
-        )
+        record_key = keys.consumer(self._prefix, consumer)
+        self._wire.call_all(("DEL", record_key), ("ZREM", self._shared.consumers, consumer))
 
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
         """Return what is known of *consumers*; None for one that is not in the register."""
@@ -107,7 +89,7 @@ class RedisRegister(StoreBase):
         under its consumers has them again when it is made anew.
         """
         mark = f"{subscriptions} {self.consumer}" if subscriptions else ""
-        return self._attach(queue, consumer, mark, "", 0)
+        return bool(self._run(scripts.ATTACH, queue, (consumer, mark, "", 0)))
 
     def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
         """Take a dead consumer off *queue*, unless it has come back: its mark is another.
@@ -115,21 +97,13 @@ class RedisRegister(StoreBase):
         Its last use counts from when it was heard of. False when it was the last and the
         queue was deleted (auto_delete).
         """
-        return self._attach(queue, consumer, "", mark, silent_ms)
-
-    def _attach(self, queue: str, consumer: str, mark: str, seen: str, silent_ms: int) -> bool:
-        args = (consumer, mark, seen, silent_ms)
-        kept: int = self._run(scripts.ATTACH, queue, args)
-        return kept == 1
+        return bool(self._run(scripts.ATTACH, queue, (consumer, "", mark, silent_ms)))
 
     def attached(self, queue: str) -> Attached:
         """Return who consumes from *queue*, dead ones that nobody removed included."""
         k = self._keys(queue)
-        flags, marks = self._wire.exchange(
-            [
-                (("HMGET", k.meta, "auto_delete", "expires"), None),
-                (("HGETALL", k.consumers), None),
-            ]
+        flags, marks = self._wire.call_all(
+            ("HMGET", k.meta, "auto_delete", "expires"), ("HGETALL", k.consumers)
         )
         found = texts(marks)
         return Attached(any(flags), dict(zip(found[::2], found[1::2], strict=True)))

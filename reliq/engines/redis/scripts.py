@@ -1,29 +1,30 @@
 """The Lua scripts of the package: their text, their digests, and their keys.
 
-Each is one file of ``lua/``, read when it is first sent. Two kinds of comment become code:
-``-- limits: BATCH, RANK`` becomes locals with these numbers of :mod:`reliq.store.limits`, and
-``-- use: add, whole`` becomes these functions of ``lua/shared/``, in the place of that line. A
-digest, and the line that an error names, are those of the expanded text.
+Each is one file of ``lua/``, read when it is first sent. Three kinds of comment become code, in
+the place of that line. ``-- keys: meta, ready`` becomes locals with these KEYS, whose types are
+in :mod:`.keys`; ``-- keys of each: meta`` those of one queue of many, from ``n`` on. ``-- limits:
+BATCH, RANK`` becomes locals with these numbers of :mod:`reliq.store.limits`, and ``-- use: add,
+whole`` these functions of ``lua/shared/``. A digest, and the line that an error names, are those
+of the expanded text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from operator import itemgetter
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...store import limits
-from .keys import QueueKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _FOLDER = Path(__file__).with_name("lua")
-# 1+9n: the first of nine keys that are sent for each of several queues.
-_KEY = re.compile(r"^-- KEYS\[\d+(?:\+\d+n)?\] (\w+) ", re.MULTILINE)
+_KEYS = re.compile(r"^( *)-- keys( of each)?: (.+)$", re.MULTILINE)
 _LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
 _USE = re.compile(r"^( *)-- use: (.+)$", re.MULTILINE)
 
@@ -35,9 +36,9 @@ class Script:
     """The file, expanded."""
     sha: str
     keys: tuple[str, ...]
-    """The names of its KEYS, in the order of its header."""
-    of: Callable[[QueueKeys], tuple[str, ...]]
-    """Returns its KEYS for one queue, where all of them are the queue's own."""
+    """The names of its KEYS, in their order."""
+    of: Callable[[NamedTuple], tuple[str, ...]]
+    """Returns its KEYS, where all of them are those of one queue, of one batch, or the broker's."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,25 +48,31 @@ class Script:
         if wanted not in {"text", "sha", "keys", "of"}:
             raise AttributeError(wanted)
         written = (_FOLDER / f"{self.name}.lua").read_text("utf-8")
-        self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)))
+        keys = tuple(name for line in _KEYS.finditer(written) for name in line[3].split(", "))
+        written = _KEYS.sub(partial(_key_locals, keys), written)
+        self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)), keys)
         return vars(self)[wanted]
 
-    def _take(self, text: str) -> None:
+    def _take(self, text: str, keys: tuple[str, ...]) -> None:
         self.text = text
         # SHA1 names a script in Redis's cache; it protects nothing here.
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        self.keys = tuple(_KEY.findall(text))
-        self.of = _of_queue(self.keys)
+        self.keys = keys
+        self.of = _taken(keys)
 
-    def named(self, **keys: str) -> tuple[str, ...]:
-        """Return its KEYS, each given by its name; others may be among them."""
-        return tuple(keys[name] for name in self.keys)
+    def named(self, others: NamedTuple | None = None, /, **keys: str) -> tuple[str, ...]:
+        """Return its KEYS: those that are given by their names, and *others*."""
+        return tuple(keys.get(name) or getattr(others, name) for name in self.keys)
 
-    def with_text(self, text: str) -> Script:
-        """Return this script with another text."""
-        other = Script(self.name)
-        other._take(text)
-        return other
+
+def _key_locals(keys: Sequence[str], line: re.Match[str]) -> str:
+    """Return the code that gives a script the KEYS of a line; the guard is never read."""
+    names = [name for name in line[3].split(", ") if name != "guard"]
+    if not names:
+        return ""
+    before = "n + " if line[2] else ""
+    values = (f"KEYS[{before}{keys.index(name) + 1}]" for name in names)
+    return f"{line[1]}local {', '.join(names)} = {', '.join(values)}"
 
 
 def _locals(line: re.Match[str]) -> str:
@@ -79,19 +86,11 @@ def _functions(line: re.Match[str]) -> str:
     return "\n".join(indent(file.read_text("utf-8"), line[1]) for file in files).rstrip()
 
 
-def _of_queue(names: tuple[str, ...]) -> Callable[[QueueKeys], tuple[str, ...]]:
-    """Return what takes the keys of these *names* out of a queue's."""
-    if not set(names) <= set(QueueKeys._fields):
-
-        def refuse(queue: QueueKeys) -> tuple[str, ...]:
-            raise TypeError(f"{names} are not all keys of a queue: {queue[0]}")
-
-        return refuse
-    places = [QueueKeys._fields.index(name) for name in names]
-    if len(places) == 1:
-        place = places[0]
-        return lambda queue: (queue[place],)
-    return itemgetter(*places)
+def _taken(names: tuple[str, ...]) -> Callable[[NamedTuple], tuple[str, ...]]:
+    """Return what takes the keys of these *names* out of a queue's, a batch's or the broker's."""
+    if len(names) == 1:
+        return lambda keys: (getattr(keys, names[0]),)
+    return attrgetter(*names)
 
 
 ACCEPT = Script("accept")

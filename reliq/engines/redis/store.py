@@ -21,7 +21,6 @@ from .exchanges import RedisExchanges
 from .publishing import RedisPublishing
 from .queues import RedisQueues
 from .register import RedisRegister
-from .upkeep import RedisUpkeep
 
 if TYPE_CHECKING:
     from .batches import RedisBatches
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 class RedisStore(
     RedisPublishing,
     RedisConsuming,
-    RedisUpkeep,
     RedisRegister,
     RedisQueues,
     RedisExchanges,
@@ -55,8 +53,7 @@ class RedisStore(
         Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
         has finished it; else the ms that the claim of another still counts.
         """
-        names = scripts.ONCE.named(
-            once=keys.once(self._prefix, name), guard=keys.guard(self._prefix, name)
-        )
+        guard = keys.guard(self._prefix, name)
+        names = scripts.ONCE.named(once=keys.once(self._prefix, name), guard=guard)
         args = (token, keep_ms, 1 if finished else 0)
         return int(self._wire.execute(scripts.ONCE, names, args))

@@ -18,7 +18,7 @@ from ...forks import PROCESS, OwnLock, here
 from ...store.values import ignore_result
 from . import refusals
 from .calls import Calls
-from .commands import Commands, require_reached
+from .commands import Commands, raise_first
 from .connect import (
     FAILURES,
     ask_all,
@@ -27,7 +27,8 @@ from .connect import (
     require_known_format,
     translate,
 )
-from .posts import OnReply, Post, Posts
+from .pipeline import OnReply, Pipeline, Post
+from .posts import Posts
 from .stream import Command, Reply, Stream
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Wire(Commands):
             self._dial_another,
             self._lost_by_call,
         )
-        self.posts = Posts(self.address, options.socket_timeout, self._lost)
+        self.pipeline = Pipeline(self.address, options.socket_timeout, self._lost)
+        self.posts = Posts(self.pipeline)
         self._process = process  # last: another thread of the child looks at it
 
     def _leave_parent(self) -> None:
@@ -93,23 +95,23 @@ class Wire(Commands):
     @property
     def waiting(self) -> bool:
         """Whether a posted command has no reply yet, or its handler has not returned."""
-        return self.posts.waiting
+        return self.pipeline.waiting
 
     @property
     def silent_s(self) -> float:
         """How long the oldest posted command has been waiting without a word."""
-        return self.posts.silent_s if self._process == here() else 0.0
+        return self.pipeline.silent_s if self._process == here() else 0.0
 
     @property
     def client_id(self) -> int:
         """The server's name for the connection that is posted over; 0 where it is not known."""
-        stream = self.posts.stream
+        stream = self.pipeline.stream
         return 0 if stream is None else stream.client_id
 
     def fileno(self) -> int:
         """Return the descriptor to watch for replies; dials if need be."""
         self.connect_to_post()
-        stream = self.posts.stream
+        stream = self.pipeline.stream
         if stream is None:
             raise BrokerUnavailable(f"{self.address}: the connection was closed")
         return stream.fileno()
@@ -144,12 +146,12 @@ class Wire(Commands):
     def connect_to_post(self) -> None:
         """Have the connection that is posted over; raises BrokerUnavailable."""
         self._leave_parent()
-        while self.posts.stream is None:
+        while self.pipeline.stream is None:
             self.posts.wait()  # what was lost is told before there is anything new
             with self._lock:
                 self.connect()
-                if self.posts.stream is None:
-                    self.posts.begin(self.calls.take())
+                if self.pipeline.stream is None:
+                    self.pipeline.begin(self.calls.take())
 
     def _dial_another(self) -> Stream:
         """Return a connection for a call: the server's first, or one more."""
@@ -212,9 +214,9 @@ class Wire(Commands):
         """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
         self._leave_parent()
         self._closed = True
-        waits = self.posts.stream is not None
+        waits = self.pipeline.stream is not None
         self.hang_up(BrokerUnavailable(f"{self.address}: the connection was closed"))
-        if waits or self.posts.waiting:
+        if waits or self.pipeline.waiting:
             self.posts.wait()
 
     # -- commands
@@ -225,7 +227,8 @@ class Wire(Commands):
         """Write all *commands* at once; a refusal is a reply."""
         if self._process != PROCESS[0]:
             self._leave_parent()
-        return require_reached(self.calls.replies(commands, patience_s)) if commands else []
+        replies = self.calls.replies(commands, patience_s) if commands else []
+        return raise_first(replies, BrokerUnavailable)
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it: the path of each publish."""
@@ -243,10 +246,8 @@ class Wire(Commands):
         Nothing else is given up because of it.
         """
         self._leave_parent()
-        (reply,) = self.calls.replies(((command, None),), ends_at=monotonic() + within_s)
-        if isinstance(reply, ReliqError):
-            raise again(reply)
-        return reply
+        replies = self.calls.replies(((command, None),), ends_at=monotonic() + within_s)
+        return raise_first(replies, ReliqError)[0]
 
     def post_packed(
         self,
@@ -268,10 +269,7 @@ class Wire(Commands):
         replies: list[Reply] = []
         self.post_script(script, keys, args, replies.append)
         self.posts.wait_for(lambda: bool(replies))
-        (reply,) = replies
-        if isinstance(reply, ReliqError):
-            raise again(reply)
-        return reply
+        return raise_first(replies, ReliqError)[0]
 
     def receive(self) -> None:
         """Read what has come, without waiting, and call its handlers.

@@ -22,23 +22,20 @@ from ..keys import queue_keys
 from ..notifier import RedisNotifier
 from ..wire import Wire
 from .slots import Place, slot_of
+from .turns import MOST, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..posts import OnReply
+    from ..pipeline import OnReply
     from .wire import ClusterWire
 
-MOST = 8
-"""How many connections there are for notifications at most."""
 # After so much more than it was to take, the nodes are looked at: one may be frozen.
 _LATE_S = 1.0
 # So often it is looked whether others still wait for what was left to them.
 _LOOK_AGAIN_S = 0.1
 # A slot that could not be waited for is tried again so soon.
 _AGAIN_S = 0.25
-# A slot that was not waited for in so long has no turn any more.
-_FORGOTTEN_S = 60.0
 # Why it is woken: by another thread, or since a part is connected.
 _WOKEN, _CONNECTED = b"w", b"c"
 
@@ -79,13 +76,10 @@ class ClusterNotifier:
         self._waits: set[int] = set()  # the slots whose part waits
         self._slots: frozenset[int] = frozenset()  # those that are to wait, of the last wait
         self._left_out: dict[int, float] = {}  # and those that could not: when to try again
-        self._queues: frozenset[str] = frozenset()
+        self.queues: frozenset[str] = frozenset()
+        """The queues of the wait that is under way, or was last."""
         self._notified: deque[str] = deque()
-        self._known: dict[int, float] = {}  # when each slot was waited for last
-        self._turn = 0
-        self._in_turns = False
-        self._has_turn: frozenset[int] = frozenset()
-        self._turn_ends = 0.0
+        self._turns = Turns(self._cluster.slots, self._cluster.options.poll_interval)
         self._process = here()
 
     # -- state
@@ -96,11 +90,6 @@ class ClusterNotifier:
         if self._process != here() or not self._slots <= self._waits:
             return False
         return bool(self._slots) and monotonic() < min(self._left_out.values(), default=inf)
-
-    @property
-    def queues(self) -> frozenset[str]:
-        """The queues of the wait that is under way, or was last."""
-        return self._queues
 
     def take_notification(self) -> str | None:
         """Return a queue whose notification has come, each once; None where there is no more."""
@@ -115,35 +104,23 @@ class ClusterNotifier:
                     found[part.wire.fileno()] = part
         return found
 
-    # -- whose turn it is
+    # -- waiting
 
-    def _take_turns(self, slots: Iterable[int], timeout_s: float) -> float:
-        """Give turns where there are more slots than connections; return how long this one takes.
+    def _turn_s(self, slots: Iterable[int], timeout_s: float) -> float:
+        """Return how long those of *slots* are waited for whose turn it is.
 
-        They are changed when nothing waits: a connection that does is of no use to another slot.
+        Turns change when nothing waits: a connection that does is of no use to another slot.
         """
-        now = monotonic()
-        self._known.update(dict.fromkeys(slots, now))
-        if len(self._known) > MOST:
-            for slot, at in list(self._known.items()):
-                if now - at > _FORGOTTEN_S:
-                    del self._known[slot]
-        if len(self._known) <= MOST:
-            self._in_turns = False
-            self._has_turn = frozenset(self._known)
+        turns = self._turns
+        if not turns.are_needed(slots):
             return timeout_s
-        if not self._in_turns:
-            self._in_turns = True
-            self._turn_ends = 0.0
+        now = monotonic()
+        if turns.ends_at == inf:
+            turns.ends_at = 0.0
             self.end_wait()  # it may last much longer than a turn
-        if now >= self._turn_ends and not self._still_waits(now):
-            self._turn += 1
-            self._has_turn = frozenset(self._turn_of(sorted(self._known)))
-            share = len(self._has_turn) / len(self._known)
-            # What comes while a slot has no turn is heard when it has: within a poll interval.
-            all_turns_s = self._cluster.options.poll_interval / (1 - share)
-            self._turn_ends = now + max(min(timeout_s, all_turns_s) * share, 0.001)
-        return self._turn_ends - now
+        if now >= turns.ends_at and not self._still_waits(now):
+            turns.change(timeout_s)
+        return turns.ends_at - now
 
     def _still_waits(self, now: float) -> bool:
         """Whether a part of the last turn waits: not for long, or its node is lost."""
@@ -151,26 +128,6 @@ class ClusterNotifier:
             if now - self._parts[slot].until > _LATE_S:
                 self._drop(slot)
         return bool(self._waits)
-
-    def _turn_of(self, slots: Sequence[int]) -> set[int]:
-        """Return one slot after the other of each node: as many of each, where that fits.
-
-        Then the connections serve every turn. Turn after turn goes on where the last one has
-        ended, with the nodes as with the slots of each: so all have their turns.
-        """
-        by_place: dict[Place | None, list[int]] = {}
-        for slot in slots:
-            by_place.setdefault(self._cluster.slots.place_of(slot), []).append(slot)
-        places = list(by_place.values())
-        size = MOST - MOST % len(places) or MOST
-        found = set()
-        for number in range(self._turn * size, (self._turn + 1) * size):
-            round_, index = divmod(number, len(places))
-            mine = places[index]
-            found.add(mine[round_ % len(mine)])
-        return found
-
-    # -- waiting
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Begin to wait for those queues that are not waited for yet; never waits itself."""
@@ -180,14 +137,15 @@ class ClusterNotifier:
         for queue in queues:
             slot = slot_of(queue_keys(self._prefix, queue).notification)
             by_slot.setdefault(slot, []).append(queue)
-        self._queues = frozenset(queues)
-        timeout_s = self._take_turns(by_slot, timeout_s)
+        self.queues = frozenset(queues)
+        timeout_s = self._turn_s(by_slot, timeout_s)
         self._left_out = {}
         waited_for = set()
-        for slot in self._has_turn.intersection(by_slot):
+        for slot in self._turns.slots.intersection(by_slot):
             wanted = tuple(by_slot[slot])
-            if slot in self._waits and self._has_moved(slot):
-                self._drop(slot)
+            place = self._cluster.slots.place_of(slot)
+            if slot in self._waits and self._parts[slot].place != place:
+                self._drop(slot)  # its node of before may be lost
             if slot in self._waits:
                 if self._parts[slot].queues != wanted:
                     self._end(slot)
@@ -196,10 +154,6 @@ class ClusterNotifier:
                 continue
             waited_for.add(slot)
         self._slots = frozenset(waited_for)
-
-    def _has_moved(self, slot: int) -> bool:
-        """Whether it is at another node than the one where it is waited for, which may be lost."""
-        return self._parts[slot].place != self._cluster.slots.place_of(slot)
 
     def _wait_for(self, slot: int, queues: tuple[str, ...], timeout_s: float) -> bool:
         """Have the part of a slot wait; False where none can be had now."""
@@ -236,7 +190,7 @@ class ClusterNotifier:
     def _free_part(self, place: Place) -> _Part | None:
         """Return a connection to a node whose slot does not wait now."""
         for slot, part in self._parts.items():
-            if slot not in self._has_turn and slot not in self._waits and part.place == place:
+            if slot not in self._turns.slots and slot not in self._waits and part.place == place:
                 del self._parts[slot]
                 return part if part.usable else None
         return None
@@ -250,7 +204,7 @@ class ClusterNotifier:
         for slot in list(self._parts):
             if len(self._parts) < MOST:
                 break
-            if slot not in self._has_turn:
+            if slot not in self._turns.slots:
                 self._drop(slot)
         address = self._cluster.slots.address(place)
         part = _Part(Wire(address, self._cluster.options, self._name), place, self._cluster)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ....forks import OwnLock
-from ..posts import Post
+from ..pipeline import Post
 from ..stream import pack
 from .requests import next_number
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..wire import Wire
     from .nodes import Nodes
     from .requests import Request, Unserved
-    from .slots import SlotMap
 
 SHORTEST_S, LONGEST_S = 0.005, 0.1
 # A thread that waits for posts looks so often at those that were put off, and at other nodes.
@@ -49,19 +48,10 @@ class ClusterPosts:
     _lock = OwnLock()
     """Guards what was put off. Nothing is sent or called under it."""
 
-    def __init__(
-        self,
-        slots: SlotMap,
-        nodes: Nodes,
-        unserved: Unserved,
-        timeout_s: float,
-        doubt: Callable[[], None],
-    ) -> None:
-        self._slots = slots
+    def __init__(self, nodes: Nodes, unserved: Unserved) -> None:
+        self._slots = unserved.address.slots
         self._nodes = nodes
         self._unserved = unserved
-        self._timeout_s = timeout_s
-        self._doubt = doubt
         self._put_off: dict[int, list[Request]] = {}
         self._timed = False
 
@@ -76,7 +66,6 @@ class ClusterPosts:
             self._send(request, data)
 
     def _send(self, request: Request, data: bytes | None = None) -> None:
-        """Write it to its node, or put it off."""
         place = self._slots.place_of(request.slot)
         wire = self._nodes.open(place)
         if wire is not None:
@@ -119,7 +108,7 @@ class ClusterPosts:
             try:
                 wire.receive()
             except BrokerUnavailable:  # noqa: PERF203 - one of few
-                self._doubt()
+                self._unserved.doubt()
         self.pump()
 
     def wait(self, ends_at: float, check: Callable[[], None]) -> None:
@@ -128,7 +117,7 @@ class ClusterPosts:
         *check* looks whether a node is late.
         """
         later = next_number()
-        posts = [(wire.posts, wire.posts.number) for _, wire in self._nodes.all()]
+        posts = [(wire.posts, wire.pipeline.number) for _, wire in self._nodes.all()]
         while True:
             self.pump()
             posts = [(known, number) for known, number in posts if not known.are_over(number)]
@@ -155,7 +144,6 @@ class ClusterPosts:
         return slot in self._put_off
 
     def _before(self, number: int) -> bool:
-        """Whether one is older than *number*."""
         if not self._put_off:
             return False
         with self._lock:
@@ -225,7 +213,7 @@ class ClusterPosts:
                 request.due = None
         try:
             while due:
-                error = self._unserved.lateness(due[0], self._timeout_s)
+                error = self._unserved.lateness(due[0])
                 if error is None:
                     self._send(due[0])
                 else:

@@ -8,6 +8,7 @@ that is down needs to be started, or replaced: while it is unreachable nothing i
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 from time import monotonic
@@ -21,7 +22,7 @@ from .nodes import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..posts import OnReply
+    from ..pipeline import OnReply
     from ..scripts import Script
     from ..stream import Command, Reply
     from ..wire import Wire
@@ -58,58 +59,35 @@ _KEYLESS = frozenset(
 _numbers = count()
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A command that is called, or posted: with the handler of its reply."""
 
-    __slots__ = (
-        "advice",
-        "answered_by",
-        "began",
-        "command",
-        "due",
-        "finished",
-        "lost",
-        "moves",
-        "number",
-        "on_reply",
-        "patience_s",
-        "pause_s",
-        "reply",
-        "script",
-        "slot",
-        "way",
-        "why",
-    )
-
-    def __init__(
-        self,
-        slot: int,
-        command: Command,
-        script: Script | None,
-        patience_s: float = 0.0,
-        on_reply: OnReply | None = None,
-    ) -> None:
-        self.slot = slot
-        self.command = command
-        self.script = script
-        self.patience_s = patience_s
-        self.on_reply = on_reply
-        self.number = next(_numbers)
-        self.began = monotonic()
-        self.moves = 0
-        """How often a node has named another one."""
-        self.why = self.advice = self.way = ""
-        """Why its slot was not served, what to do about that, and where the slot goes."""
-        self.lost = False
-        """Whether that stays so until somebody does something."""
-        self.pause_s = 0.0
-        """How long to wait before it is sent again."""
-        self.due: float | None = None
-        """When a post is sent again; None while it is under way."""
-        self.answered_by: Wire | None = None
-        """The connections over which its reply came."""
-        self.reply: Reply = None
-        self.finished = False
+    slot: int
+    command: Command
+    script: Script | None
+    patience_s: float = 0.0
+    on_reply: OnReply | None = None
+    number: int = field(default_factory=_numbers.__next__)
+    began: float = field(default_factory=monotonic)
+    moves: int = 0
+    """How often a node has named another one."""
+    why: str = ""
+    """Why its slot was not served."""
+    advice: str = ""
+    """What to do about that."""
+    way: str = ""
+    """Where the slot goes."""
+    lost: bool = False
+    """Whether that stays so until somebody does something."""
+    pause_s: float = 0.0
+    """How long to wait before it is sent again."""
+    due: float | None = None
+    """When a post is sent again; None while it is under way."""
+    answered_by: Wire | None = None
+    """The connections over which its reply came."""
+    reply: Reply = None
+    finished: bool = False
 
     @property
     def told(self) -> str:
@@ -134,12 +112,15 @@ class Request:
 class Unserved:
     """Why slots are not served: learned from replies and lost nodes, for one client."""
 
-    def __init__(self, address: ClusterAddress, nodes: Nodes, doubt: Callable[[], None]) -> None:
+    def __init__(
+        self, address: ClusterAddress, nodes: Nodes, timeout_s: float, doubt: Callable[[], None]
+    ) -> None:
         """*doubt* has the nodes asked for the slot map, soon."""
-        self._address = address
+        self.address = address
         self._slots = address.slots
         self._nodes = nodes
-        self._doubt = doubt
+        self._timeout_s = timeout_s
+        self.doubt = doubt
         self.lost_s = inf
         """The longest wait for a slot that is lost until somebody does something."""
 
@@ -148,12 +129,12 @@ class Unserved:
         place = self._slots.place_of(request.slot)
         request.why, request.advice, request.lost = why, "", False
         if place is None:
-            request.why = f"{self._address}: no node has slot {request.slot}"
+            request.why = f"{self.address}: no node has slot {request.slot}"
             request.advice, request.lost = COVER, True
         elif place in self._slots.away:
             replica = self._slots.has_replica(place)
             request.advice, request.lost = for_node(place, replica=replica), not replica
-        self._doubt()
+        self.doubt()
 
     def redirected(self, request: Request, wire: Wire, error: ReliqError) -> bool:
         """Whether the node has only said that it is the wrong one; the reply is noted."""
@@ -166,7 +147,7 @@ class Unserved:
             self._slots.moved(int(slot), host or getattr(wire.address, "host", ""), int(port))
             request.moves += 1
         elif found[1] not in _ON_ITS_WAY:
-            self._doubt()
+            self.doubt()
         request.why = f"{wire.address} says {error.reply}"
         request.advice, request.lost = for_reply(error.reply), False
         way = _ASK.match(error.reply)
@@ -185,8 +166,9 @@ class Unserved:
             return True
         return _NOT_HERE.match(error.reply) is not None
 
-    def lateness(self, request: Request, timeout_s: float) -> BrokerTimeout | None:
+    def lateness(self, request: Request) -> BrokerTimeout | None:
         """Return the error of a request that has waited for too long; None where it has not."""
+        timeout_s = self._timeout_s
         limit_s = min(self.lost_s, timeout_s) if request.lost else timeout_s
         if monotonic() - request.began <= limit_s:
             return None
@@ -196,7 +178,7 @@ class Unserved:
         name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key or "none"
         in_time = f"in time (socket_timeout {timeout_s:g} s)"
         error = BrokerTimeout(
-            f"{self._address}: slot {request.slot} was not served "
+            f"{self.address}: slot {request.slot} was not served "
             f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.told}. It "
             f"was asked for {named(name)}; nothing was changed"
         )

@@ -12,8 +12,9 @@ from ....store.values import STALE
 from ... import redis as engine
 from .. import keys, scripts
 from ..base import gathered, then
+from ..commands import raise_first
+from ..confirm import ClusterConfirmer
 from ..store import RedisStore
-from .confirm import ClusterConfirmer
 from .nodes import PATIENCE_S
 from .notifier import ClusterNotifier
 from .slots import SLOTS, slot_of
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from ....options import Options
     from ....store.values import OnResult, Publication, Work
     from ..stream import Reply
     from .address import ClusterAddress
@@ -35,21 +35,16 @@ class ClusterStore(RedisStore):
     """See :class:`..store.RedisStore`."""
 
     _wire: ClusterWire
-    _confirmer: ClusterConfirmer
+    confirmer: ClusterConfirmer
     # They are at another node, and read beside the script.
     _checks_bindings = False
-
-    if TYPE_CHECKING:
-
-        def __init__(self, address: ClusterAddress, options: Options, consumer: str) -> None:
-            """Over connections of its own to the nodes of *address*."""
 
     def _open(self, address: ClusterAddress, name: str) -> None:  # type: ignore[override]
         cluster = ClusterWire(address, self.options, name)
         self._wire = cluster
         self.partitions = address.slots.layouts[self._prefix]
-        self._confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
-        self._notifier = ClusterNotifier(cluster, f"{name}:notification")
+        self.confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
+        self.notifier = ClusterNotifier(cluster, f"{name}:notification")
 
     @cached_property
     def batches(self) -> ClusterBatches:
@@ -84,7 +79,7 @@ class ClusterStore(RedisStore):
         """Yield a slot, and a key in it that is never there, of the anchor and each other node."""
         slots = self._wire.slots
         masters = slots.masters
-        key = keys.probe(self._prefix)
+        key = self._shared.probe
         for number in count():
             slot = slot_of(key)
             place = slots.place_of(slot)
@@ -148,12 +143,9 @@ class ClusterStore(RedisStore):
         ]
         requests = self._wire.tried([*commands, *asked])
         _raise_loss(groups, requests)
-        replies = [request.reply for request in requests]
-        for reply in replies:
-            if isinstance(reply, ReliqError):
-                raise again(reply)
+        replies = raise_first([request.reply for request in requests], ReliqError)
         for items, request in zip(groups, requests, strict=False):
-            self._confirmer.note(items, request.answered_by)
+            self.confirmer.note(items, request.answered_by)
         outcomes = self._outcomes_of(groups, replies[: len(commands)])
         self._note_kept(publications, outcomes)
         versions = dict(zip(exchanges, replies[len(commands) :], strict=True))
@@ -166,7 +158,7 @@ class ClusterStore(RedisStore):
             _raise_loss((publications,), (request,))
             raise again(request.reply)
         outcomes = self._outcomes(publications, request.reply)
-        self._confirmer.note(publications, request.answered_by)
+        self.confirmer.note(publications, request.answered_by)
         self._note_kept(publications, outcomes)
         return outcomes
 
@@ -228,7 +220,6 @@ def _raise_loss(groups: Sequence[Sequence[Publication]], requests: Sequence[Requ
 
 
 def _exchanges(publications: Sequence[Publication]) -> list[str]:
-    """Return the exchanges whose bindings have routed them."""
     return list(dict.fromkeys(i.exchange for i in publications if i.exchange and i.version))
 
 

@@ -17,8 +17,8 @@ from ....errors import BrokerUnavailable, ReliqError, again
 from ....forks import OwnLock, here
 from ....store.values import ignore_result
 from ...poll import Pipe
-from .. import keys
-from ..commands import Commands, require_reached
+from ..commands import Commands, raise_first
+from ..keys import broker_keys
 from ..stream import SILENCE_S
 from .calls import ClusterCalls
 from .nodes import Nodes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....options import Options
-    from ..posts import OnReply
+    from ..pipeline import OnReply
     from ..scripts import Script
     from ..stream import Command, Reply
     from ..wire import Wire
@@ -54,7 +54,7 @@ class ClusterWire(Commands):
         self.options = options
         self.name = name
         self.slots = address.slots
-        self.anchor_slot = slot_of(keys.queues(options.global_keyprefix))
+        self.anchor_slot = slot_of(broker_keys(options.global_keyprefix).guard)
         self._dials_before = 0
         self._lost_s = inf
         # Before that nothing is late, and no node in doubt: it is asked for each ack.
@@ -71,10 +71,9 @@ class ClusterWire(Commands):
         )
         self._anchor: Wire | None = None
         self._doubts = False
-        timeout_s = self.options.socket_timeout
-        self.unserved = Unserved(self.address, self.nodes, self.doubt)
-        self.posts = ClusterPosts(self.slots, self.nodes, self.unserved, timeout_s, self.doubt)
-        self.calls = ClusterCalls(self.address, self.nodes, self.unserved, timeout_s, self.doubt)
+        self.unserved = Unserved(self.address, self.nodes, self.options.socket_timeout, self.doubt)
+        self.posts = ClusterPosts(self.nodes, self.unserved)
+        self.calls = ClusterCalls(self.nodes, self.unserved)
         self.give_up_lost_slots(self._lost_s)
         self._process = process
 
@@ -175,7 +174,7 @@ class ClusterWire(Commands):
         self.connect()
         found: dict[int, object] = {self._pipe.fileno(): self._pipe}
         for _, wire in self._open():
-            if wire.alive and wire.posts.stream is not None:
+            if wire.alive and wire.pipeline.stream is not None:
                 with suppress(BrokerUnavailable, OSError):
                     found[wire.fileno()] = wire
         return found
@@ -293,7 +292,8 @@ class ClusterWire(Commands):
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
         """Write all *commands*; a refusal is a reply."""
-        return require_reached([item.reply for item in self.tried(commands, patience_s)])
+        replies = [item.reply for item in self.tried(commands, patience_s)]
+        return raise_first(replies, BrokerUnavailable)
 
     def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script*: there is no order over several nodes."""

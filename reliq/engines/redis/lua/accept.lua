@@ -2,19 +2,6 @@
 --
 -- Limits of the queue do not apply: they were accepted once, and lose nothing now.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] expiry (ZSET)
--- KEYS[5] deliveries (HASH)
--- KEYS[6] dead (ZSET)
--- KEYS[7] dead_info (HASH)
--- KEYS[8] notification (LIST)
--- KEYS[9] stats (HASH)
--- KEYS[10] meta (HASH)
--- KEYS[11] publisher (ZSET)
--- KEYS[12] guard (STRING)
---
 -- ARGV[1] keep (ms that the numbers of the move are kept from now)
 -- ARGV[2] low_water (every number below it is settled; one that comes late all the same is old)
 -- ARGV[3..] tag, envelope, rank, number, delay, ttl, failed, died, info (nine for each
@@ -23,11 +10,9 @@
 --   "reason|count|consumer|error" of a dead letter)
 --
 -- Returns for each 1 stored, 0 was stored before, -1 no such queue.
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, expiry, deliveries, dead, dead_info, notification, stats, meta
+-- keys: publisher, guard
 -- limits: RANK
-local messages, ready, delayed, expiry, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local dead, dead_info, notification = KEYS[6], KEYS[7], KEYS[8]
-local stats, meta, publisher = KEYS[9], KEYS[10], KEYS[11]
 local keep, low_water = tonumber(ARGV[1]), ARGV[2]
 
 -- use: add, whole, notify, intact, settle

@@ -3,25 +3,11 @@
 -- A late ack is as good as one in time: the work is done. It cancels a pending
 -- redelivery and takes the message out of the dead letters. Acking twice is harmless.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] unacked_index (ZSET)
--- KEYS[3] unacked (HASH)
--- KEYS[4] deliveries (HASH)
--- KEYS[5] stats (HASH)
--- KEYS[6] ready (ZSET)
--- KEYS[7] delayed (ZSET)
--- KEYS[8] expiry (ZSET)
--- KEYS[9] dead (ZSET)
--- KEYS[10] dead_info (HASH)
--- KEYS[11] guard (STRING)
---
 -- ARGV[1..] tag (delivery tags)
 --
 -- Returns how many messages were still in the broker.
--- Redis 6.2 or newer.
-local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats, ready, delayed, expiry, dead, dead_info =
-  KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+-- keys: messages, unacked_index, unacked, deliveries, stats, ready, delayed, expiry, dead
+-- keys: dead_info, guard
 
 -- use: add
 

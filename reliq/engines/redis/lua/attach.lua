@@ -1,26 +1,5 @@
 -- attach: notes that a consumer begins or ends to consume from a queue.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] unacked_index (ZSET)
--- KEYS[5] unacked (HASH)
--- KEYS[6] deliveries (HASH)
--- KEYS[7] expiry (ZSET)
--- KEYS[8] dead (ZSET)
--- KEYS[9] dead_info (HASH)
--- KEYS[10] notification (LIST)
--- KEYS[11] stats (HASH)
--- KEYS[12] meta (HASH)
--- KEYS[13] consumers (HASH)
--- KEYS[14] unacked_mutex (STRING)
--- KEYS[15] moves (HASH)
--- KEYS[16] publishers (HASH)
--- KEYS[17] job_events (ZSET)
--- KEYS[18] history (HASH)
--- KEYS[19] failed_deliveries (LIST)
--- KEYS[20] guard (STRING)
---
 -- ARGV[1] consumer (id)
 -- ARGV[2] mark (of its subscriptions, and of the connection that has them; empty: it left, or
 --         is gone)
@@ -30,13 +9,10 @@
 --
 -- Returns 1, or 0 when there is no such queue to consume from, or when the last one left and
 --   the queue was deleted (auto_delete).
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
+-- keys: notification, stats, meta, consumers, unacked_mutex, moves, publishers, job_events, history
+-- keys: failed_deliveries, guard
 -- limits: OUTLIVES_MS
-local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local moves, publishers, job_events = KEYS[15], KEYS[16], KEYS[17]
-local history, failed_deliveries = KEYS[18], KEYS[19]
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 -- use: whole, marks_of, lease_of, forget_marks, delete_everything

@@ -1,14 +1,10 @@
 -- bind: changes the bindings of an exchange and their version, together.
 --
--- KEYS[1] bindings (HASH)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1] bound (1: add; 0: remove; -1: remove, and make no table where there is none)
 -- ARGV[2..] binding (msgpack of routing key and queue)
 --
 -- Returns how many bindings there are now.
--- Redis 6.2 or newer.
-local bindings = KEYS[1]
+-- keys: bindings, guard
 local bound = tonumber(ARGV[1])
 
 -- A first write that does not grow lets the rest run when memory is full.

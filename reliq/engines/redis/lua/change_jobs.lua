@@ -3,12 +3,6 @@
 -- The only step that does. What it is told may come late, twice and out of order: a job has one
 -- state at a time, so the counters are the counts of the states at any instant.
 --
--- KEYS[1] batch (HASH)
--- KEYS[2] jobs (HASH)
--- KEYS[3] failures (ZSET)
--- KEYS[4] errors (HASH)
--- KEYS[5] guard (STRING)
---
 -- ARGV[1] by (job that adds others; "": the producer)
 -- ARGV[2..] change, job, state, retries, token, tag, queue, text (of each; what it lacks is "")
 --
@@ -23,8 +17,7 @@
 -- A publisher enters jobs, stores their messages, and only then enters others or seals. So the jobs
 -- that it entered last ("from:" and its name in their tags: when that was) may never have been
 -- stored; all others were. A job that is entered with those before it says more, as its text.
--- Redis 6.2 or newer.
-local batch, jobs, failures, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- keys: batch, jobs, failures, errors, guard
 local by = ARGV[1]
 local ROW = 8
 

@@ -1,13 +1,9 @@
 -- configure: changes what scripts know of a queue's arguments, not its declaration.
 --
--- KEYS[1] meta (HASH)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1..] field, value (pairs; an empty value removes the field; none: only look)
 --
 -- Returns {field, value, ...} of all there is now; {} no such queue: nothing was changed.
--- Redis 6.2 or newer.
-local meta = KEYS[1]
+-- keys: meta, guard
 
 if redis.call('HEXISTS', meta, 'exists') == 0 then
   return {}

@@ -1,26 +1,14 @@
 -- dead_letter: gives up on leased messages and keeps them for inspection.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] unacked_index (ZSET)
--- KEYS[3] unacked (HASH)
--- KEYS[4] deliveries (HASH)
--- KEYS[5] dead (ZSET)
--- KEYS[6] dead_info (HASH)
--- KEYS[7] stats (HASH)
--- KEYS[8] job_events (ZSET)
--- KEYS[9] failed_deliveries (LIST)
--- KEYS[10] guard (STRING)
---
 -- ARGV[1] reason ("rejected", "undecodable", ...)
 -- ARGV[2] error (text; may be empty)
 -- ARGV[3] dead_letter_max (messages kept; the oldest go first, counted as dropped)
 -- ARGV[4..] tag, token (pairs: delivery tag, lease token)
 --
 -- Returns the tags whose lease another consumer holds now, or that are gone; they stay.
--- Redis 6.2 or newer.
+-- keys: messages, unacked_index, unacked, deliveries, dead, dead_info, stats, job_events
+-- keys: failed_deliveries, guard
 -- limits: BATCH, JOB_MARK, FAILURES_KEPT
-local messages, unacked_index, unacked, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, dead_info, stats, job_events, failed_deliveries = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- use: add, intact, lease_of, remove, trim_dead, without_body, keep_events, note_failures

@@ -1,22 +1,13 @@
 -- declare: creates a queue with its arguments, or says that it exists.
 --
--- KEYS[1] meta (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] consumers (HASH)
--- KEYS[5] publishers (HASH)
--- KEYS[6] guard (STRING)
---
 -- ARGV[1] passive (1: only look)
 -- ARGV[2] arguments (msgpack of the declaration, compared byte by byte)
 -- ARGV[3..] field, value (pairs for meta: message_ttl, expires, lease, auto_delete ...)
 --
 -- Returns {0 not found, 1 existed, 2 created, 3 exists with other arguments,
 --   ready and delayed messages, consumers, arguments as stored}
--- Redis 6.2 or newer.
+-- keys: meta, ready, delayed, consumers, publishers, guard
 -- limits: LONG_MS
-local meta, ready, delayed, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local publishers = KEYS[5]
 local passive, arguments = ARGV[1] == '1', ARGV[2]
 
 -- A first write that does not grow: a worker must be able to start, and drain its

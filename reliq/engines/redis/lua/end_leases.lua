@@ -1,14 +1,9 @@
 -- end_leases: ends leases that are still held: the next pass returns their messages.
 --
--- KEYS[1] unacked_index (ZSET)
--- KEYS[2] unacked (HASH)
--- KEYS[3] guard (STRING)
---
 -- ARGV[1..] tag, token (pairs: delivery tag, lease token)
 --
 -- Returns the tags whose lease another consumer holds now, or that are gone.
--- Redis 6.2 or newer.
-local unacked_index, unacked = KEYS[1], KEYS[2]
+-- keys: unacked_index, unacked, guard
 
 -- use: lease_of
 

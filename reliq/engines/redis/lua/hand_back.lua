@@ -1,21 +1,10 @@
 -- hand_back: stores again what was taken with no_ack and never handed out, at its old place.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] deliveries (HASH)
--- KEYS[4] expiry (ZSET)
--- KEYS[5] notification (LIST)
--- KEYS[6] stats (HASH)
--- KEYS[7] meta (HASH)
--- KEYS[8] guard (STRING)
---
 -- ARGV[1..] tag, score, expires, count, envelope (five for each message, as reserve gave
 --   them: expires in ms or "", count of failed deliveries or -1)
 --
 -- Returns how many are ready again: none where the queue is gone, nor one that is there.
--- Redis 6.2 or newer.
-local messages, ready, deliveries, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local notification, stats, meta = KEYS[5], KEYS[6], KEYS[7]
+-- keys: messages, ready, deliveries, expiry, notification, stats, meta, guard
 
 -- use: add, notify, intact
 

@@ -1,12 +1,5 @@
 -- heartbeat: a consumer says that it lives, and learns which queues need somebody.
 --
--- KEYS[1] consumers (ZSET)
--- KEYS[2] consumer (HASH)
--- KEYS[3] queues (ZSET)
--- KEYS[4] dead_letter_routed (ZSET)
--- KEYS[5] stored_format (HASH)
--- KEYS[6] guard (STRING)
---
 -- ARGV[1] id (of the consumer)
 -- ARGV[2] ttl (ms that it counts as living from now)
 -- ARGV[3] again (ms until somebody looks again at a queue that is looked at now)
@@ -15,10 +8,8 @@
 -- Returns {names of queues to look at now, 1 when there are more than that or 0,
 --   names of queues whose dead letters are routed on,
 --   1 when it was not in the register: new, or taken for dead, or the register was lost}
--- Redis 6.2 or newer.
+-- keys: consumers, consumer, queues, dead_letter_routed, stored_format, guard
 -- limits: FORMAT, FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE, MINUTE_MS
-local consumers, consumer, queues, dead_letter_routed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stored_format = KEYS[5]
 local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local clock = redis.call('TIME')

@@ -1,15 +1,11 @@
 -- kombu_accept: puts messages that are moved here into one of Kombu's lists, each once.
 --
--- KEYS[1] publisher (ZSET)
--- KEYS[2] waiting (LIST)
---
 -- ARGV[1] keep (ms that the numbers of the move are kept from now)
 -- ARGV[2] low_water (every number below it is settled; one that comes late all the same is old)
 -- ARGV[3..] number, message (pairs: number of the move; Kombu's JSON)
 --
 -- Returns for each 1 stored, 0 was stored before.
--- Redis 6.2 or newer.
-local publisher, waiting = KEYS[1], KEYS[2]
+-- keys: publisher, waiting
 local keep, low_water = tonumber(ARGV[1]), ARGV[2]
 
 -- use: settle

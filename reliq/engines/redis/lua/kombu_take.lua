@@ -5,30 +5,21 @@
 -- target goes on with it, or, after a day, one to another, since that target seems not to
 -- come back (a number is the time, in us). What is held already is returned first.
 --
--- KEYS[1] kombu_held (HASH)
--- KEYS[2] kombu_last (STRING)
--- KEYS[3] waiting (LIST)
---
 -- ARGV[1] target (of the move)
 -- ARGV[2] queue (name)
--- ARGV[3] batch (messages at most)
--- ARGV[4] most (bytes, about)
--- ARGV[5] keep (ms that the last number is kept from now)
 --
 -- Returns {low_water, number, message, ...}: below low_water every number is settled.
--- Redis 6.2 or newer.
--- limits: DAY_US
-local held, kombu_last, waiting = KEYS[1], KEYS[2], KEYS[3]
-local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local most, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
+-- keys: kombu_held, kombu_last, waiting
+-- limits: DAY_US, MOVED_AT_ONCE, BATCH_BYTES, MOVES_KEPT_MS
+local target, queue = ARGV[1], ARGV[2]
 
 -- use: last_held, hold
 
 -- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', held, '')
+redis.call('HDEL', kombu_held, '')
 local last = last_held(redis.call('TIME'))
 local low_water = last + 1
-local begun = redis.call('HGETALL', held)
+local begun = redis.call('HGETALL', kombu_held)
 local going, bytes = {}, 0
 for i = 1, #begun, 2 do
   local number = tonumber(begun[i])
@@ -36,10 +27,10 @@ for i = 1, #begun, 2 do
   low_water = math.min(low_water, number)
   if string.sub(rest, 1, size) == queue then
     if to ~= target and last - number > DAY_US then
-      redis.call('HSET', held, begun[i], target .. '|' .. size .. '|' .. rest)
+      redis.call('HSET', kombu_held, begun[i], target .. '|' .. size .. '|' .. rest)
       to = target
     end
-    if to == target and #going < batch and (bytes == 0 or bytes < most) then
+    if to == target and #going < MOVED_AT_ONCE and (bytes == 0 or bytes < BATCH_BYTES) then
       local message = string.sub(rest, size + 1)
       bytes = bytes + #message
       going[#going + 1] = {number, message}
@@ -49,7 +40,7 @@ end
 table.sort(going, function(one, other) return one[1] < other[1] end)
 
 if #going == 0 then
-  while #going < batch and bytes < most do
+  while #going < MOVED_AT_ONCE and bytes < BATCH_BYTES do
     local message = redis.call('LINDEX', waiting, -1)
     if not message then
       break
@@ -61,7 +52,7 @@ if #going == 0 then
     going[#going + 1] = {last, message}
   end
   if #going > 0 then
-    redis.call('SET', kombu_last, string.format('%d', last), 'PX', keep)
+    redis.call('SET', kombu_last, string.format('%d', last), 'PX', MOVES_KEPT_MS)
   end
 end
 

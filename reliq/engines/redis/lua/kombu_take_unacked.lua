@@ -3,11 +3,6 @@
 -- They are held as kombu_take.lua holds them, which returns them then. One that was
 -- acknowledged, restored or delivered again since it was looked at stays where it is.
 --
--- KEYS[1] kombu_held (HASH)
--- KEYS[2] kombu_last (STRING)
--- KEYS[3] unacked (HASH)
--- KEYS[4] unacked_index (ZSET)
---
 -- ARGV[1] target (of the move)
 -- ARGV[2] age (s since it was delivered, at least)
 -- ARGV[3] keep (ms that the last number is kept from now)
@@ -15,14 +10,13 @@
 --   several queues is named once for each, one after the other)
 --
 -- Returns how many messages were taken.
--- Redis 6.2 or newer.
-local held, kombu_last, unacked, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- keys: kombu_held, kombu_last, unacked, unacked_index
 local target, age, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- use: last_held, hold
 
 -- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', held, '')
+redis.call('HDEL', kombu_held, '')
 local clock = redis.call('TIME')
 local last = last_held(clock)
 local before = clock[1] + clock[2] / 1000000 - age

@@ -1,8 +1,5 @@
 -- layout: says into how many partitions a queue is divided, or changes what a partition knows.
 --
--- KEYS[1] meta (HASH)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1] partitions (how many there are to publish to; 0: as it is)
 -- ARGV[2] finish (partitions from here on hold nothing; it only grows; 0: as it is)
 -- ARGV[3] lowered (finish that may be lowered to ARGV[2]; 0: none)
@@ -10,8 +7,7 @@
 --
 -- Returns {1, partitions, end, 1 when closed or 0, 1 when paused or 0} as they are now; {0} no
 -- such queue.
--- Redis 6.2 or newer.
-local meta = KEYS[1]
+-- keys: meta, guard
 local partitions, finish, lowered = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local closed = ARGV[4]
 

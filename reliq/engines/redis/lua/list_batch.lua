@@ -1,14 +1,9 @@
 -- list_batch: enters a batch in the list of all, by its age and to be looked after.
 --
--- KEYS[1] batches (ZSET)
--- KEYS[2] batches_opened (ZSET)
--- KEYS[3] guard (STRING)
---
 -- ARGV[1] id (of the batch)
 --
 -- Returns when it was entered first, in ms.
--- Redis 6.2 or newer.
-local batches, batches_opened = KEYS[1], KEYS[2]
+-- keys: batches, batches_opened, guard
 local id = ARGV[1]
 
 local opened = redis.call('ZSCORE', batches_opened, id)

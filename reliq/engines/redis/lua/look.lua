@@ -1,16 +1,11 @@
 -- look: lets one consumer at a time look after all the others, wherever they consume.
 --
--- KEYS[1] consumers (ZSET)
--- KEYS[2] looking (STRING)
--- KEYS[3] guard (STRING)
---
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] hold (ms that the duty stays its own)
 -- ARGV[3] most (consumers that are named)
 --
 -- Returns the ids of those who have been silent longest, or nothing where the duty is another's.
--- Redis 6.2 or newer.
-local consumers, looking = KEYS[1], KEYS[2]
+-- keys: consumers, looking, guard
 local consumer, hold, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- A first write that does not grow lets the rest run when memory is full.

@@ -1,23 +1,11 @@
 -- look_up: reads all that is known of one message, at one instant, without touching it.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] unacked_index (ZSET)
--- KEYS[5] unacked (HASH)
--- KEYS[6] deliveries (HASH)
--- KEYS[7] expiry (ZSET)
--- KEYS[8] dead (ZSET)
--- KEYS[9] dead_info (HASH)
---
 -- ARGV[1] tag (delivery tag)
 --
 -- Returns nothing where it is not in the queue; else {place, score, how many are before it there,
 --   envelope, lease record or what is known of its death or false, failed deliveries or false,
 --   when it expires or false}
--- Redis 6.2 or newer.
-local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local unacked, deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+-- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 local tag = ARGV[1]
 
 local envelope = redis.call('HGET', messages, tag)

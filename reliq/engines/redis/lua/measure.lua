@@ -1,24 +1,11 @@
 -- measure: reads what is counted of a queue, its ledger and its age, at one instant.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] unacked_index (ZSET)
--- KEYS[5] dead (ZSET)
--- KEYS[6] stats (HASH)
--- KEYS[7] meta (HASH)
--- KEYS[8] consumers (HASH)
---
--- ARGV: none
---
 -- Returns {1 exists or 0, ready, delayed, unacked, dead, messages, consumers,
 --   {counter, value, ...}, arguments, 1 paused or 0, now in ms,
 --   delayed messages that are due, {rank, messages ready, tag of the first, ...},
 --   {partitions, end of the partitions}}: as layout has them, nil where nothing is said
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, unacked_index, dead, stats, meta, consumers
 -- limits: RANK, HIGHEST_RANK
-local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, stats, meta, consumers = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -5,20 +5,12 @@
 -- continued by the next who asks, and nothing is stored twice. After a day without an
 -- end another target may have it (a number is the time, in us).
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] dead (ZSET)
--- KEYS[3] stats (HASH)
--- KEYS[4] moves (HASH)
--- KEYS[5] unacked_index (ZSET)
--- KEYS[6] guard (STRING)
---
 -- ARGV[1] target (of the move: the same for all; another begun earlier is not disturbed)
 -- ARGV[2..] tag (delivery tags of dead letters)
 --
 -- Returns {low_water, tag, number, envelope, ...}: below low_water every number is settled.
--- Redis 6.2 or newer.
+-- keys: messages, dead, stats, moves, unacked_index, guard
 -- limits: DAY_US
-local messages, dead, stats, moves, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local target = ARGV[1]
 
 -- use: whole, intact, last_number, settled_below, number_of_move

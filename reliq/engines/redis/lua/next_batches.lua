@@ -1,15 +1,11 @@
 -- next_batches: takes batches that are due to be looked after, each for one who asks.
 --
--- KEYS[1] batches (ZSET)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1] count (batches at most)
 -- ARGV[2] again (ms until a batch that is taken now is due again)
 -- ARGV[3..] at, id (ms; of batches that are not due before)
 --
 -- Returns {ids of batches}, those first that have been due longest.
--- Redis 6.2 or newer.
-local batches = KEYS[1]
+-- keys: batches, guard
 local count, again = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local time = redis.call('TIME')

@@ -3,13 +3,6 @@
 -- The counters of the batch have no part in it. What a delivery says that another one has
 -- followed is not noted, nor what comes when the job has ended.
 --
--- KEYS[1] batch (HASH)
--- KEYS[2] jobs (HASH)
--- KEYS[3] progress (HASH)
--- KEYS[4] progressed (ZSET)
--- KEYS[5] reports (LIST)
--- KEYS[6] guard (STRING)
---
 -- ARGV[1] job (its id)
 -- ARGV[2] retries (which try says it)
 -- ARGV[3] token (of which delivery of it)
@@ -21,9 +14,8 @@
 --
 -- Returns 1 when it is noted; 0 when there is no such batch or open job, it is said by an
 -- earlier delivery, or the job has reported as often as it may.
--- Redis 6.2 or newer.
+-- keys: batch, jobs, progress, progressed, reports, guard
 -- limits: REPORTS_OF_A_JOB, REPORTS_KEPT, PROGRESS_LISTED
-local batch, jobs, progress, progressed, reports = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local job, retries, token, queue = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local done, total, text, report = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local is_open = {w = true, d = true, k = true, r = true}

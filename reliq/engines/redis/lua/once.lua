@@ -1,16 +1,12 @@
 -- once: takes a claim, extends one's own, marks it as finished, or gives it up.
 --
--- KEYS[1] once (STRING)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1] token (of who asks)
 -- ARGV[2] keep (ms from now; 0: give it up)
 -- ARGV[3] finished (1: what was claimed is done; 0: it is not)
 --
 -- Returns -1 when the claim is, or was, one's own; 0 when another has finished it; else
 --   the ms that the claim of another still counts unless it is extended.
--- Redis 6.2 or newer.
-local once = KEYS[1]
+-- keys: once, guard
 local token, keep, finished = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 
 local holder = redis.call('GET', once)

@@ -1,15 +1,11 @@
 -- open_batch: makes a batch, to which jobs can be added.
 --
--- KEYS[1] batch (HASH)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1] name (of its kind, for people)
 -- ARGV[2] created (when it was listed, in ms: the list has another slot)
 -- ARGV[3..] field, value (what its producer notes with it)
 --
 -- Returns 1 when it is new or 0.
--- Redis 6.2 or newer.
-local batch = KEYS[1]
+-- keys: batch, guard
 local name, created = ARGV[1], ARGV[2]
 
 if redis.call('HEXISTS', batch, 'created') == 1 then

@@ -1,16 +1,9 @@
 -- pause: keeps a queue from giving anything out, or lets it give out again.
 --
--- KEYS[1] meta (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] notification (LIST)
--- KEYS[5] guard (STRING)
---
 -- ARGV[1] paused (1: give nothing out; 0: go on)
 --
 -- Returns 1 done, 0 no such queue: nothing was changed.
--- Redis 6.2 or newer.
-local meta, ready, delayed, notification = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- keys: meta, ready, delayed, notification, guard
 local paused = ARGV[1] == '1'
 
 -- use: notify

@@ -1,26 +1,15 @@
 -- promote: makes ready what is due, for others: who asks cannot take it.
 --
--- KEYS[1] ready (ZSET)
--- KEYS[2] delayed (ZSET)
--- KEYS[3] notification (LIST)
--- KEYS[4] stats (HASH)
--- KEYS[5] meta (HASH)
--- KEYS[6] guard (STRING)
---
--- ARGV[1] batch (messages at most)
---
 -- Returns {ms until the next delayed message is due or -1, 1 when messages are ready to be
 --   taken or 0}
--- Redis 6.2 or newer.
--- limits: RANK
-local ready, delayed, notification, stats, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local batch = tonumber(ARGV[1])
+-- keys: ready, delayed, notification, stats, meta, guard
+-- limits: BATCH, RANK
 
 -- use: add, whole, intact, head_of_rank, promote, notify
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, batch)
+local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   intact({stats, meta}, {ready})
   redis.call('ZREM', delayed, unpack(due))

@@ -4,21 +4,6 @@
 -- 300 lines: functions that only some calls need are defined where they are needed, since what
 -- a script defines costs time in each call.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] expiry (ZSET)
--- KEYS[5] dead (ZSET)
--- KEYS[6] dead_info (HASH)
--- KEYS[7] deliveries (HASH)
--- KEYS[8] notification (LIST)
--- KEYS[9] stats (HASH)
--- KEYS[10] meta (HASH)
--- KEYS[11] publishers (HASH)
--- KEYS[12] bindings (HASH)
--- KEYS[13] job_events (ZSET)
--- KEYS[14] guard (STRING)
---
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
 -- ARGV[3] keep (ms that the publisher's numbers are kept from now at least; less than 0: so
@@ -36,12 +21,9 @@
 --   stored, -3 the queue is full (x-overflow reject-publish), -4 it is a partition that takes
 --   nothing new (but for who may create it): it was not stored. And after them, where the queue
 --   is there and has partitions, how many.
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, expiry, dead, dead_info, deliveries, notification, stats, meta
+-- keys: publishers, bindings, job_events, guard
 -- limits: RANK, LONG_MS, BATCH, JOB_MARK
-local messages, ready, delayed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, dead_info, deliveries = KEYS[5], KEYS[6], KEYS[7]
-local notification, stats, meta, publishers, bindings = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local job_events = KEYS[13]
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
 

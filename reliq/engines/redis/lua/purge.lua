@@ -1,31 +1,17 @@
 -- purge: removes messages that wait (ready or delayed), some at a time.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] deliveries (HASH)
--- KEYS[5] expiry (ZSET)
--- KEYS[6] stats (HASH)
--- KEYS[7] job_events (ZSET)
--- KEYS[8] guard (STRING)
---
--- ARGV[1] batch (messages at most)
---
 -- Returns how many were removed; 0 when none is left.
--- Redis 6.2 or newer.
--- limits: JOB_MARK
-local messages, ready, delayed = KEYS[1], KEYS[2], KEYS[3]
-local deliveries, expiry, stats, job_events = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local batch = tonumber(ARGV[1])
+-- keys: messages, ready, delayed, deliveries, expiry, stats, job_events, guard
+-- limits: BATCH, JOB_MARK
 
 -- use: add, bytes_of, intact, without_body, keep_events
 
 intact({messages, deliveries, stats}, {expiry, job_events})
 local source = ready
-local tags = redis.call('ZRANGE', ready, 0, batch - 1)
+local tags = redis.call('ZRANGE', ready, 0, BATCH - 1)
 if #tags == 0 then
   source = delayed
-  tags = redis.call('ZRANGE', delayed, 0, batch - 1)
+  tags = redis.call('ZRANGE', delayed, 0, BATCH - 1)
 end
 if #tags > 0 then
   local bytes = redis.call('HEXISTS', stats, 'waiting_bytes') == 1 and bytes_of(tags)

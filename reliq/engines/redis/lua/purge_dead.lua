@@ -1,21 +1,11 @@
 -- purge_dead: removes dead letters for good.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] deliveries (HASH)
--- KEYS[3] dead (ZSET)
--- KEYS[4] dead_info (HASH)
--- KEYS[5] stats (HASH)
--- KEYS[6] moves (HASH)
--- KEYS[7] guard (STRING)
---
 -- ARGV[1..] tag (delivery tags)
 --
 -- Returns how many were removed; what is no dead letter, or on its way to another queue
 --   since less than a day, stays.
--- Redis 6.2 or newer.
+-- keys: messages, deliveries, dead, dead_info, stats, moves, guard
 -- limits: DAY_US
-local messages, deliveries, dead = KEYS[1], KEYS[2], KEYS[3]
-local dead_info, stats, moves = KEYS[4], KEYS[5], KEYS[6]
 
 -- use: add, remove, intact, is_moving
 

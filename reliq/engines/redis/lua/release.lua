@@ -3,22 +3,6 @@
 -- A requeue is a failed delivery: it is counted, may have to wait (backoff), and at
 -- the limit the message is dead-lettered instead.
 --
--- KEYS[1] ready (ZSET)
--- KEYS[2] delayed (ZSET)
--- KEYS[3] unacked_index (ZSET)
--- KEYS[4] unacked (HASH)
--- KEYS[5] deliveries (HASH)
--- KEYS[6] expiry (ZSET)
--- KEYS[7] dead (ZSET)
--- KEYS[8] dead_info (HASH)
--- KEYS[9] notification (LIST)
--- KEYS[10] stats (HASH)
--- KEYS[11] meta (HASH)
--- KEYS[12] messages (HASH)
--- KEYS[13] job_events (ZSET)
--- KEYS[14] failed_deliveries (LIST)
--- KEYS[15] guard (STRING)
---
 -- ARGV[1] how ("undelivered": was never given to the application;
 --         "released": in order, not counted; "nacked": counted as a failed delivery)
 -- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
@@ -28,12 +12,9 @@
 --
 -- Returns {refused, died}: the tags whose lease another consumer holds now, or that are
 --   gone (they stay); and {tag, count, ...} of those that were dead-lettered.
--- Redis 6.2 or newer.
+-- keys: ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info, notification
+-- keys: stats, meta, messages, job_events, failed_deliveries, guard
 -- limits: RANK, JOB_MARK, FAILURES_KEPT
-local ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local deliveries, expiry, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local notification, stats, meta, messages = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local job_events, failed_deliveries = KEYS[13], KEYS[14]
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 

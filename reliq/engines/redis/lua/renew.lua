@@ -1,17 +1,11 @@
 -- renew: extends leases that are still held.
 --
--- KEYS[1] unacked_index (ZSET)
--- KEYS[2] unacked (HASH)
--- KEYS[3] meta (HASH)
--- KEYS[4] messages (HASH)
---
 -- ARGV[1] lease (ms from now; the queue's own goes first)
 -- ARGV[2..] tag, token (pairs: delivery tag, lease token)
 --
 -- Returns {tags whose lease is lost, of these the ones whose message is no longer stored,
 --   what the others were extended by (ms)}
--- Redis 6.2 or newer.
-local unacked_index, unacked, meta, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- keys: unacked_index, unacked, meta, messages
 local lease = tonumber(ARGV[1])
 
 -- use: whole

@@ -2,27 +2,13 @@
 --
 -- They queue behind what is ready at their rank now, and have no TTL any more.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] deliveries (HASH)
--- KEYS[4] dead (ZSET)
--- KEYS[5] dead_info (HASH)
--- KEYS[6] notification (LIST)
--- KEYS[7] stats (HASH)
--- KEYS[8] meta (HASH)
--- KEYS[9] moves (HASH)
--- KEYS[10] job_events (ZSET)
--- KEYS[11] guard (STRING)
---
 -- ARGV[1..] tag (delivery tags of dead letters)
 --
 -- Returns the tags that were replayed: not those that are no dead letters any more, or
 --   are on their way to another queue since less than a day.
--- Redis 6.2 or newer.
+-- keys: messages, ready, deliveries, dead, dead_info, notification, stats, meta, moves, job_events
+-- keys: guard
 -- limits: RANK, DAY_US, JOB_MARK
-local messages, ready, deliveries, dead, dead_info = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local notification, stats, meta, moves = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local job_events = KEYS[10]
 
 -- use: add, notify, bytes_of, intact, whole, head_of_rank, promote, is_moving, without_body
 -- use: keep_events

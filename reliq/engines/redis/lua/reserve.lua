@@ -3,21 +3,6 @@
 -- A file of more than 300 lines: it is one step. Functions that only some calls need are defined
 -- where they are needed, since what a script defines costs time in each call.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] unacked_index (ZSET)
--- KEYS[5] unacked (HASH)
--- KEYS[6] deliveries (HASH)
--- KEYS[7] expiry (ZSET)
--- KEYS[8] dead (ZSET)
--- KEYS[9] dead_info (HASH)
--- KEYS[10] notification (LIST)
--- KEYS[11] stats (HASH)
--- KEYS[12] meta (HASH)
--- KEYS[13] job_events (ZSET)
--- KEYS[14] guard (STRING)
---
 -- ARGV[1] n (messages at most; 1 at least)
 -- ARGV[2] lease (ms)
 -- ARGV[3] consumer (id)
@@ -40,11 +25,9 @@
 --   first token, tags, envelopes, counts, {score, expires, ...}}
 -- where a count is the failed deliveries, or -1 for a message never delivered; the last,
 -- with no_ack only, is what hand_back needs (expires: ms, "" for none).
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
+-- keys: notification, stats, meta, job_events, guard
 -- limits: BATCH, RANK, CANDIDATE_FAILURES, ROUNDS, JOB_MARK
-local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local notification, stats, meta, job_events = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer

@@ -7,24 +7,6 @@
 -- isolated delivery, of which the mark of its consumer tells. A file of more than 300 lines:
 -- a pass is one step, and looks after all that nobody else would.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] unacked_index (ZSET)
--- KEYS[5] unacked (HASH)
--- KEYS[6] deliveries (HASH)
--- KEYS[7] expiry (ZSET)
--- KEYS[8] dead (ZSET)
--- KEYS[9] dead_info (HASH)
--- KEYS[10] notification (LIST)
--- KEYS[11] stats (HASH)
--- KEYS[12] meta (HASH)
--- KEYS[13] consumers (HASH)
--- KEYS[14] unacked_mutex (STRING)
--- KEYS[15] job_events (ZSET)
--- KEYS[16] failed_deliveries (LIST)
--- KEYS[17] guard (STRING)
---
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait
 --         its turn, for leases that were ended just now)
@@ -43,12 +25,9 @@
 --   {tag, count, consumer, envelope or "", ...} of the restored if told,
 --   the same of the dead-lettered, ids of all consumers of the queue,
 --   dead letters that are to be routed on}
--- Redis 6.2 or newer.
+-- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
+-- keys: notification, stats, meta, consumers, unacked_mutex, job_events, failed_deliveries, guard
 -- limits: BATCH, RANK, JOB_MARK, FAILURES_KEPT
-local messages, ready, delayed, unacked_index, unacked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local deliveries, expiry, dead, dead_info = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local notification, stats, meta, consumers, mutex = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local job_events, failed_deliveries = KEYS[15], KEYS[16]
 local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -61,12 +40,12 @@ intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
 -- A first write that does not grow lets the rest run when memory is full.
 redis.call('ZREM', unacked_index, '')
-if interval ~= '0' and not redis.call('SET', mutex, consumer, 'NX', 'PX', interval) then
-  local left = redis.call('PTTL', mutex)
-  if redis.call('GET', mutex) ~= consumer and left <= 4 * interval then
+if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX', interval) then
+  local left = redis.call('PTTL', unacked_mutex)
+  if redis.call('GET', unacked_mutex) ~= consumer and left <= 4 * interval then
     return {0, left, 0, {}, {}, {}, {}, 0}
   end
-  redis.call('SET', mutex, consumer, 'PX', interval)
+  redis.call('SET', unacked_mutex, consumer, 'PX', interval)
 end
 
 local clock = redis.call('TIME')

@@ -1,13 +1,9 @@
 -- said: notes that a callback of a batch is published.
 --
--- KEYS[1] batch (HASH)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1] callback (success, complete or failure)
 --
 -- Returns 1 when it was due or 0.
--- Redis 6.2 or newer.
-local batch = KEYS[1]
+-- keys: batch, guard
 local callback = ARGV[1]
 
 local since = redis.call('HGET', batch, 'due_' .. callback)

@@ -1,14 +1,5 @@
 -- scan: reads messages of one place from some point on, in its order, without touching them.
 --
--- KEYS[1] messages (HASH)
--- KEYS[2] ready (ZSET)
--- KEYS[3] delayed (ZSET)
--- KEYS[4] unacked_index (ZSET)
--- KEYS[5] unacked (HASH)
--- KEYS[6] deliveries (HASH)
--- KEYS[7] dead (ZSET)
--- KEYS[8] dead_info (HASH)
---
 -- ARGV[1] place (ready, delayed, unacked or dead)
 -- ARGV[2] score (to begin at; empty: at the first)
 -- ARGV[3] skip (messages to pass over from there: of that score, or from the first)
@@ -21,9 +12,7 @@
 -- Returns {how many were looked at, score and skip to go on with (empty: there are no more),
 --   {the how many-th it is, tag, score, bytes of the envelope, envelope or false, lease record or
 --   what is known of its death or false, failed deliveries or false, ...}}
--- Redis 6.2 or newer.
-local messages, ready, delayed, unacked_index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local unacked, deliveries, dead, dead_info = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+-- keys: messages, ready, delayed, unacked_index, unacked, deliveries, dead, dead_info
 local place, score, skip, count = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local room, whole, text = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 

@@ -6,15 +6,6 @@
 -- often the same came again in the intervals behind it. Beside the blocks stands "noted": the
 -- interval of the last snapshot, how many bytes of it are counts, and the counters then.
 --
--- KEYS[1+8n] ready (ZSET)
--- KEYS[2+8n] delayed (ZSET)
--- KEYS[3+8n] unacked_index (ZSET)
--- KEYS[4+8n] dead (ZSET)
--- KEYS[5+8n] stats (HASH)
--- KEYS[6+8n] meta (HASH)
--- KEYS[7+8n] history (HASH)
--- KEYS[8+8n] guard (STRING)
---
 -- ARGV[1] interval (ms)
 --
 -- Counted are messages: ready, delayed, unacked, dead; and since the snapshot before: published,
@@ -22,7 +13,6 @@
 -- (auto_delete, x-expires) has no history.
 --
 -- Returns ms until the next interval begins
--- Redis 6.2 or newer.
 -- limits: HISTORY_BLOCKS
 local interval = tonumber(ARGV[1])
 
@@ -45,8 +35,7 @@ local function packed(number)
 end
 
 for n = 0, #KEYS - 8, 8 do
-  local ready, delayed, unacked_index, dead = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
-  local stats, meta, history = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
+  -- keys of each: ready, delayed, unacked_index, dead, stats, meta, history, guard
   local noted = redis.pcall('HGET', history, 'noted')
   noted = type(noted) == 'string' and noted or ''
   -- Mostly another consumer was here before.

@@ -2,17 +2,6 @@
 --
 -- One call instead of a pass over each: most queues have nothing to return most of the time.
 --
--- KEYS[1+10n] unacked_index (ZSET)
--- KEYS[2+10n] ready (ZSET)
--- KEYS[3+10n] delayed (ZSET)
--- KEYS[4+10n] expiry (ZSET)
--- KEYS[5+10n] dead (ZSET)
--- KEYS[6+10n] notification (LIST)
--- KEYS[7+10n] meta (HASH)
--- KEYS[8+10n] unacked_mutex (STRING)
--- KEYS[9+10n] consumers (HASH)
--- KEYS[10+10n] job_events (ZSET)
---
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] dead_letter_max (messages)
 -- ARGV[3] dead_letter_ttl (ms)
@@ -27,7 +16,6 @@
 --   whoever deleted it may not have come to its bindings, or 0, its partitions, and the one from
 --   which on there is nothing (0: it has none; of one that has, something is always to do), 1 when
 --   batches are to be told of their jobs or 0}
--- Redis 6.2 or newer.
 local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local names_shared = ARGV[4]
 -- Whose connection asks: it is noted as the consumer of a queue.
@@ -40,9 +28,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local found = {}
 for n = 0, #KEYS - 10, 10 do
-  local unacked_index, ready, delayed, expiry = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
-  local dead, notification, meta, mutex = KEYS[n + 5], KEYS[n + 6], KEYS[n + 7], KEYS[n + 8]
-  local consumers, job_events = KEYS[n + 9], KEYS[n + 10]
+  -- keys of each: unacked_index, ready, delayed, expiry, dead, notification, meta, unacked_mutex
+  -- keys of each: consumers, job_events
   local needed, expired, idle, shared, owed = false, false, 0, false, false
   local partitions, finish = 0, 0
   local function look()
@@ -74,9 +61,9 @@ for n = 0, #KEYS - 10, 10 do
   needed = not pcall(look) or needed
   if needed or expired or idle > 0 or shared or finish > 0 or owed then
     local wait = needed and 0 or -1
-    local holder = needed and redis.pcall('GET', mutex)
+    local holder = needed and redis.pcall('GET', unacked_mutex)
     if type(holder) == 'string' and holder ~= consumer then
-      wait = math.max(redis.call('PTTL', mutex), 1)
+      wait = math.max(redis.call('PTTL', unacked_mutex), 1)
     end
     found[#found + 1] = {n / 10, wait, expired and 1 or 0, idle, partitions, finish,
       owed and 1 or 0}

@@ -1,14 +1,10 @@
 -- tell_running: a worker says which tasks it runs that are acknowledged already.
 --
--- KEYS[1] consumer (HASH)
--- KEYS[2] guard (STRING)
---
 -- ARGV[1] number (of what is said: what was said after it stays)
 -- ARGV[2] running (JSON: queue -> tasks)
 --
 -- Returns 1; 0 when the consumer is not in the register, and nothing was said.
--- Redis 6.2 or newer.
-local consumer = KEYS[1]
+-- keys: consumer, guard
 local number, running = tonumber(ARGV[1]), ARGV[2]
 
 -- A first write that does not grow lets the rest run when memory is full.

@@ -1,7 +1,8 @@
 -- Deletes the queue with all in it; publish numbers outlive it by a minute, for a late retry.
 local function delete_everything()
   redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
-    dead, dead_info, notification, stats, meta, mutex, moves, job_events, history, failed_deliveries)
+    dead, dead_info, notification, stats, meta, unacked_mutex, moves, job_events, history,
+    failed_deliveries)
   if redis.call('PTTL', publishers) > OUTLIVES_MS then
     redis.call('PEXPIRE', publishers, OUTLIVES_MS)
   end

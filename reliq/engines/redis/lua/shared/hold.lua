@@ -1,5 +1,5 @@
 -- Holds a message that goes to that queue of the target, under this number.
 local function hold(number, queue, message)
   local place = target .. '|' .. #queue .. '|' .. queue
-  redis.call('HSET', held, string.format('%d', number), place .. message)
+  redis.call('HSET', kombu_held, string.format('%d', number), place .. message)
 end

@@ -1,0 +1,278 @@
+"""Pipeline: commands on their way over one connection, and the replies that have come.
+
+Commands go out in order, and replies come in the same order. Owns the connection, the time since
+something has moved, and what becomes of the commands where the connection fails. Knows nothing of
+the threads that write, wait and call handlers (:mod:`.posts`). The lock is held for the state
+only, never for a wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, TypeAlias
+
+from hiredis import ReplyError
+
+from ...errors import BrokerUnavailable, ReliqError, again
+from ..poll import readable
+from .calls import as_text, dismissal, needs_text
+from .connect import translate_reply
+from .stream import FAILURES, Command, Reply, Stream, failure, late, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .connect import Broker
+    from .scripts import Script
+
+OnReply: TypeAlias = "Callable[[Reply], None]"
+
+_LOOK_AFTER_S = 0.02  # silence after which a connection is looked at for a closed peer
+LOOK_AGAIN_S = 0.005
+"""A thread that waits for what another one may do looks so often."""
+
+
+@dataclass(slots=True, eq=False)
+class Post:
+    """A command that was posted, and its reply."""
+
+    command: Command
+    script: Script | None
+    patience_s: float
+    """How much longer than socket_timeout it may take."""
+    handler: OnReply
+    reply: Reply = None
+    begun: bool = False
+    """Whether the handler was called."""
+    number: int = 0
+    """Its place in the order of posts."""
+
+    def with_text(self) -> bytes:
+        """Have it sent with its script's text; return that packed."""
+        if self.script is not None:
+            self.command = as_text(self.command, self.script)
+            self.script = None
+        return pack(self.command)
+
+
+class Pipeline:
+    """The posts of one wire, in one process: those without a reply, and those with one."""
+
+    def __init__(
+        self, address: Broker, timeout_s: float, lost: Callable[[ReliqError], None]
+    ) -> None:
+        """*lost* is called when the connection was found broken."""
+        self._address = address
+        self.timeout_s = timeout_s
+        self._lost = lost
+        # Reentrant for the handlers of signals. A child has other posts, hence another lock.
+        self.lock = threading.RLock()
+        """Guards the state. Nothing waits and no handler is called under it."""
+        self.stream: Stream | None = None
+        """The connection; None before the first, and where it has failed."""
+        self.asked: deque[Post] = deque()
+        """The commands that have no reply yet."""
+        self.arrived: deque[Post] = deque()
+        """Those that have one, whose handler has not returned: the driver takes from these."""
+        self.since = 0.0
+        """When the oldest without a reply began to wait, or something has moved."""
+        self.number = 0
+        """The number of the last post."""
+        self.failure: ReliqError | None = None
+        """Why the last connection failed."""
+        self._polls = False
+
+    def begin(self, stream: Stream) -> None:
+        """Go on over *stream*."""
+        with self.lock:
+            self._end_asked()
+            self.failure = None
+            self.stream = stream
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a command has no reply yet, or its handler has not returned."""
+        return bool(self.asked or self.arrived)
+
+    @property
+    def silent_s(self) -> float:
+        """How long the oldest unanswered command has been waiting without a word."""
+        return monotonic() - self.since if self.asked else 0.0
+
+    # -- writing
+
+    def write(self, data: bytes, post: Post, now: float) -> tuple[Stream | None, int]:
+        """Write *data*, to which *post* is the command, as far as the socket takes it now.
+
+        Returns the connection, and the number of bytes that it has to take until all is out; None
+        where there is no connection, and nothing was written. Raises BrokerUnavailable where it
+        fails.
+        """
+        with self.lock:
+            stream = self.stream
+            if stream is not None and not self.asked and now - stream.used > _LOOK_AFTER_S:
+                self.take()
+                stream = self.stream
+            if stream is None:
+                return None, 0
+            try:
+                script = post.script
+                if script is not None and (stream.sends_texts or script.sha not in stream.scripts):
+                    # Nobody may read the reply for long: an ack is not to wait for that where the
+                    # server was restarted and has an empty script cache.
+                    stream.scripts.add(script.sha)
+                    data = post.with_text()
+                stream.write(data)
+                if not self.asked:
+                    self.since = now
+                self.number = post.number = self.number + 1
+                self.asked.append(post)
+                stream.used = now
+            except FAILURES as exc:
+                raise again(self._fail(failure(exc, self._address, self.timeout_s))) from exc
+            except BaseException:  # half of it may be written, or noted
+                self.fail_interrupted()
+                raise
+            return stream, stream.written
+
+    # -- reading
+
+    def poll(self, longest_s: float) -> None:
+        """Wait up to *longest_s* until something can be read, or written; take it.
+
+        One thread at a time. Where there is no connection, that is the reply to each command.
+        """
+        with self.lock:
+            stream = self.stream
+            self._polls = stream is not None
+            if stream is None:
+                self._end_asked()
+                return
+        try:
+            # Another thread may write the rest, which ends no poll.
+            pause_s = LOOK_AGAIN_S if stream.unsent else inf
+            stream.wait(min(self._left_s, longest_s, pause_s))
+        finally:
+            with self.lock:
+                self._polls = False
+                if self.stream is not stream:
+                    stream.close()  # it has failed meanwhile
+        self.take()
+
+    def take(self, *, reads: bool = True) -> None:
+        """Read what has come and write more, without waiting; without *reads* only write.
+
+        Where neither can be, a reply may be late. Replies are read before the time is looked at:
+        the process may have been suspended.
+        """
+        with self.lock:
+            stream = self.stream
+            if stream is None or not (reads or stream.unsent):
+                return
+            try:
+                if moved := reads and stream.read():
+                    dismissed = self._match(stream)
+                    if dismissed is not None:
+                        # Whoever waits here waits at the wrong server: nobody may notice before.
+                        self._fail(dismissed)
+                        return
+                if stream.unsent:
+                    moved = stream.flush() or moved
+                if moved:
+                    self.since = stream.used = monotonic()
+                elif (
+                    (self.asked or stream.unsent)
+                    and self._left_s <= 0
+                    and (reads or not readable((stream.fileno(),), 0.0))
+                ):
+                    self._fail(late(self._address, self._limit_s))
+            except FAILURES as exc:
+                self._fail(failure(exc, self._address, self._limit_s))
+            except BaseException:
+                self.fail_interrupted()
+                raise
+
+    def _match(self, stream: Stream) -> ReliqError | None:
+        """Find the commands of the replies; return the error of a server that does not serve."""
+        dismissed: ReliqError | None = None
+        while (reply := stream.next_reply()) is not False:
+            if not self.asked:
+                raise ValueError(f"{reply!r} is a reply to no command")
+            post = self.asked[0]
+            if type(reply) is ReplyError:
+                text = str(reply)
+                if post.script is not None and needs_text(stream, text, self._address):
+                    stream.write(post.with_text())
+                    self.asked.rotate(-1)
+                    continue
+                reply = translate_reply(text, self._address)
+                dismissed = dismissed or dismissal(reply)
+            self._arrive(post, reply)
+        return dismissed
+
+    def _arrive(self, post: Post, reply: Reply) -> None:
+        """Note the reply to the oldest. Where that was interrupted, it is noted once."""
+        if not (post.begun or (self.arrived and self.arrived[-1] is post)):
+            post.reply = reply
+            self.arrived.append(post)
+        self.asked.popleft()
+
+    # -- failing
+
+    @property
+    def _limit_s(self) -> float:
+        return self.timeout_s + (self.asked[0].patience_s if self.asked else 0.0)
+
+    @property
+    def _left_s(self) -> float:
+        return self.since + self._limit_s - monotonic()
+
+    def fail_if_late(self) -> ReliqError | None:
+        """Give the connection up where the oldest command waits too long; return the error.
+
+        Not where something has come, which is left to the thread that reads: the process may have
+        been suspended.
+        """
+        with self.lock:
+            stream = self.stream
+            if stream is None or not self.asked or self._left_s > 0:
+                return None
+            if readable((stream.fileno(),), 0.0):
+                return None
+            return self._fail(late(self._address, self._limit_s))
+
+    def fail_interrupted(self) -> None:
+        """Give the connection up: later replies would be taken for those of the wrong command."""
+        with self.lock:
+            self._fail(BrokerUnavailable(f"{self._address}: a command was interrupted"))
+
+    def hang_up(self, error: ReliqError) -> bool:
+        """Give the connection up; *error* is the reply to all. False where there is none."""
+        with self.lock:
+            if self.stream is None:
+                return False
+            self._fail(error)
+            return True
+
+    def _fail(self, error: ReliqError) -> ReliqError:
+        stream, self.stream, self.failure = self.stream, None, error
+        try:
+            self._end_asked()
+        finally:
+            if stream is not None:
+                if self._polls:
+                    stream.interrupt()
+                else:
+                    stream.close()
+                self._lost(error)
+        return error
+
+    def _end_asked(self) -> None:
+        """Let the failure be the reply to each; also where that was interrupted before."""
+        while self.asked:
+            lost = BrokerUnavailable(f"{self._address}: the connection was lost")
+            self._arrive(self.asked[0], self.failure or lost)

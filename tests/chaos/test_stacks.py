@@ -9,10 +9,11 @@ import pytest
 from celery import Celery
 
 from tests.support.waiting import wait_until
+from tests.support.workers import pools
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", pools("prefork", "gevent", of=("prefork", "threads", "gevent")))
 def test_a_worker_writes_the_stack_of_a_task(redis_factory, worker_factory, journal, pool):
     """Also where that is in a child of the worker, or in one of its greenlets."""
     url, ledger = redis_factory().url("reliq"), Path(journal.path)

@@ -15,12 +15,13 @@ from reliq.store.jobs import Change
 from reliq.transports import publishing
 from tests.integration.test_celery_failover import brokers  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
+from tests.support.workers import pools
 
 APP, QUICK = "tests.integration.apps.jobs", "tests.integration.apps.killed"
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_job_asks_the_broker_that_its_message_is_from(brokers, pool):  # noqa: F811
     """Also where the process that runs it has asked the other one before, which still answers."""
     site = brokers.site
@@ -31,7 +32,7 @@ def test_a_job_asks_the_broker_that_its_message_is_from(brokers, pool):  # noqa:
     assert 1 == away.wait(40).counts["succeeded"]
     away.close()
     brokers.a.start()
-    wait_until(lambda: "answers again" in worker.log(), timeout_s=20, what=worker.tail)
+    wait_until(lambda: "answers again" in worker.log(), what=worker.tail)
     before = brokers.counts(brokers.a)
     wait_until(
         lambda: brokers.send(1, "end_late", "succeed") and brokers.counts(brokers.a) != before

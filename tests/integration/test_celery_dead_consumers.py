@@ -13,6 +13,7 @@ from reliq.admin import Inspector, acl_rule
 from tests.support.audits import assert_balanced
 from tests.support.blackhole import Blackhole
 from tests.support.waiting import stays_true, wait_until
+from tests.support.workers import pools
 
 LATE = {
     "task_acks_late": True,
@@ -50,15 +51,15 @@ def test_consumers_are_known_and_ghosts_disappear(site_factory, fresh_redis):
     for consumer in known.values():
         assert began - 5 <= consumer.started_ms / 1000 <= consumer.seen_ms / 1000 <= time.time()
     killed.kill_group()
-    wait_until(lambda: {other.pid} == set(consumers_of(site)), timeout_s=10, what="no ghost")
+    wait_until(lambda: {other.pid} == set(consumers_of(site)), what="no ghost")
     site.journal.wait_finished(task.id)
     assert other.shut_down() == 0
-    wait_until(lambda: {} == consumers_of(site), timeout_s=10, what="nobody")
+    wait_until(lambda: {} == consumers_of(site), what="nobody")
     site.settled("more")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_blip_causes_no_redelivery(redis_factory, site_factory, pool):
     """Away for less than orphan_grace: it keeps what it holds, however long Celery pauses.
 
@@ -105,7 +106,7 @@ def run_through_a_blip(site, pool, away_s):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_an_outage_of_many_heartbeats(redis_factory, site_factory, pool):
     """Who is back first takes nobody for dead who is not back yet: nothing runs twice."""
     options = {"visibility_timeout": 12.0, "restore_interval": 1.0, "orphan_grace": 6.0}

@@ -14,7 +14,7 @@ from celery.exceptions import TaskRevokedError
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import stays_true, wait_until
-from tests.support.workers import POOLS
+from tests.support.workers import pools
 
 DAY_S = 86_400
 SENT = ("evalsha", "blpop")
@@ -23,7 +23,7 @@ RESULT_S = 20
 DEFAULTS = {"broker_transport_options": {}}
 
 
-@pytest.fixture(scope="module", params=POOLS)
+@pytest.fixture(scope="module", params=pools("prefork", "gevent"))
 def pool_site(request, scheme, tmp_path_factory):
     """Return a site with one running worker of the pool."""
     with ExitStack() as stack:
@@ -244,7 +244,7 @@ def test_an_eta_in_the_body_is_celerys(fresh_redis, site_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_killed_worker_takes_no_delayed_task_with_it(quiet_site, pool):
     """It held none of them: another runs them when they are due."""
     killed = quiet_site.worker(pool=pool)

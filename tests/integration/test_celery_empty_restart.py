@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.workers import pools
+
 CONFIG = {
     "task_acks_late": True,
     "task_ignore_result": True,
@@ -18,7 +20,7 @@ CONFIG = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_an_empty_broker_is_furnished_again(fresh_redis, site_factory, pool):
     """Workers declare anew and go on, publishers bind anew, lost leases are reported."""
     site = site_factory(fresh_redis, **CONFIG)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.support.blackhole import Blackhole
+from tests.support.workers import pools
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_multiplier": 2}
 OPTIONS = {
@@ -21,7 +22,7 @@ BACK_S = OPTIONS["socket_timeout"] + OPTIONS["poll_interval"] + 15.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_worker_notices_and_goes_on(site, site_factory, pool):
     """Idle or busy, with an event loop or without: it connects anew and keeps its leases."""
     near = site_factory(site.server, **LATE, broker_transport_options=OPTIONS, result_backend=None)

@@ -17,7 +17,7 @@ from tests.support.processes import Process
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
-from tests.support.workers import POOLS, app_environment
+from tests.support.workers import POOLS, app_environment, pools
 
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 GOOD = json.dumps([[], {}, EMBED])
@@ -244,7 +244,7 @@ def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_pool_that_was_restarted(redis_factory, site_factory, pool):
     """`celery control pool_restart` takes away nothing of what guards the worker."""
     site = site_factory(redis_factory(), worker_pool_restarts=True)

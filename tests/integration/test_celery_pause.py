@@ -7,7 +7,7 @@ import pytest
 from reliq import NotFound
 from reliq.admin import Inspector
 from tests.support.waiting import stays_true
-from tests.support.workers import POOLS
+from tests.support.workers import pools
 
 from .kombu_client import Taker, get, publish
 
@@ -24,7 +24,7 @@ def inspector(redis_url):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "solo"))
 def test_a_worker_rests_while_its_queue_is_paused(
     redis_server, redis_url, site_factory, inspector, pool
 ):

@@ -10,6 +10,7 @@ from reliq.admin import Inspector
 from reliq.store.values import Lease
 from tests.support.audits import assert_balanced
 from tests.support.waiting import wait_until
+from tests.support.workers import pools
 
 INNOCENTS = 200
 HELD = 1000
@@ -105,7 +106,7 @@ def poison_among_innocents(site, *, limit, workers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [2, 3])
+@pytest.mark.parametrize("limit", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_poison_meets_its_limit_alone(fresh_redis, site_factory, limit):
     """One worker, restarted each time: the poison is dead-lettered, all the others run."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": limit})
@@ -116,9 +117,9 @@ def test_poison_meets_its_limit_alone(fresh_redis, site_factory, limit):
 @pytest.mark.parametrize(
     ("limit", "workers"),
     [
-        (2, 3),
         (3, 3),
-        (20, 3),
+        pytest.param(2, 3, marks=pytest.mark.long),
+        pytest.param(20, 3, marks=pytest.mark.long),
         pytest.param(20, 1, marks=pytest.mark.long),
     ],
 )
@@ -140,7 +141,7 @@ def fail_in(site, tag_count, failures):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_fresh_poison_does_not_kill_a_candidate(fresh_redis, site_factory, pool):
     """A task that has failed before and runs beside new poison is not what is dead-lettered."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": 4})

@@ -64,17 +64,19 @@ def test_idle_worker_takes_a_task_at_once(pooled):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
-def test_message_is_acked_early_or_late(pooled, late):
+def test_message_is_acked_early_or_late(pooled, tmp_path, late):
     """With acks_late the message is held while its task runs; without, it is gone by then.
 
     Solo holds it either way: there Celery puts off even an early ack until its loop
     turns again, which is after the task.
     """
     held = late or pooled.running.pool == "solo"
-    task = pooled.send("record_late" if late else "record", 2.0)
+    go = tmp_path / "go"
+    task = pooled.send("record_until_late" if late else "record_until", str(go))
     pooled.journal.wait_started(task.id)
-    pooled.wait_counts(unacked=1 if held else 0, ready=0, timeout_s=1.5)
+    pooled.wait_counts(unacked=1 if held else 0, ready=0)
     assert pooled.journal.finished()[task.id] == 0
+    go.touch()
     pooled.journal.wait_finished(task.id)
 
 

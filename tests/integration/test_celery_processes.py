@@ -100,12 +100,12 @@ def test_command_line_alone_chooses_the_broker(site):
     command = [sys.executable, "-m", "celery", "-A", PLAIN_APP, *arguments, "call", "plain.note"]
     environment = app_environment(None, site.journal)
     called = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, timeout=30
+        command, env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     site.journal.wait_finished(called.stdout.strip())
     command[-2:] = ["status"]
     status = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, timeout=30
+        command, env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     assert "1 node online" in status.stdout
     site.settled()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from reliq.engines.redis.keys import queue_keys
+from tests.support.workers import pools
 
 QUEUES = ("first", "second")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads", "gevent")))
 def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_factory, pool):
     """It says which queue and why, once, and takes from it again when the key is gone."""
     site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
@@ -33,7 +34,7 @@ def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_fa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", pools("gevent"))
 def test_a_bell_that_holds_something_else(redis_server, redis_url, site_factory, pool):
     """It is a token and no more: the worker says so, removes it, and is woken as before."""
     site = site_factory(redis_server, result_backend=None, task_ignore_result=True)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.support.workers import POOLS
+from tests.support.workers import pools
 
 APP = "tests.integration.apps.seen"
 RESULT_S = 20
@@ -44,7 +44,7 @@ def seen(tmp_path, redis_server, site_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_task_sees_the_eta_that_it_waited_for(seen, pool):
     """As text, as over redis://, in every pool; and the worker did not hold it again."""
     site = seen("reliq", pool=pool)
@@ -140,7 +140,7 @@ def test_a_worker_sees_what_it_sees_over_redis(seen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_inspect_scheduled_shows_what_waits_in_the_broker(seen, pool):
     """As Celery shows what a worker holds; the hostname is the broker's. Nothing is touched."""
     site = seen("reliq", pool=pool)

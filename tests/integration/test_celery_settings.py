@@ -12,23 +12,28 @@ ONE_AHEAD = {"worker_prefetch_multiplier": 1}
 
 
 @pytest.mark.slow
-def test_unlimited_prefetch_takes_all(site):
+def test_unlimited_prefetch_takes_all(site, tmp_path):
     """With a prefetch multiplier of 0 one worker takes every waiting message."""
     site.worker(config={**LATE, "worker_prefetch_multiplier": 0})
-    ids = [site.send("record", seconds).id for seconds in (3.0, *[0.0] * 39)]
-    site.wait_counts(ready=0, unacked=40, timeout_s=2.5)
+    go = tmp_path / "go"
+    site.send("record_until", str(go))
+    ids = [site.send("record").id for _ in range(39)]
+    site.wait_counts(ready=0, unacked=40)
     assert site.journal.finished()[ids[-1]] == 0
+    go.touch()
     site.journal.wait_finished(ids[-1])
     site.settled()
 
 
 @pytest.mark.slow
-def test_prefetch_of_one_takes_one_per_process(site):
+def test_prefetch_of_one_takes_one_per_process(site, tmp_path):
     """With a prefetch multiplier of 1 and two processes two late-acked messages are held."""
     site.worker(concurrency=2, config={**LATE, **ONE_AHEAD})
-    ids = [site.send("record", 1.5).id for _ in range(6)]
+    go = tmp_path / "go"
+    ids = [site.send("record_until", str(go)).id for _ in range(6)]
     wait_until(lambda: len(site.journal.started()) == 2, what="two running tasks")
-    site.wait_counts(unacked=2, ready=4, timeout_s=1.2)
+    site.wait_counts(unacked=2, ready=4)
+    go.touch()
     for task_id in ids:
         site.journal.wait_finished(task_id)
     assert max(site.journal.started().values()) == 1
@@ -37,17 +42,19 @@ def test_prefetch_of_one_takes_one_per_process(site):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_disabled_prefetch_takes_only_what_can_run(site, pool):
+def test_disabled_prefetch_takes_only_what_can_run(site, tmp_path, pool):
     """With worker_disable_prefetch nothing is reserved beyond the free processes."""
     config = {"task_acks_late": True, "worker_prefetch_multiplier": 4}
     worker = site.worker(pool=pool, concurrency=2, config=config, arguments=["--disable-prefetch"])
-    ids = [site.send("record", 1.2).id for _ in range(6)]
+    go = tmp_path / "go"
+    ids = [site.send("record_until", str(go)).id for _ in range(6)]
     wait_until(lambda: len(site.journal.started()) == 2, what="two running tasks")
     stays_true(
         lambda: site.counts()["unacked"] <= 2 and site.counts()["ready"] == 4,
         for_s=0.3,
         what="four messages left for others",
     )
+    go.touch()
     for task_id in ids:
         site.journal.wait_finished(task_id)
     assert max(site.journal.started().values()) == 1

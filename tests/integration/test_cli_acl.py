@@ -26,6 +26,7 @@ from tests.support.audits import assert_balanced
 from tests.support.commands import RELIQ, data, environment, run
 from tests.support.sentinels import SentinelGroup
 from tests.support.waiting import wait_until
+from tests.support.workers import pools
 
 PASSWORD = "s3cret"
 
@@ -494,7 +495,7 @@ def test_what_a_rule_does_not_keep_apart(guarded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_real_workers(guarded, site_factory, pool):
     """Celery's workers do all they do, die and are helped up: nothing is refused to them."""
     user = guarded("worker")

@@ -25,7 +25,7 @@ from reliq.store.values import Lease
 from tests.support.cluster import RedisCluster
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
-from tests.support.workers import POOLS
+from tests.support.workers import pools
 
 PATIENT_MS = 60_000  # no failover while a test freezes a node
 
@@ -98,7 +98,7 @@ def test_all_nodes_are_silent(cluster, connect):
         return not wire.alive
 
     # A second of silence, the nodes asked in turn for one each, and socket_timeout.
-    wait_until(lost, timeout_s=20, interval_s=0.2)
+    wait_until(lost, interval_s=0.2)
     idle.thaw()
     other.thaw()
     wait_until(lambda: connects(wire))
@@ -114,7 +114,7 @@ def connects(wire):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_worker_leaves_a_cluster_that_is_silent(
     cluster, redis_factory, tmp_path_factory, pool, request
 ):
@@ -484,7 +484,7 @@ def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
             unacked = queue_keys("", name).unacked_index
             before = deadline()
             background.start()
-            wait_until(lambda: deadline() > before, timeout_s=8)
+            wait_until(lambda: deadline() > before)
         assert "goes on when" not in caplog.text  # it did not fail before
         assert "reliq-background" not in asking
         anchor.thaw()

@@ -20,8 +20,11 @@ from reliq.message.queue_names import partition_names
 from tests.support.cluster import RedisCluster
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
+from tests.support.workers import pools
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
+# What a test waits for is a node's silence, again and again.
+SOON = {"broker_transport_options": {**FAST, "socket_timeout": 4.0}}
 PATIENT_MS = 60_000  # nobody is taken for dead by the cluster: a test tells when a node is back
 
 
@@ -48,7 +51,7 @@ def cluster(running):
 @pytest.fixture
 def site(cluster, tmp_path):
     """Return a Celery application on it."""
-    site = CelerySite(cluster, "reliq", tmp_path, dict(LATE))
+    site = CelerySite(cluster, "reliq", tmp_path, LATE | SOON)
     yield site
     site.close()
 
@@ -85,8 +88,15 @@ def other(cluster, victim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["killed", "frozen"])
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize(
+    ("way", "pool"),
+    [
+        ("killed", "prefork"),
+        ("frozen", "threads"),
+        pytest.param("killed", "threads", marks=pytest.mark.long),
+        pytest.param("frozen", "prefork", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_begins_without_the_queues_of_a_lost_node(
     site, cluster, victim, lost, other, pool, way
 ):
@@ -150,7 +160,7 @@ def test_a_node_that_is_back_before_its_queue_is_consumed_from(cluster, victim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads", "solo")))
 def test_a_worker_that_began_without_a_queue_ends(site, cluster, victim, lost, other, pool):
     """SIGTERM is not held up by what has not begun."""
     victim.freeze()
@@ -168,8 +178,15 @@ def anchor(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-@pytest.mark.parametrize("way", ["killed", "frozen"])
+@pytest.mark.parametrize(
+    ("way", "pool"),
+    [
+        ("killed", "prefork"),
+        ("frozen", "gevent"),
+        *[pytest.param("frozen", pool, marks=pytest.mark.long) for pool in ("prefork", "threads")],
+        *[pytest.param("killed", pool, marks=pytest.mark.long) for pool in ("threads", "gevent")],
+    ],
+)
 def test_a_worker_that_waits_for_the_register_says_so_and_ends(site, cluster, anchor, pool, way):
     """It can declare nothing while that node is lost: two tries of ``socket_timeout`` at most."""
     if way == "killed":

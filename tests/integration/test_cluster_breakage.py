@@ -19,12 +19,13 @@ from tests.support.audits import assert_balanced
 from tests.support.cluster import Migration, RedisCluster
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
+from tests.support.workers import pools
 
 pytestmark = pytest.mark.slow
 
 NODE_TIMEOUT_S = 1.0
 QUEUES = ("celery", "red", "green", "blue")
-POOLS = ("prefork", "threads")
+POOLS = pools("prefork", of=("prefork", "threads"))
 OPTIONS = {**FAST, "visibility_timeout": 5.0, "socket_timeout": 3.0}
 CONFIG = {
     "task_acks_late": True,
@@ -238,8 +239,8 @@ def test_the_only_node_of_the_url_is_gone(cluster, tmp_path_factory):
             began = time.monotonic()
             site.journal.wait_finished(site.send("record", queue=others[number % len(others)]).id)
             longest = max(longest, time.monotonic() - began)
-        wait_until(lambda: cluster.owner(slot_of(broker_keys("").queues)).running, timeout_s=20)
-        wait_until(lambda: sent(site), timeout_s=10, what="queues at the replica")
+        wait_until(lambda: cluster.owner(slot_of(broker_keys("").queues)).running)
+        wait_until(lambda: sent(site), what="queues at the replica")
         assert longest < 1.5
         assert not reconnected(worker)
         assert worker.shut_down() == 0

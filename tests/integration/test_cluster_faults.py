@@ -16,7 +16,7 @@ from tests.support.cluster import Migration, RedisCluster
 from tests.support.journal import STARTED
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
-from tests.support.workers import POOLS
+from tests.support.workers import POOLS, pools
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def reconnected(worker):
     return "onnection to broker lost" in worker.log()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_slots_of_loaded_queues_move(cluster, worker, load):
     """Nothing is lost or doubled, and nobody hears of it."""
     for number in range(12):
@@ -172,15 +172,22 @@ def test_slots_of_loaded_queues_move(cluster, worker, load):
     assert worker.shut_down() == 0
 
 
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("what", ["queue", "anchor"])
+@pytest.mark.parametrize(
+    ("pool", "what"),
+    [
+        ("prefork", "queue"),
+        ("gevent", "anchor"),
+        *[pytest.param(pool, "queue", marks=pytest.mark.long) for pool in POOLS[1:]],
+        *[pytest.param(pool, "anchor", marks=pytest.mark.long) for pool in POOLS[:-1]],
+    ],
+)
 def test_a_master_is_killed(cluster, worker, load, what):
     """Its queues go on at its replica, the others all the time; the worker does not reconnect."""
     load.goes_on()
     key = queue_keys("", "red").meta if what == "queue" else broker_keys("").queues
     victim = cluster.owner(slot_of(key))
     victim.kill()
-    wait_until(lambda: cluster.owner(slot("red")).running, timeout_s=20)
+    wait_until(lambda: cluster.owner(slot("red")).running)
     load.goes_on(50)
     load.end()
     print(load.longest, load.check())
@@ -189,7 +196,7 @@ def test_a_master_is_killed(cluster, worker, load, what):
     assert worker.shut_down() == 0
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_master_is_frozen(cluster, worker, load):
     """It never says that it was replaced."""
     load.goes_on()
@@ -211,7 +218,7 @@ def bare_cluster():
         yield cluster
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_node_without_a_replica_is_away(bare_cluster, tmp_path_factory, pool):
     """Who publishes to it hears so; leases are kept, acks are owed, and the others go on."""
     options = {**CONFIG["broker_transport_options"], "socket_timeout": 3.0}
@@ -244,7 +251,7 @@ def test_a_node_without_a_replica_is_away(bare_cluster, tmp_path_factory, pool):
         site.close()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork"))
 def test_the_anchor_is_frozen_for_long(tmp_path_factory, pool):
     """Nobody takes its place; queues at other nodes are served, and their leases renewed."""
     cluster = RedisCluster(3, node_timeout_ms=60_000).start()

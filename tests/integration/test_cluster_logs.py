@@ -11,6 +11,7 @@ from tests.integration.test_celery_logs import lines
 from tests.support.cluster import RedisCluster
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
+from tests.support.workers import pools
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ def owner(cluster, queue):
     return cluster.owner(slot_of(queue_key("", queue, "meta")))
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_an_outage_is_told_once(cluster, site, pool):
     """Which queues were lost, with their node, and when they are back; of events, once."""
     anchor = cluster.owner(slot_of(broker_keys("").queues))

@@ -80,20 +80,33 @@ def frozen(cluster, node):
 
 
 WAYS = {"killed": killed, "frozen": frozen}
-VICTIMS = ("anchor", "another")
 
 
-@pytest.fixture(params=["killed", pytest.param("frozen", marks=pytest.mark.slow)])
-def lose(request):
+LOSSES = [
+    "killed-anchor",
+    "killed-another",
+    pytest.param("frozen-anchor", marks=pytest.mark.slow),
+    pytest.param("frozen-another", marks=[pytest.mark.slow, pytest.mark.long]),
+]
+
+
+@pytest.fixture(params=LOSSES)
+def loss(request):
+    """Return how a node is lost, and which."""
+    return request.param.split("-")
+
+
+@pytest.fixture
+def lose(loss):
     """Return how a node is lost."""
-    return WAYS[request.param]
+    return WAYS[loss[0]]
 
 
-@pytest.fixture(params=VICTIMS)
-def victim(request, cluster):
+@pytest.fixture
+def victim(loss, cluster):
     """Return the node that is lost: that of the list of queues, or one that has only queues."""
     anchor = cluster.owner(ANCHOR)
-    if request.param == "anchor":
+    if loss[1] == "anchor":
         return anchor
     return next(
         cluster.owner(slot(name)) for name in QUEUES if cluster.owner(slot(name)) is not anchor

@@ -17,7 +17,7 @@ from reliq.message.queue_names import partition_names
 from tests.support.cluster import RedisCluster
 from tests.support.site import FAST, CelerySite
 from tests.support.waiting import wait_until
-from tests.support.workers import POOLS
+from tests.support.workers import pools
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def load(site):
     load.end()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_the_number_of_partitions_changes_under_load(site, load, pool):
     """Up and down: every task runs once, and each partition's ledger balances."""
     workers = [site.worker(pool=pool, concurrency=2, queues=["celery"]) for _ in range(2)]

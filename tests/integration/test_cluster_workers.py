@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.site import CelerySite
-from tests.support.workers import POOLS
+from tests.support.workers import pools
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
 QUEUES = ("celery", "red", "green", "blue")
@@ -21,7 +21,7 @@ def site(cluster, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_each_task_runs_once(site, pool):
     """From queues at several nodes; a countdown waits in the broker."""
     worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)

@@ -108,7 +108,7 @@ def test_the_loop_drives_the_connection(connection):
             next(loop)
             return got
 
-        wait_until(turned, interval_s=0, timeout_s=10)
+        wait_until(turned, interval_s=0)
         got.pop().ack()
         next(loop)
         connection.transport.unregister_from_event_loop(connection.connection, hub)

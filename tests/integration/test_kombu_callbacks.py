@@ -170,7 +170,7 @@ def test_an_error_that_is_kept_keeps_no_message(broker, error, end):
             connection.drain_events(timeout=5)
         with outage():
             getattr(connection, end)()
-        message = wait_until(lambda: get(connection, "q"), timeout_s=10)
+        message = wait_until(lambda: get(connection, "q"))
         assert message.headers["redelivered"]
         assert (error is AsToldError) == ("x-delivery-count" in message.headers)
         message.ack()
@@ -248,5 +248,5 @@ def test_a_return_that_fails_late_is_owed_still(broker):
             with pytest.raises(BrokerUnavailable):
                 sent.result()
         store.close()
-        message = wait_until(lambda: get(connection, "q"), timeout_s=10)
+        message = wait_until(lambda: get(connection, "q"))
         message.ack()

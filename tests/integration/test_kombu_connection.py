@@ -153,7 +153,7 @@ def test_leaving_nothing_behind(client):
         threads = set(threading.enumerate()) - before
         return names + [item.name for item in threads if "reliq" in item.name]
 
-    wait_until(lambda: left() == [], timeout_s=5, what=left)
+    wait_until(lambda: left() == [], what=left)
 
 
 @pytest.fixture

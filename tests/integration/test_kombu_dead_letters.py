@@ -355,7 +355,7 @@ def test_what_could_not_be_routed_goes_as_soon_as_a_queue_is_bound(client):
     assert taker.gets_nothing(0.5)
     assert 2 == client.status("q").dead
     bind_graveyard(client.connect())
-    wait_until(lambda: client.status("grave").ready == 2, timeout_s=10)
+    wait_until(lambda: client.status("grave").ready == 2)
 
 
 def test_dropped_by_length_and_routed_on(client):

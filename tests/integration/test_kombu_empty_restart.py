@@ -70,7 +70,7 @@ def test_a_queue_without_acks_is_missed_soon(client):
     with Consumer(connection, [mailbox], no_ack=True, on_message=heard.append):
         time.sleep(3)  # the heartbeats of the beginning are over: the next one is in 20 s
         client.raw.flushall()
-        wait_until(lambda: client.raw.exists("reliq:{mailbox}:meta"), timeout_s=10)
+        wait_until(lambda: client.raw.exists("reliq:{mailbox}:meta"))
         client.connect().Producer().publish("ping", exchange="all")
         connection.drain_events(timeout=5)
     assert ["ping"] == [message.payload for message in heard]

@@ -104,7 +104,7 @@ def test_queue_expires_when_unused(client):
     expiring(connection, 0.5)
     publish(connection, "brief", "x")
     assert exists(connection, "brief")
-    wait_until(lambda: not exists(connection, "brief"), timeout_s=5)
+    wait_until(lambda: not exists(connection, "brief"))
     assert client.status("brief") is None
 
 
@@ -118,7 +118,7 @@ def test_queue_is_kept_alive_by_its_consumer(client):
     assert taker.take_bodies(1) == ["x"]
     taker.consumer.cancel()
     assert exists(other, "brief")
-    wait_until(lambda: not exists(other, "brief"), timeout_s=5)
+    wait_until(lambda: not exists(other, "brief"))
 
 
 def test_queue_is_kept_alive_by_basic_get(client):
@@ -139,7 +139,7 @@ def test_a_queue_that_expires_before_its_declarer_consumes(client):
     Taker(bystander, "other")
     queue = Queue("brief", Exchange("x", "fanout"), expires=0.3)(connection.default_channel)
     queue.declare()
-    wait_until(lambda: client.status("brief") is None, timeout_s=5)
+    wait_until(lambda: client.status("brief") is None)
     taker = Taker(connection, "brief", auto_declare=False, channel=connection.default_channel)
     bystander.Producer().publish("x", exchange="x")
     assert taker.take_bodies(1) == ["x"]
@@ -151,7 +151,7 @@ def test_expired_queue_can_be_declared_anew(client):
     Taker(bystander, "other")
     expiring(connection, 0.3)
     publish(connection, "brief", "old")
-    wait_until(lambda: not exists(connection, "brief"), timeout_s=5)
+    wait_until(lambda: not exists(connection, "brief"))
     declare(connection, "brief", expires=60)
     assert get(connection, "brief") is None
 
@@ -162,7 +162,7 @@ def test_expired_queue_gets_nothing_from_its_exchange(client):
     Taker(bystander, "other")
     exchange = Exchange("x", "fanout")
     Queue("brief", exchange, expires=0.3)(connection.default_channel).declare()
-    wait_until(lambda: not exists(connection, "brief"), timeout_s=5)
+    wait_until(lambda: not exists(connection, "brief"))
     connection.Producer().publish("x", exchange="x")
     assert not exists(connection, "brief")
     assert client.status("brief") is None

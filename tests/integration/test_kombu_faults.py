@@ -90,7 +90,7 @@ def test_an_ack_of_a_consumer_that_is_busy_then(client, fault):
         client.raw.client_kill_filter(_id=entries[0]["id"])
     message.ack()
     assert idle.gets_nothing(for_s=2)
-    wait_until(lambda: settled_or_drained(client, connection), timeout_s=5)
+    wait_until(lambda: settled_or_drained(client, connection))
 
 
 def cut(client: Client) -> None:
@@ -273,7 +273,7 @@ def test_a_message_that_is_not_ours(client, how, fetch):
     if fetch == "consumer":
         (message,) = Taker(connection, "q").take()
     else:
-        message = wait_until(lambda: get(connection, "q"), timeout_s=2)
+        message = wait_until(lambda: get(connection, "q"))
     assert message.payload == "whole"
     wait_until(lambda: client.status("q").dead == 1)
     (dead_letter,) = client.dead_letters("q")

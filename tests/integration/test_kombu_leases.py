@@ -273,7 +273,7 @@ def test_an_ack_after_the_connection_was_lost(client, lose):
             connection.drain_events(timeout=2)
         connection.collect()
     connection.connect()
-    wait_until(lambda: client.settled("q"), timeout_s=5)
+    wait_until(lambda: client.settled("q"))
 
 
 def see_in_a_thread(store):
@@ -361,7 +361,7 @@ def test_settling_after_the_connection_was_lost(client, lose, settle):
         status = client.status("q")
         return status.unacked == 0 and status.ready + status.dead == 1
 
-    wait_until(settled, timeout_s=5)
+    wait_until(settled)
 
 
 @pytest.fixture

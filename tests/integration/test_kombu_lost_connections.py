@@ -54,7 +54,7 @@ def test_what_lost_connections_leave_goes(client):
         return [queue for queue, *_ in other.default_channel.list_bindings()]
 
     other.close()
-    wait_until(lambda: bound() == [last], timeout_s=10, what=lambda: str(bound()))
+    wait_until(lambda: bound() == [last], what=lambda: str(bound()))
     assert 1 == sum(b"{events." in key and b":meta" in key for key in client.raw.scan_iter())
 
 
@@ -92,7 +92,7 @@ def test_a_queue_that_went_meanwhile_is_made_anew(client):
     listen(connection, "q")
     Taker(other, "others")
     vanish(connection)
-    wait_until(lambda: not exists(other, "q"), timeout_s=10)
+    wait_until(lambda: not exists(other, "q"))
     wait_until(lambda: not other.default_channel.list_bindings(), what="the end of its binding")
     reconnected(connection)
     again = Taker(connection, "q", auto_declare=False, no_ack=True)
@@ -122,7 +122,7 @@ def test_messages_of_a_queue_that_expires_outlive_its_consumer(client):
     Taker(connection, "q", auto_declare=False)
     Taker(other, "others")
     vanish(connection)
-    wait_until(lambda: 0 == client.status("q").consumers, timeout_s=10)
+    wait_until(lambda: 0 == client.status("q").consumers)
     publish(other, "q", "x")
     stays_true(lambda: exists(other, "q"), for_s=1)
     declare(other, "q", expires=60)

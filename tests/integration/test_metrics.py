@@ -275,7 +275,7 @@ def test_each_way_to_die(client, reason):
             assert get(connection, "q") is None
         return collect(client.url).by("reason", name, queue="q")
 
-    wait_until(lambda: told() == {**reasons, reason: died}, timeout_s=5, what=told)
+    wait_until(lambda: told() == {**reasons, reason: died}, what=told)
 
 
 def test_a_ledger_that_does_not_balance(fresh_redis):

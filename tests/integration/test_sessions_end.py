@@ -68,7 +68,7 @@ def nothing_left():
     before = left()
     yield
     reset()
-    wait_until(lambda: not more(before, left()), timeout_s=10, what=lambda: more(before, left()))
+    wait_until(lambda: not more(before, left()), what=lambda: more(before, left()))
 
 
 def more(before, after):

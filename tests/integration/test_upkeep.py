@@ -89,7 +89,7 @@ def test_who_only_polls_gets_what_a_killed_process_held(url, connect, how, optio
     finally:
         os.kill(holder.pid, signal.SIGKILL)
         holder.communicate()
-    message = wait_until(lambda: get(connection, "q"), timeout_s=10)
+    message = wait_until(lambda: get(connection, "q"))
     assert ("precious", 1) == (message.payload, message.headers["x-delivery-count"])
     message.ack()
 
@@ -117,7 +117,7 @@ def test_messages_expire_in_a_queue_that_nobody_reads(connect, status):
     publish(connection, "q", *range(500), expiration=0.3)
     publish(connection, "q", "stays")
     Taker(connect(), "other")
-    wait_until(lambda: status("q").ledger.get("expired") == 500, timeout_s=10)
+    wait_until(lambda: status("q").ledger.get("expired") == 500)
     assert 1 == status("q").ready
 
 
@@ -127,7 +127,7 @@ def test_messages_die_in_a_queue_that_nobody_reads(connect, status):
     declare(connection, "q", queue_arguments={"x-dead-letter-expired": True})
     publish(connection, "q", "late", expiration=0.3)
     Taker(connect(), "other")
-    wait_until(lambda: status("q").dead == 1, timeout_s=10)
+    wait_until(lambda: status("q").dead == 1)
 
 
 def test_messages_expire_before_a_consumer_whose_hands_are_full(connect, status):
@@ -137,7 +137,7 @@ def test_messages_expire_before_a_consumer_whose_hands_are_full(connect, status)
     publish(connection, "q", "held")
     (held,) = taker.take()
     publish(connection, "q", *range(300), expiration=0.3)
-    wait_until(lambda: status("q").ledger.get("expired") == 300, timeout_s=10)
+    wait_until(lambda: status("q").ledger.get("expired") == 300)
     held.ack()
 
 

@@ -30,7 +30,7 @@ def wait_settled(
     url: str,
     queue: str,
     *,
-    timeout_s: float = 20.0,
+    timeout_s: float = 60.0,
     transport_options: dict[str, Any] | None = None,
     **expected: int,
 ) -> None:

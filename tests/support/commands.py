@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 
 from reliq.cli.schema import SCHEMAS
+from tests.support import nursery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,19 +31,19 @@ def environment(url: str | Sequence[str] | None = None, **more: str) -> dict[str
     return {**kept, "COLUMNS": "220", **more}
 
 
-def run(
-    url: str | Sequence[str] | None, *arguments: object, **options: Any
-) -> subprocess.CompletedProcess[str]:
+def run(url: str | Sequence[str] | None, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
+    command, env = [*RELIQ, *map(str, arguments)], environment(url)
+    if nursery.may_be_forked(command, env):
+        return nursery.run(command, env=env, timeout=60)
     return subprocess.run(
-        [*RELIQ, *map(str, arguments)],
+        command,
         capture_output=True,
         text=True,
-        env=environment(url),
+        env=env,
         timeout=60,
         check=False,
         stdin=subprocess.DEVNULL,
-        **options,
     )
 
 

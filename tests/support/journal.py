@@ -7,8 +7,9 @@ tests put under stress.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,11 +30,16 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Writes entries in the tasks, reads them in the tests."""
+    """Writes entries in the tasks, reads them in the tests: each line once, however often asked."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = os.fspath(path)
         self._fd: int | None = None
+        self._reading = threading.Lock()
+        self._read_bytes = 0
+        self._entries: list[Entry] = []
+        self._by_key: defaultdict[str, list[Entry]] = defaultdict(list)
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def write(self, event: str, key: str) -> None:
         """Append one entry; safe from any process and thread."""
@@ -49,16 +55,31 @@ class Journal:
 
     def entries(self, event: str | None = None, key: str | None = None) -> list[Entry]:
         """Return the entries so far, oldest first, filtered."""
+        with self._reading:
+            self._read()
+            found = self._entries if key is None else self._by_key.get(key, [])
+            return [entry for entry in found if event in (None, entry.event)]
+
+    def _read(self) -> None:
         try:
-            text = Path(self.path).read_text(encoding="ascii")
+            with Path(self.path).open("rb") as file:
+                file.seek(self._read_bytes)
+                new = file.read()
         except FileNotFoundError:
-            return []
-        parts = (line.split(" ") for line in lines.whole(text))
-        return [
-            Entry(what, which, int(pid), float(at))
-            for what, which, pid, at in parts
-            if event in (None, what) and key in (None, which)
-        ]
+            return
+        end = new.rfind(b"\n") + 1  # what follows may be half a line
+        self._read_bytes += end
+        for line in lines.whole(new[:end].decode("ascii")):
+            event, key, pid, at = line.split(" ")
+            entry = Entry(event, key, int(pid), float(at))
+            self._entries.append(entry)
+            self._by_key[key].append(entry)
+            self._counts[event][key] += 1
+
+    def _counted(self, event: str) -> Counter[str]:
+        with self._reading:
+            self._read()
+            return self._counts[event].copy()
 
     def runs(self, key: str) -> int:
         """Return how often the task was started."""
@@ -66,22 +87,22 @@ class Journal:
 
     def started(self) -> Counter[str]:
         """Return how often each task was started."""
-        return Counter(entry.key for entry in self.entries(STARTED))
+        return self._counted(STARTED)
 
     def finished(self) -> Counter[str]:
         """Return how often each task finished."""
-        return Counter(entry.key for entry in self.entries(FINISHED))
+        return self._counted(FINISHED)
 
-    def wait_started(self, key: str, *, times: int = 1, timeout_s: float = 30.0) -> Entry:
+    def wait_started(self, key: str, *, times: int = 1, timeout_s: float = 60.0) -> Entry:
         """Wait until the task was started so many times; return the last start."""
         return self.wait(STARTED, key, times=times, timeout_s=timeout_s)
 
-    def wait_finished(self, key: str, *, times: int = 1, timeout_s: float = 30.0) -> Entry:
+    def wait_finished(self, key: str, *, times: int = 1, timeout_s: float = 60.0) -> Entry:
         """Wait until the task finished so many times; return the last end."""
         return self.wait(FINISHED, key, times=times, timeout_s=timeout_s)
 
     def wait(
-        self, event: str, key: str | None = None, *, times: int = 1, timeout_s: float = 30.0
+        self, event: str, key: str | None = None, *, times: int = 1, timeout_s: float = 60.0
     ) -> Entry:
         """Wait until there are so many of these entries; return the last one."""
 

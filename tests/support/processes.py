@@ -11,6 +11,8 @@ import subprocess
 import weakref
 from typing import TYPE_CHECKING
 
+from tests.support import nursery
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -47,15 +49,19 @@ class Process:
         self.command = [str(part) for part in command]
         self.log_path = log_path
         with log_path.open("ab") as log:
-            self._popen = subprocess.Popen(
-                [*_WITH_US, *self.command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=None if env is None else dict(env),
-                cwd=cwd,
-                start_new_session=True,
-            )
+            self._popen: subprocess.Popen[bytes] | nursery.Child
+            if nursery.may_be_forked(self.command, env):
+                self._popen = nursery.start(self.command, env=env, cwd=cwd, stdout=log, stderr=log)
+            else:
+                self._popen = subprocess.Popen(
+                    [*_WITH_US, *self.command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=None if env is None else dict(env),
+                    cwd=cwd,
+                    start_new_session=True,
+                )
         self.pid = self._popen.pid
         self._frozen = False
         self._reaped_group = False
@@ -114,7 +120,7 @@ class Process:
             os.killpg(self.pid, signal.SIGCONT)
             self._frozen = False
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """Wait for the main process to end and return its exit code; fail with its log."""
         try:
             return self._popen.wait(timeout_s)

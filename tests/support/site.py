@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from celery.result import AsyncResult
 
+    from reliq.admin import Inspector
     from tests.support.servers import RedisServer
 
 # Recovery within a second or two, so that the tests need not wait longer.
@@ -89,7 +90,7 @@ class CelerySite:
         self._stack.callback(beat.kill_group)
         return beat
 
-    def settled(self, queue: str = "celery", *, timeout_s: float = 20.0, **expected: int) -> None:
+    def settled(self, queue: str = "celery", *, timeout_s: float = 60.0, **expected: int) -> None:
         """Wait until the queue holds what is expected (nothing, if nothing is said), balanced."""
         options = self.transport_options
         wait_settled(self.broker, queue, timeout_s=timeout_s, transport_options=options, **expected)
@@ -99,26 +100,35 @@ class CelerySite:
         from reliq.admin import Inspector
 
         with Inspector(self.broker, transport_options=self.transport_options) as inspector:
-            status = inspector.status(queue)
-        return {name: getattr(status, name) for name in ("ready", "delayed", "unacked", "dead")}
+            return counts_of(inspector, queue)
 
     def wait_counts(
-        self, queue: str = "celery", *, timeout_s: float = 20.0, **expected: int
+        self, queue: str = "celery", *, timeout_s: float = 60.0, **expected: int
     ) -> None:
         """Wait until the named counts of the queue are as expected."""
         if not is_reliq(self.broker):
             return
+        from reliq.admin import Inspector
+
         seen: dict[str, int] = {}
+        with Inspector(self.broker, transport_options=self.transport_options) as inspector:
 
-        def reached() -> bool:
-            seen.update(self.counts(queue))
-            return all(seen[name] == value for name, value in expected.items())
+            def reached() -> bool:
+                seen.update(counts_of(inspector, queue))
+                return all(seen[name] == value for name, value in expected.items())
 
-        wait_until(reached, timeout_s=timeout_s, what=lambda: f"{queue}: {expected}; have {seen}")
+            what = lambda: f"{queue}: {expected}; have {seen}"  # noqa: E731
+            wait_until(reached, timeout_s=timeout_s, what=what)
 
     def close(self) -> None:
         """End all processes and connections."""
         self._stack.close()
+
+
+def counts_of(inspector: Inspector, queue: str) -> dict[str, int]:
+    """Return ready, delayed, unacked and dead of a queue."""
+    status = inspector.status(queue)
+    return {name: getattr(status, name) for name in ("ready", "delayed", "unacked", "dead")}
 
 
 def close_app(app: Celery) -> None:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 def wait_until(
     condition: Callable[[], T],
     *,
-    timeout_s: float = 20.0,
+    timeout_s: float = 60.0,
     interval_s: float = 0.05,
     what: str | Callable[[], object] = "the condition",
 ) -> T:

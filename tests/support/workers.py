@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
@@ -20,6 +22,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 TASKS_APP = "tests.integration.apps.tasks"
 POOLS = ("prefork", "threads", "solo", "gevent")
+
+
+def pools(*core: str, of: Sequence[str] = POOLS) -> list[Any]:
+    """Return the pools *of* a test as parameters; those that are not among *core* are long.
+
+    For a test whose subject is not the pool: what CI runs in one or two of them, the command
+    for long tests runs in all.
+    """
+    by_hand = (pytest.mark.slow, pytest.mark.long)
+    return [pool if pool in core else pytest.param(pool, marks=by_hand) for pool in of]
 
 
 def app_environment(
@@ -92,7 +104,7 @@ class CeleryWorker(Process):
         self.wait_log(" ready.", timeout_s=timeout_s)
         return self
 
-    def wait_log(self, text: str, *, times: int = 1, timeout_s: float = 20.0) -> None:
+    def wait_log(self, text: str, *, times: int = 1, timeout_s: float = 60.0) -> None:
         """Wait until the log holds `text` so many times; fail if the worker ends before."""
 
         def found() -> bool:
@@ -119,7 +131,7 @@ class CeleryWorker(Process):
         """Ask for a cold shutdown (SIGQUIT)."""
         self.signal(signal.SIGQUIT)
 
-    def shut_down(self, timeout_s: float = 30.0) -> int:
+    def shut_down(self, timeout_s: float = 60.0) -> int:
         """Warm shutdown, waited for; return the exit code."""
         self.terminate()
         return self.wait(timeout_s)

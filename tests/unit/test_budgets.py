@@ -34,7 +34,7 @@ BUDGETS = {
     "message": 650,
     "metrics": 510,
     "migration": 650,
-    "routing": 1_650,
+    "routing": 1_660,
     "spool": 340,
     "store": 1_410,
     "transfer": 580,

@@ -36,13 +36,24 @@ def record(self, seconds=0.0):
     return self.request.id
 
 
+def wait_for(task_id, path):
+    """Wait until a file is there, and say so."""
+    journal.write(STARTED, task_id)
+    while not Path(path).exists():
+        time.sleep(0.05)
+    journal.write(FINISHED, task_id)
+
+
 @app.task(bind=True, name="record_until")
 def record_until(self, path):
     """Wait until a file is there, and say so."""
-    journal.write(STARTED, self.request.id)
-    while not Path(path).exists():
-        time.sleep(0.05)
-    journal.write(FINISHED, self.request.id)
+    wait_for(self.request.id, path)
+
+
+@app.task(bind=True, name="record_until_late", acks_late=True)
+def record_until_late(self, path):
+    """Wait until a file is there, and say so; acknowledged after that."""
+    wait_for(self.request.id, path)
 
 
 @app.task(bind=True, name="tick")

@@ -149,7 +149,7 @@ class Settlement:
                 raise
 
     def dead_letter_malformed(
-        self, message: Message, error: Exception, settled: bool, no_ack: bool
+        self, message: Message, error: Exception, settled: bool, no_ack: bool = False
     ) -> None:
         """Give up a message that made a Celery worker's code raise, unless it is *settled*."""
         message.malformed, message.error = True, in_words(error)

@@ -64,7 +64,7 @@ def nothing_left():
     reset()
     for session in list(SESSIONS.by_key.values()):
         session.background.stop()
-        SESSIONS.remove(session)
+        SESSIONS.by_key.pop(session.key, None)
     before = left()
     yield
     reset()

@@ -77,7 +77,7 @@ def test_a_decimal_is_refused():
 )
 def test_a_delay_in_ms(value, expected):
     """Whole numbers, as text too; a part of a ms is a whole one; ten years are no limit."""
-    assert expected == take_delay({"x-delay": value}, native=False).delay_ms
+    assert expected == take_delay({"x-delay": value}, native=False)[1]
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, -1), ("0", 100), ("1500", 1500), (7, 7)])
@@ -93,7 +93,7 @@ def test_a_delay_is_taken_once():
     """A message that is forwarded with its headers is not delayed again."""
     stored, delay_ms = take_delay({"x-delay": 500, "other": 1}, native=True)
     assert (500, {"x-delayed": 500, "other": 1}) == (delay_ms, stored)
-    assert 0 == take_delay(stored, native=True).delay_ms
+    assert 0 == take_delay(stored, native=True)[1]
 
 
 def test_a_delay_wins_over_an_eta():
@@ -125,7 +125,7 @@ def test_the_eta_of_an_earlier_message_is_not_stored(native):
     """A task that is sent on with the headers it came with has none, or another one."""
     assert (task(), 0) == take_delay(task(**{"x-eta": in_s(100).isoformat()}), native)
     eta = in_s(100).isoformat()
-    stored = take_delay(task(eta=eta, **{"x-eta": "2020-01-01"}), native=True).headers
+    stored = take_delay(task(eta=eta, **{"x-eta": "2020-01-01"}), native=True)[0]
     assert task(**{"x-eta": eta}) == stored
 
 
@@ -140,9 +140,9 @@ def test_the_headers_of_the_caller_stay_as_they_are():
 def test_a_retry_waits_only_for_the_rest():
     """The delay is that of the moment it is published."""
     headers = task(eta=in_s(100).isoformat())
-    first = take_delay(headers, native=True).delay_ms
+    first = take_delay(headers, native=True)[1]
     time.sleep(0.02)
-    assert take_delay(headers, native=True).delay_ms < first
+    assert take_delay(headers, native=True)[1] < first
 
 
 def test_without_native_delay_an_eta_is_celerys():
@@ -188,7 +188,7 @@ def test_an_eta_means_what_celerys_worker_reads_in_it(moment, end):
     meant = maybe_make_aware(maybe_iso8601(text), BERLIN) - dt.datetime(1970, 1, 1, tzinfo=UTC)
     meant_ms = -(-meant // dt.timedelta(milliseconds=1))
     before_ms = time.time_ns() // 1_000_000
-    delay_ms = take_delay(task(eta=text), native=True).delay_ms
+    delay_ms = take_delay(task(eta=text), native=True)[1]
     after_ms = time.time_ns() // 1_000_000
     assert meant_ms - after_ms <= delay_ms <= meant_ms - before_ms
 
@@ -200,6 +200,6 @@ def test_the_delay_is_never_short(microsecond, monkeypatch):
     for part_ns in (0, 1, 500_000, 999_999):
         now_ns = 1_999_999_999 * 10**9 + part_ns
         monkeypatch.setattr(time, "time_ns", lambda now=now_ns: now)
-        delay_ms = take_delay(task(eta=eta.isoformat()), native=True).delay_ms
+        delay_ms = take_delay(task(eta=eta.isoformat()), native=True)[1]
         due_ms = now_ns // 1_000_000 + delay_ms  # the server's clock has whole ms
         assert due_ms * 1000 >= 2_000_000_000 * 10**6 + microsecond

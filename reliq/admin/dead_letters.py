@@ -83,8 +83,8 @@ class DeadLetters:
     def view(self, queue: str, dead_letter: DeadLetter) -> Message:
         """Return what is known of a dead letter in the form that :meth:`Inspector.peek` has."""
         one = dead_letter
-        places = {"reason": one.reason, "error": one.error}
-        stored = Stored(one.tag, one.envelope, one.count, one.died_ms, one.consumer, **places)
+        held = one.tag, one.envelope, one.count, one.died_ms, one.consumer
+        stored = Stored(*held, reason=one.reason, error=one.error)
         return of_stored(queue, "dead", stored, self._store.now_ms())
 
     def count_dead_letters(

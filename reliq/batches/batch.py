@@ -223,7 +223,7 @@ class Batch:
         app: a process of a prefork pool ends. Batches that are its jobs are cancelled like it.
         Raises ConfigurationError where there is no app.
         """
-        app = self._app or current_app()
+        app: Any = self._app or current_app()
         if terminate and app is None:
             raise ConfigurationError("expected an app, because Celery is not in use here, got none")
 

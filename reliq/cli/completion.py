@@ -44,8 +44,12 @@ def _completed(
     try:
         with context:
             given = context.params
-            names = (given.get(name) for name in ("master_name", "address_map"))
-            target = target_of(tuple(given.get("urls") or ()), given.get("prefix") or "", *names)
+            target = target_of(
+                tuple(given.get("urls") or ()),
+                given.get("prefix") or "",
+                given.get("master_name"),
+                given.get("address_map"),
+            )
     except click.UsageError:
         return []
     found = target.gather(look).found

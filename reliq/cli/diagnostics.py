@@ -117,7 +117,7 @@ def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
     wrong = _unbalanced(rows)
     checked = f"{len(queues)} queue(s)" + (f" and {len(batches)} batch(es)" if batches else "")
     verdict = f"NOT balanced: {', '.join(wrong)}" if wrong else f"{checked}, all balanced"
-    of_queues = {
+    of_queues: dict[str, Any] = {
         "queue": "queue",
         **{f">{name}": _amount(name) for name in _NUMBERS},
         ">difference": _difference("difference"),

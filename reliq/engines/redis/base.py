@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from ...options import Options
     from ...store.values import Lease, OnResult
-    from .cluster.confirm import ClusterConfirmer
     from .cluster.notifier import ClusterNotifier
     from .cluster.wire import ClusterWire
     from .commands import Commands
-    from .confirm import Confirmer
+    from .confirm import ClusterConfirmer, Confirmer
     from .connect import Broker
     from .pipeline import OnReply
     from .scripts import Script

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LOGIN_REFUSED = "refused the login"
 """What the error of a wrong user or password says."""
+_PATIENCE_S = 1.0
 # Replies that say "not now" or "not here": connecting again can help.
 _UNAVAILABLE = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|"
@@ -84,8 +85,45 @@ class Address:
         return (self.host, self.port, self.db, self.path, self.username, self.password, tls)
 
     def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
-        """Open a connection; see :func:`dial`."""
-        return dial(self, options, name)
+        """Open a connection, logged in, with *name* in CLIENT LIST; raises BrokerUnavailable."""
+        common: dict[str, Any] = {
+            "db": str(self.db) if self.db else 0,  # text: see stream.pack
+            "username": self.username,
+            "password": self.password,
+            "protocol": 2,
+            "socket_timeout": options.socket_connect_timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+        }
+        connection: redis.connection.AbstractConnection
+        if self.path is not None:
+            connection = redis.UnixDomainSocketConnection(  # type: ignore[no-untyped-call, abstract]
+                path=self.path, **common
+            )
+        else:
+            common.update(
+                host=self.host,
+                port=self.port,
+                socket_connect_timeout=options.socket_connect_timeout,
+                socket_keepalive=options.socket_keepalive,
+            )
+            if self.tls is None:
+                connection = redis.Connection(**common)  # type: ignore[no-untyped-call]
+            else:
+                try:
+                    connection = redis.SSLConnection(**common, **self.tls)
+                except (TypeError, redis.exceptions.RedisError) as exc:
+                    raise ConfigurationError(f"the TLS options of {self} are wrong: {exc}") from exc
+        # Not CLIENT SETINFO: the name says who we are, and a user who lacks it fills the ACL LOG.
+        for said in ("driver_info", "lib_name", "lib_version"):  # redis-py 7 and newer; 5 and 6
+            setattr(connection, said, None)
+        try:
+            connection.connect()  # type: ignore[no-untyped-call]
+            ask_all(connection, self, ("CLIENT", "SETNAME", name))
+        except (*FAILURES, ReliqError) as exc:
+            hang_up(connection)
+            raise translate(exc, self, options.socket_connect_timeout) from exc
+        return connection
 
 
 class Broker(Protocol):
@@ -129,48 +167,6 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
 FAILURES = (OSError, redis.exceptions.RedisError)
 
 
-def dial(address: Address, options: Options, name: str) -> redis.connection.AbstractConnection:
-    """Open a connection, logged in, with *name* in CLIENT LIST; raises BrokerUnavailable."""
-    common: dict[str, Any] = {
-        "db": str(address.db) if address.db else 0,  # text: see stream.pack
-        "username": address.username,
-        "password": address.password,
-        "protocol": 2,
-        "socket_timeout": options.socket_connect_timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "health_check_interval": 0,
-    }
-    connection: redis.connection.AbstractConnection
-    if address.path is not None:
-        connection = redis.UnixDomainSocketConnection(  # type: ignore[no-untyped-call, abstract]
-            path=address.path, **common
-        )
-    else:
-        common.update(
-            host=address.host,
-            port=address.port,
-            socket_connect_timeout=options.socket_connect_timeout,
-            socket_keepalive=options.socket_keepalive,
-        )
-        if address.tls is None:
-            connection = redis.Connection(**common)  # type: ignore[no-untyped-call]
-        else:
-            try:
-                connection = redis.SSLConnection(**common, **address.tls)
-            except (TypeError, redis.exceptions.RedisError) as exc:
-                raise ConfigurationError(f"the TLS options of {address} are wrong: {exc}") from exc
-    # Not CLIENT SETINFO: the name says who we are, and a user who lacks it fills the ACL LOG.
-    for said in ("driver_info", "lib_name", "lib_version"):  # redis-py 7 and newer; 5 and 6
-        setattr(connection, said, None)
-    try:
-        connection.connect()  # type: ignore[no-untyped-call]
-        ask_all(connection, address, ("CLIENT", "SETNAME", name))
-    except (*FAILURES, ReliqError) as exc:
-        hang_up(connection)
-        raise translate(exc, address, options.socket_connect_timeout) from exc
-    return connection
-
-
 def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
     """Send one command over a connection that was just dialled, and return its reply.
 
@@ -178,6 +174,23 @@ def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
     """
     connection.send_command(*command)  # type: ignore[no-untyped-call]
     return connection.read_response()
+
+
+def ask_once(address: Address, options: Options, name: str, *command: str) -> Any:
+    """Return the reply to one command, over a connection of its own.
+
+    A server that needs longer than a second to be connected to, or to answer, is as good as down.
+    Raises BrokerUnavailable, BrokerRefused.
+    """
+    timeout_s = min(options.socket_connect_timeout, _PATIENCE_S)
+    patience = replace(options, socket_connect_timeout=timeout_s)
+    connection = address.connect(patience, name)
+    try:
+        return ask(connection, *command)
+    except FAILURES as exc:
+        raise translate(exc, address, timeout_s) from exc
+    finally:
+        hang_up(connection)
 
 
 def ask_all(

@@ -16,7 +16,7 @@ from ...embedded.keeper import LOOKS, logs, sync
 from ...embedded.start import ensure
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
 from .. import redis as engine
-from .connect import Address, dial
+from .connect import Address
 from .store import RedisStore
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class EmbeddedAddress:
                 self.folder.require(create=False)
             try:
                 with self.folder.socket() as path:
-                    return dial(Address(path=path, shown=str(self)), options, name)
+                    return Address(path=path, shown=str(self)).connect(options, name)
             except BrokerUnavailable as exc:
                 tries -= 1  # one that has just ended is started again, once
                 if not tries or isinstance(exc, BrokerTimeout):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerUnavailable, ConfigurationError
 from ...forks import OwnLock
-from .connect import FAILURES, Address, ask, dial, hang_up, translate
+from .connect import FAILURES, Address, ask, ask_once, hang_up, translate
 from .urls import address_of, read, together
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 SCHEME = "reliq-sentinel"
 DEFAULT_PORT = 26379
-# A Sentinel is a small process near its master: one that needs longer is as good as
-# down, and the next one is asked instead. (Redis' guide for clients says so too.)
-_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,15 +91,8 @@ class SentinelAddress:
 
     def _ask(self, sentinel: Address, options: Options, name: str) -> tuple[str, int]:
         """Return host and port of the master as *sentinel* knows them."""
-        timeout_s = min(options.socket_connect_timeout, _PATIENCE_S)
-        patience = replace(options, socket_connect_timeout=timeout_s)
-        connection = dial(sentinel, patience, name)
-        try:
-            reply = ask(connection, "SENTINEL", "get-master-addr-by-name", self.name)
-        except FAILURES as exc:
-            raise translate(exc, sentinel, timeout_s) from exc
-        finally:
-            hang_up(connection)
+        # One that is slow is as good as down: Redis' guide for clients says so too.
+        reply = ask_once(sentinel, options, name, "SENTINEL", "get-master-addr-by-name", self.name)
         if not reply:
             raise BrokerUnavailable(
                 f"the Sentinel at {sentinel.host}:{sentinel.port} knows no master "
@@ -116,7 +106,7 @@ class SentinelAddress:
     ) -> redis.connection.AbstractConnection:
         host, port = place
         address = replace(self.master, host=host, port=port)
-        connection = dial(address, options, name)
+        connection = address.connect(options, name)
         try:
             role = ask(connection, "ROLE")[0].decode()
         except FAILURES as exc:

@@ -27,7 +27,7 @@ from ....errors import (
     again,
 )
 from ....forks import OwnLock
-from ..connect import FAILURES, Address, ask, dial, hang_up, translate
+from ..connect import Address, ask_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 SLOTS = 16384
 # Processes that lose a node together do not ask for the map together.
 _LEAST_S, _MOST_S = 1.0, 1.5
-# A node that needs longer is as good as down, and the next one is asked instead.
-_PATIENCE_S = 1.0
 
 
 class Place(NamedTuple):
@@ -198,16 +196,11 @@ class SlotMap:
     def _ask(
         self, place: Place, options: Options, name: str
     ) -> Iterator[tuple[int, int, list[Place]]]:
-        timeout_s = min(options.socket_connect_timeout, _PATIENCE_S)
-        patience = replace(options, socket_connect_timeout=timeout_s)
         address = self.address(place)
-        connection = dial(address, patience, name)
         try:
-            reply = ask(connection, "CLUSTER", "SLOTS")
-        except FAILURES as exc:
-            raise _translated(exc, address, timeout_s) from exc
-        finally:
-            hang_up(connection)
+            reply = ask_once(address, options, name, "CLUSTER", "SLOTS")
+        except BrokerRefused as exc:
+            raise _explained(exc, address) from exc
         if not reply:
             raise BrokerUnavailable(f"{address} knows of no node that has slots")
         for first, last, *nodes in reply:
@@ -231,19 +224,18 @@ def _place(node: Any, asked: Place) -> Place:
     return Place(asked.host if name in {"", "?"} else name, int(port))
 
 
-def _translated(exc: BaseException, address: Address, timeout_s: float) -> ReliqError:
-    if "cluster support disabled" in str(exc):
+def _explained(error: BrokerRefused, address: Address) -> ReliqError:
+    if "cluster support disabled" in str(error):
         return ConfigurationError(
             f"{address} is no node of a cluster: use reliq:// for a server of its own, or name "
             "nodes that have cluster-enabled yes"
         )
-    error = translate(exc, address, timeout_s)
-    if isinstance(error, BrokerRefused) and "NOPERM" in error.reply:
+    if "NOPERM" in error.reply:
         return BrokerRefused(
             f"{address} does not let this user ask for the slots of the cluster: give it, at every "
             "node, the rule that `reliq acl --cluster` prints"
         )
-    return error
+    return again(error)
 
 
 _maps: WeakValueDictionary[object, SlotMap] = WeakValueDictionary()

@@ -12,8 +12,8 @@ from ....store.values import STALE
 from ... import redis as engine
 from .. import keys, scripts
 from ..base import gathered, then
+from ..confirm import ClusterConfirmer
 from ..store import RedisStore
-from .confirm import ClusterConfirmer
 from .nodes import PATIENCE_S
 from .notifier import ClusterNotifier
 from .slots import SLOTS, slot_of

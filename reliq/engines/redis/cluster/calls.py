@@ -13,12 +13,11 @@ from ....errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from .posts import lengthen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..scripts import Script
     from ..stream import Command, Stream
     from ..wire import Wire
-    from .address import ClusterAddress
     from .nodes import Nodes
     from .requests import Request, Unserved
 
@@ -35,19 +34,9 @@ class _Patience(threading.local):
 class ClusterCalls:
     """The calls of one client, in one process. A call waits for one node only."""
 
-    def __init__(
-        self,
-        address: ClusterAddress,
-        nodes: Nodes,
-        unserved: Unserved,
-        timeout_s: float,
-        doubt: Callable[[], None],
-    ) -> None:
-        self._address = address
+    def __init__(self, nodes: Nodes, unserved: Unserved) -> None:
         self._nodes = nodes
         self._unserved = unserved
-        self._timeout_s = timeout_s
-        self._doubt = doubt
         self._patience = _Patience()
 
     @property
@@ -84,11 +73,11 @@ class ClusterCalls:
 
     def _impatience(self, request: Request) -> BrokerTimeout:
         return BrokerTimeout(
-            f"{self._address}: nobody waits longer for slot {request.slot}: {request.told}"
+            f"{self._unserved.address}: nobody waits longer for slot {request.slot}: {request.told}"
         )
 
     def _is_late(self, request: Request) -> bool:
-        error = self._unserved.lateness(request, self._timeout_s)
+        error = self._unserved.lateness(request)
         if error is not None:
             request.finish(error)
         return error is not None
@@ -117,7 +106,7 @@ class ClusterCalls:
 
     def _wire_for(self, request: Request) -> Wire | None:
         """Return the connections to its node; None where there are none now."""
-        place = self._address.slots.place_of(request.slot)
+        place = self._unserved.address.slots.place_of(request.slot)
         if (wire := self._nodes.open(place)) is not None:
             return wire
         why = f"{place} is being connected to"
@@ -146,7 +135,7 @@ class ClusterCalls:
             if isinstance(exc, BrokerTimeout) and (lost or monotonic() - began > _SILENT_S):
                 self._nodes.silent(wire)
             if lost:
-                self._doubt()
+                self._unserved.doubt()
             return
         for request, reply in zip(requests, replies, strict=True):
             if not (

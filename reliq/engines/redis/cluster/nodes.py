@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
 from ....forks import OwnLock
@@ -36,13 +36,12 @@ _SHORTEST_S, _LONGEST_S = 0.05, 1.0
 PATIENCE_S = 1.0
 
 
-class _Failure:
+class _Failure(NamedTuple):
     """That a node could not be reached, and when it is tried again."""
 
-    def __init__(self, error: ReliqError, pause_s: float) -> None:
-        self.error = error
-        self.pause_s = pause_s
-        self.until = monotonic() + pause_s
+    error: ReliqError
+    pause_s: float
+    until: float
 
 
 class Nodes:
@@ -181,7 +180,7 @@ class Nodes:
             before = self._failures.get(place)
             pause_s = _SHORTEST_S if before is None else min(before.pause_s * 2, _LONGEST_S)
             pause_s = max(pause_s, self.left_alone_s)
-            self._failures[place] = _Failure(error, pause_s)
+            self._failures[place] = _Failure(error, pause_s, monotonic() + pause_s)
             self._slots.away.add(place)
 
     def unreachable(self, wire: Wire, error: ReliqError) -> None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..wire import Wire
     from .nodes import Nodes
     from .requests import Request, Unserved
-    from .slots import SlotMap
 
 SHORTEST_S, LONGEST_S = 0.005, 0.1
 # A thread that waits for posts looks so often at those that were put off, and at other nodes.
@@ -49,19 +48,10 @@ class ClusterPosts:
     _lock = OwnLock()
     """Guards what was put off. Nothing is sent or called under it."""
 
-    def __init__(
-        self,
-        slots: SlotMap,
-        nodes: Nodes,
-        unserved: Unserved,
-        timeout_s: float,
-        doubt: Callable[[], None],
-    ) -> None:
-        self._slots = slots
+    def __init__(self, nodes: Nodes, unserved: Unserved) -> None:
+        self._slots = unserved.address.slots
         self._nodes = nodes
         self._unserved = unserved
-        self._timeout_s = timeout_s
-        self._doubt = doubt
         self._put_off: dict[int, list[Request]] = {}
         self._timed = False
 
@@ -119,7 +109,7 @@ class ClusterPosts:
             try:
                 wire.receive()
             except BrokerUnavailable:  # noqa: PERF203 - one of few
-                self._doubt()
+                self._unserved.doubt()
         self.pump()
 
     def wait(self, ends_at: float, check: Callable[[], None]) -> None:
@@ -225,7 +215,7 @@ class ClusterPosts:
                 request.due = None
         try:
             while due:
-                error = self._unserved.lateness(due[0], self._timeout_s)
+                error = self._unserved.lateness(due[0])
                 if error is None:
                     self._send(due[0])
                 else:

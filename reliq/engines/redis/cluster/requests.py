@@ -112,12 +112,15 @@ class Request:
 class Unserved:
     """Why slots are not served: learned from replies and lost nodes, for one client."""
 
-    def __init__(self, address: ClusterAddress, nodes: Nodes, doubt: Callable[[], None]) -> None:
+    def __init__(
+        self, address: ClusterAddress, nodes: Nodes, timeout_s: float, doubt: Callable[[], None]
+    ) -> None:
         """*doubt* has the nodes asked for the slot map, soon."""
-        self._address = address
+        self.address = address
         self._slots = address.slots
         self._nodes = nodes
-        self._doubt = doubt
+        self._timeout_s = timeout_s
+        self.doubt = doubt
         self.lost_s = inf
         """The longest wait for a slot that is lost until somebody does something."""
 
@@ -126,12 +129,12 @@ class Unserved:
         place = self._slots.place_of(request.slot)
         request.why, request.advice, request.lost = why, "", False
         if place is None:
-            request.why = f"{self._address}: no node has slot {request.slot}"
+            request.why = f"{self.address}: no node has slot {request.slot}"
             request.advice, request.lost = COVER, True
         elif place in self._slots.away:
             replica = self._slots.has_replica(place)
             request.advice, request.lost = for_node(place, replica=replica), not replica
-        self._doubt()
+        self.doubt()
 
     def redirected(self, request: Request, wire: Wire, error: ReliqError) -> bool:
         """Whether the node has only said that it is the wrong one; the reply is noted."""
@@ -144,7 +147,7 @@ class Unserved:
             self._slots.moved(int(slot), host or getattr(wire.address, "host", ""), int(port))
             request.moves += 1
         elif found[1] not in _ON_ITS_WAY:
-            self._doubt()
+            self.doubt()
         request.why = f"{wire.address} says {error.reply}"
         request.advice, request.lost = for_reply(error.reply), False
         way = _ASK.match(error.reply)
@@ -163,8 +166,9 @@ class Unserved:
             return True
         return _NOT_HERE.match(error.reply) is not None
 
-    def lateness(self, request: Request, timeout_s: float) -> BrokerTimeout | None:
+    def lateness(self, request: Request) -> BrokerTimeout | None:
         """Return the error of a request that has waited for too long; None where it has not."""
+        timeout_s = self._timeout_s
         limit_s = min(self.lost_s, timeout_s) if request.lost else timeout_s
         if monotonic() - request.began <= limit_s:
             return None
@@ -174,7 +178,7 @@ class Unserved:
         name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key or "none"
         in_time = f"in time (socket_timeout {timeout_s:g} s)"
         error = BrokerTimeout(
-            f"{self._address}: slot {request.slot} was not served "
+            f"{self.address}: slot {request.slot} was not served "
             f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.told}. It "
             f"was asked for {named(name)}; nothing was changed"
         )

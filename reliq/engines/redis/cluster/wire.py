@@ -71,10 +71,9 @@ class ClusterWire(Commands):
         )
         self._anchor: Wire | None = None
         self._doubts = False
-        timeout_s = self.options.socket_timeout
-        self.unserved = Unserved(self.address, self.nodes, self.doubt)
-        self.posts = ClusterPosts(self.slots, self.nodes, self.unserved, timeout_s, self.doubt)
-        self.calls = ClusterCalls(self.address, self.nodes, self.unserved, timeout_s, self.doubt)
+        self.unserved = Unserved(self.address, self.nodes, self.options.socket_timeout, self.doubt)
+        self.posts = ClusterPosts(self.nodes, self.unserved)
+        self.calls = ClusterCalls(self.nodes, self.unserved)
         self.give_up_lost_slots(self._lost_s)
         self._process = process
 

@@ -21,7 +21,6 @@ from .exchanges import RedisExchanges
 from .publishing import RedisPublishing
 from .queues import RedisQueues
 from .register import RedisRegister
-from .upkeep import RedisUpkeep
 
 if TYPE_CHECKING:
     from .batches import RedisBatches
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 class RedisStore(
     RedisPublishing,
     RedisConsuming,
-    RedisUpkeep,
     RedisRegister,
     RedisQueues,
     RedisExchanges,

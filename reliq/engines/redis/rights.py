@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from .scripts import Script
 
 _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
@@ -39,9 +37,10 @@ def called_by(script: Script) -> frozenset[str]:
     return frozenset(name.lower() for name in _CALLED.findall(script.text))
 
 
-def _role(*parts: Role, runs: Iterable[Script] = (), sends: str = "") -> Role:
-    """Return a role that does what *parts* do, and more."""
-    found = Role(frozenset(runs), frozenset(sends.split()))
+def _role(*parts: Role, runs: str = "", sends: str = "") -> Role:
+    """Return a role that does what *parts* do, and more: scripts and commands, by their names."""
+    of_its_own = frozenset(getattr(scripts, name) for name in runs.upper().split())
+    found = Role(of_its_own, frozenset(sends.split()))
     for part in parts:
         found = Role(found.scripts | part.scripts, found.sent | part.sent)
     return found
@@ -54,105 +53,38 @@ _CONNECTS = _role(_DIALS, sends="client|id eval evalsha exists hmget ping select
 
 PRODUCER = _role(
     _CONNECTS,
-    runs=(
-        scripts.BIND,
-        scripts.CHANGE_JOBS,
-        scripts.DECLARE,
-        scripts.DECLARE_EXCHANGE,
-        scripts.DELETE_QUEUE,
-        scripts.LAYOUT,
-        scripts.LIST_BATCH,
-        scripts.LIST_QUEUE,
-        scripts.NOTE_BOUND,
-        scripts.NOTE_JOB,
-        scripts.ONCE,
-        scripts.OPEN_BATCH,
-        scripts.PAUSE,
-        scripts.PUBLISH,
-        scripts.SAID,
-        scripts.UNBOUND,
-    ),
+    runs="bind change_jobs declare declare_exchange delete_queue layout list_batch list_queue "
+    "note_bound note_job once open_batch pause publish said unbound",
     sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire "
     "smembers srem zrange zrem",
 )
 WORKER = _role(
     PRODUCER,
-    runs=(
-        scripts.ACCEPT,
-        scripts.ACK,
-        scripts.ATTACH,
-        scripts.DEAD_LETTER,
-        scripts.END_LEASES,
-        scripts.EXPIRE,
-        scripts.HAND_BACK,
-        scripts.HEARTBEAT,
-        scripts.LEASES_OF,
-        scripts.LOOK,
-        scripts.MOVE,
-        scripts.MOVED,
-        scripts.MOVE_OUT,
-        scripts.NEXT_BATCHES,
-        scripts.PROMOTE,
-        scripts.PURGE,
-        scripts.RELEASE,
-        scripts.RENEW,
-        scripts.REPLAY,
-        scripts.RESERVE,
-        scripts.RESTORE_VISIBLE,
-        scripts.MEASURE,
-        scripts.SNAPSHOT,
-        scripts.SURVEY,
-        scripts.TELL_RUNNING,
-        scripts.WAKE,
-        scripts.WHEREABOUTS,
-    ),
+    runs="accept ack attach dead_letter end_leases expire hand_back heartbeat leases_of look move "
+    "moved move_out next_batches promote purge release renew replay reserve restore_visible "
+    "measure snapshot survey tell_running wake whereabouts",
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore "
     "zremrangebyscore",
 )
-EXPORTER = _role(_CONNECTS, runs=(scripts.MEASURE,), sends="client|list info time zrange")
+EXPORTER = _role(_CONNECTS, runs="measure", sends="client|list info time zrange")
 # Looks at everything, and changes nothing: no command writes.
 VIEWER = _role(
     EXPORTER,
-    runs=(scripts.LOOK_UP, scripts.SCAN),
+    runs="look_up scan",
     # The doctor tries CLIENT UNBLOCK, with an id that nobody has.
     sends="acl|whoami client|unblock hget hgetall hkeys hscan lrange scan script|exists zcount "
     "zrangebyscore",
 )
 OPERATOR = _role(
     VIEWER,
-    runs=(
-        scripts.ACCEPT,
-        scripts.ATTACH,
-        scripts.BIND,
-        scripts.CHANGE_JOBS,
-        scripts.CONFIGURE,
-        scripts.DEAD_LETTER,
-        scripts.DECLARE,
-        scripts.DECLARE_EXCHANGE,
-        scripts.DELETE_QUEUE,
-        scripts.LAYOUT,
-        scripts.LEASES_OF,
-        scripts.LIST_QUEUE,
-        scripts.MOVE,
-        scripts.MOVED,
-        scripts.MOVE_OUT,
-        scripts.NOTE_BOUND,
-        scripts.PAUSE,
-        scripts.PUBLISH,
-        scripts.PURGE,
-        scripts.PURGE_DEAD,
-        scripts.RELEASE,
-        scripts.RENEW,
-        scripts.REPLAY,
-        scripts.SAID,
-        scripts.UNBOUND,
-        scripts.WHEREABOUTS,
-    ),
+    runs="accept attach bind change_jobs configure dead_letter declare declare_exchange "
+    "delete_queue layout leases_of list_queue move moved move_out note_bound pause publish "
+    "purge purge_dead release renew replay said unbound whereabouts",
     sends="del get hdel hexists hsetnx set smembers srem zrem",
 )
 MIGRATION = _role(
     OPERATOR,
-    runs=(scripts.KOMBU_ACCEPT, scripts.KOMBU_TAKE, scripts.KOMBU_TAKE_UNACKED),
+    runs="kombu_accept kombu_take kombu_take_unacked",
     sends="hvals llen sadd zscore",
 )
 # At the Sentinels themselves.

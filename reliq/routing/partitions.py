@@ -232,7 +232,6 @@ def divide(
 
 
 def _arguments_of(store: Store, queue: str) -> bytes:
-    """Return the arguments of *queue*, as they were declared."""
     status = store.reads.status(queue)
     given = None if status is None else status.arguments.get("")
     return given if isinstance(given, bytes) else b""

@@ -7,34 +7,20 @@ from typing import TYPE_CHECKING
 from ...lazy import names_of
 
 if TYPE_CHECKING:
-    from ...embedded.folder import folder_of
-    from .batches import RedisBatches
-    from .cluster.address import cluster_address
-    from .cluster.reads import ClusterBatches, ClusterReads
-    from .cluster.store import ClusterStore
-    from .confirm import Confirmer
-    from .embedded import EmbeddedAddress, EmbeddedStore
-    from .reads import EmbeddedReads, RedisReads
-    from .sentinel import sentinel_address
-    from .store import RedisStore
-    from .tls import tls_options
-
-__all__ = [
-    "ClusterBatches",
-    "ClusterReads",
-    "ClusterStore",
-    "Confirmer",
-    "EmbeddedAddress",
-    "EmbeddedReads",
-    "EmbeddedStore",
-    "RedisBatches",
-    "RedisReads",
-    "RedisStore",
-    "cluster_address",
-    "folder_of",
-    "sentinel_address",
-    "tls_options",
-]
+    from ...embedded.folder import folder_of as folder_of
+    from .batches import RedisBatches as RedisBatches
+    from .cluster.address import cluster_address as cluster_address
+    from .cluster.reads import ClusterBatches as ClusterBatches
+    from .cluster.reads import ClusterReads as ClusterReads
+    from .cluster.store import ClusterStore as ClusterStore
+    from .confirm import Confirmer as Confirmer
+    from .embedded import EmbeddedAddress as EmbeddedAddress
+    from .embedded import EmbeddedStore as EmbeddedStore
+    from .reads import EmbeddedReads as EmbeddedReads
+    from .reads import RedisReads as RedisReads
+    from .sentinel import sentinel_address as sentinel_address
+    from .store import RedisStore as RedisStore
+    from .tls import tls_options as tls_options
 
 # A process has one kind of broker, as a rule.
 __getattr__ = names_of(

@@ -210,7 +210,6 @@ class RedisBatches:
         return found
 
     def _records(self, batches: Sequence[str], fields: Sequence[str]) -> list[Reply]:
-        """Return the reply to :meth:`_asked` for each."""
         return self._wire.replies([(self._asked(batch, fields), None) for batch in batches])
 
     def _asked(self, batch: str, fields: Sequence[str]) -> Command:
@@ -301,7 +300,6 @@ class RedisBatches:
 
 
 def _progress(job: str, state: State, stored: str) -> Progress | None:
-    """Return what is stored of how far a job is; None where it cannot be read."""
     found = _PROGRESS.fullmatch(stored)
     if found is None:
         return None
@@ -313,7 +311,6 @@ def _progress(job: str, state: State, stored: str) -> Progress | None:
 
 
 def _report(stored: bytes) -> Report | None:
-    """Return a report; None where it cannot be read."""
     found = _REPORT.fullmatch(stored)
     if found is None:
         return None
@@ -322,7 +319,6 @@ def _report(stored: bytes) -> Report | None:
 
 
 def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
-    """Return what the hash of a batch says; None where there is none."""
     if "created" not in found:
         return None
     created, sealed, cancelled, ended = (number(found.get(name), 0) for name in _TIMES)
@@ -355,7 +351,6 @@ def _changed(reply: Reply) -> Changed | None:
 
 
 def _job(name: str, stored: bytes) -> Job | None:
-    """Return what is stored of a job; None where it cannot be read."""
     found = _RECORD.fullmatch(text_of(stored))
     if found is None or found[1] not in LETTERS:
         return None

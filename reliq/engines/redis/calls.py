@@ -39,10 +39,6 @@ def as_text(command: Command, script: Script | None) -> Command:
     return command if script is None else ("EVAL", script.text, *command[2:])
 
 
-def _do_nothing() -> None:
-    """Wait on."""
-
-
 def _texts(
     commands: Sequence[tuple[Command, Script | None]],
 ) -> list[tuple[Command, Script | None]]:
@@ -89,7 +85,7 @@ class Calls:
         self._idle: deque[Stream] = deque()  # each use is one step, without a lock
         self.broken = 0
         """How many idle connections were found closed: the server may have been replaced."""
-        self.silent: Callable[[], None] = _do_nothing
+        self.silent: Callable[[], None] = lambda: None
         """Called after each second in which a call has heard nothing; may raise."""
 
     def add(self, stream: Stream) -> None:
@@ -182,7 +178,6 @@ class Calls:
         return replies
 
     def _failed(self, stream: Stream, exc: BaseException, limit_s: float) -> ReliqError:
-        """Drop a connection that has failed; return our error for that."""
         stream.close()
         error = failure(exc, self._address, limit_s)
         self._lost(error)

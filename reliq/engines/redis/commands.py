@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BrokerUnavailable, ReliqError, again
+from ...errors import ReliqError, again
 from ...store.values import ignore_result
 from .stream import pack
 
@@ -68,11 +68,7 @@ class Commands(ABC):
         after all have come. *patience_s* is how long the commands themselves may take, beyond
         socket_timeout.
         """
-        ordered = self.replies(commands, patience_s)
-        for reply in ordered:
-            if isinstance(reply, ReliqError):
-                raise again(reply)
-        return ordered
+        return raise_first(self.replies(commands, patience_s), ReliqError)
 
     def call_all(self, *commands: Command) -> list[Reply]:
         """Do as :meth:`exchange` does, with commands that run no script."""
@@ -80,10 +76,7 @@ class Commands(ABC):
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
-        (reply,) = self.replies(((command, script),))
-        if isinstance(reply, ReliqError):
-            raise again(reply)
-        return reply
+        return self.exchange(((command, script),))[0]
 
     def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script* and return its reply; raises ReliqError. Atomic on its server."""
@@ -131,9 +124,9 @@ class Commands(ABC):
         """Run *script* behind what was posted to its server before; raises ReliqError."""
 
 
-def require_reached(replies: list[Reply]) -> list[Reply]:
-    """Return *replies*; raises the BrokerUnavailable among them."""
+def raise_first(replies: list[Reply], kind: type[ReliqError]) -> list[Reply]:
+    """Return *replies*; raises the first error of this *kind* among them."""
     for reply in replies:
-        if isinstance(reply, BrokerUnavailable):
+        if isinstance(reply, kind):
             raise again(reply)
     return replies

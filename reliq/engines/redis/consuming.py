@@ -296,7 +296,6 @@ class RedisConsuming(StoreBase):
 
 
 def _returned(flat: Sequence[Any], envelopes: bool) -> Iterable[Returned]:
-    """Read tag, count, consumer and envelope of each message."""
     for i in range(0, len(flat), 4):
         tag, count, consumer, envelope = flat[i : i + 4]
         kept = envelope if envelopes else None

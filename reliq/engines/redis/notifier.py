@@ -74,11 +74,6 @@ class RedisNotifier:
         notified, self._notified = self._notified, None
         return notified
 
-    @property
-    def client_id(self) -> int:
-        """The id that CLIENT UNBLOCK takes to end the BLPOP."""
-        return self._wire.client_id
-
     def descriptors(self) -> Mapping[int, object]:
         """Return what becomes readable when a notification comes; see :class:`Store`."""
         return self._wire.descriptors()

@@ -41,7 +41,6 @@ class RedisPublishing(StoreBase):
         return tuple(command)
 
     def _command_of_one(self, first: Publication, low_water: int) -> Command:
-        """Return the command that stores *first*, and others that may follow it."""
         queue, exchange, number = first.queue, first.exchange, first.number
         place = (queue, exchange)
         if place in self._publish_constants:

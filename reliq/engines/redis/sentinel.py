@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerUnavailable, ConfigurationError
-from ...forks import OwnLock
 from .connect import FAILURES, Address, ask, ask_once, hang_up, translate
 from .urls import address_of, read, together
 
@@ -37,12 +36,8 @@ class SentinelAddress:
     name: str
     sentinels: tuple[Address, ...]
     master: Address
-    _order: list[Address] = field(init=False, repr=False, compare=False)
-    _lock = OwnLock()
-
-    def __post_init__(self) -> None:
-        """Ask in the given order at first."""
-        object.__setattr__(self, "_order", list(self.sentinels))
+    _knew: list[Address] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The Sentinel that knew the master last time. Each use is one step, without a lock."""
 
     def __str__(self) -> str:
         """Name the broker in messages, without the server that plays its part just now."""
@@ -63,7 +58,8 @@ class SentinelAddress:
         """
         refusals: list[str] = []
         tried: set[tuple[str, int]] = set()
-        for sentinel in self._in_order():
+        first = self._knew.copy()
+        for sentinel in (*first, *(other for other in self.sentinels if other not in first)):
             try:
                 place = self._ask(sentinel, options, name)
                 if place in tried:
@@ -73,24 +69,14 @@ class SentinelAddress:
             except BrokerUnavailable as exc:
                 refusals.append(str(exc))
                 continue
-            self._prefer(sentinel)
+            self._knew[:] = [sentinel]
             return connection
         raise BrokerUnavailable(
             f"{self}: no master was found through {len(self.sentinels)} Sentinel(s): "
             + "; ".join(refusals)
         )
 
-    def _in_order(self) -> list[Address]:
-        with self._lock:
-            return list(self._order)
-
-    def _prefer(self, sentinel: Address) -> None:
-        with self._lock:
-            self._order.remove(sentinel)
-            self._order.insert(0, sentinel)
-
     def _ask(self, sentinel: Address, options: Options, name: str) -> tuple[str, int]:
-        """Return host and port of the master as *sentinel* knows them."""
         # One that is slow is as good as down: Redis' guide for clients says so too.
         reply = ask_once(sentinel, options, name, "SENTINEL", "get-master-addr-by-name", self.name)
         if not reply:

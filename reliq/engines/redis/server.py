@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BrokerRefused
 from ...store.inspection import BrokerInfo, Finding
 from . import keys, refusals, scripts
-from .server_info import judge, judge_failover, number_of, parse
+from .server_info import judge, judge_clock, judge_failover, number_of, parse
 from .tls import UNVERIFIED, is_verified
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .server_info import Info
     from .stream import Command, Reply
 
-# Clocks that are further apart are wrong.
-FARTHEST_S = 1.0
 _MOST_SCRIPTS = 1000
 # SCAN goes on for so long at most: a broker may hold millions of keys of others.
 _SCANNED_S = 5.0
@@ -123,7 +121,6 @@ class Server:
             return None
 
     def _lacks(self, command: Command) -> bool:
-        """Whether this user may not use *command*."""
         if refusals.lacks(self._wire.address.identity, command):
             return True  # as the connection was made, or later
         try:
@@ -187,18 +184,10 @@ class Server:
         found = self.clock()
         if found is None:
             return
-        off, took_s = found
-        if abs(off) - took_s / 2 > FARTHEST_S:
-            yield Finding(
-                "clock",
-                "warning",
-                f"the server's clock is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} "
-                "this machine's: ages and an eta are wrong by as much",
-                "let both machines keep their time by NTP",
-            )
-            return
-        took_ms = took_s * 1000
-        yield Finding("clock", "ok", f"within {abs(off):.2f} s; an answer took {took_ms:.1f} ms")
+        off_s, took_s = found
+        text = f"within {abs(off_s):.2f} s; an answer took {took_s * 1000:.1f} ms"
+        wrong = judge_clock("the server's clock", "both machines", off_s, took_s)
+        yield wrong or Finding("clock", "ok", text)
 
     def _cache(self, info: Info) -> Iterator[Finding]:
         ours = [item for item in vars(scripts).values() if isinstance(item, scripts.Script)]
@@ -218,7 +207,6 @@ class Server:
             yield Finding("script cache", "ok", text)
 
     def _foreign(self) -> Iterator[Finding]:
-        """Look for keys under our prefix that reliq did not make."""
         cursor, foreign, looked = b"0", set[str](), 0
         until = time.monotonic() + _SCANNED_S
         pattern = f"{keys.literal(self._prefix)}reliq:*"

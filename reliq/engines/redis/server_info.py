@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 Info: TypeAlias = "dict[str, str]"
 
 _FULL_PERCENT = 80
+FARTHEST_S = 1.0
+"""Clocks that are further apart are wrong."""
 
 
 def parse(reply: bytes) -> Info:
@@ -23,6 +25,18 @@ def parse(reply: bytes) -> Info:
 def number_of(text: str | None) -> int | None:
     """Return the number that a field is; None for one that is none, or is not there."""
     return int(text) if text is not None and text.isdigit() else None
+
+
+def judge_clock(whose: str, machines: str, off_s: float, took_s: float) -> Finding | None:
+    """Judge a clock that is *off_s* ahead of this machine's; None where it is right.
+
+    *took_s*: how long its answer took. *whose*, *machines*: the clock, and those to set, in words.
+    """
+    if abs(off_s) - took_s / 2 <= FARTHEST_S:
+        return None
+    off = f"{abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} this machine's"
+    text = f"{whose} is {off}: ages and an eta are wrong by as much"
+    return Finding("clock", "warning", text, f"let {machines} keep their time by NTP")
 
 
 def judge(
@@ -102,28 +116,17 @@ def _disk(info: Info, persistence: str, config: Info) -> Iterator[Finding]:
                 f"{what} failed: what is confirmed now does not survive a crash",
                 "look at the server's log and at its disk",
             )
+    remedy = "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)"
     if persistence == "none":
-        yield Finding(
-            "persistence",
-            "warning",
-            "none: a crash or restart of the server forgets every message",
-            "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)",
-        )
+        text = "none: a crash or restart of the server forgets every message"
+        yield Finding("persistence", "warning", text, remedy)
     elif persistence.startswith("RDB"):
-        yield Finding(
-            "persistence",
-            "warning",
-            f"{persistence}: a crash forgets what came since the last snapshot"
-            + (f" (save {config['save']})" if config.get("save") else ""),
-            "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)",
-        )
+        save = f" (save {config['save']})" if config.get("save") else ""
+        text = f"{persistence}: a crash forgets what came since the last snapshot{save}"
+        yield Finding("persistence", "warning", text, remedy)
     elif persistence == "AOF no":
-        yield Finding(
-            "persistence",
-            "warning",
-            "AOF without fsync: a power cut forgets up to half a minute",
-            "CONFIG SET appendfsync everysec",
-        )
+        text = "AOF without fsync: a power cut forgets up to half a minute"
+        yield Finding("persistence", "warning", text, "CONFIG SET appendfsync everysec")
     elif persistence:
         yield Finding("persistence", "ok", persistence)
 

@@ -89,7 +89,7 @@ class Stream:
         self._pending: Callable[[], int] | None = getattr(self._sock, "pending", None)
         self.client_id = client_id
         """The server's name for the connection; 0 where it is not known."""
-        self.began = self.used = monotonic()
+        self.used = monotonic()
         self.unsent = bytearray()
         """The bytes that were written, and that the socket has not taken yet."""
         self.written = 0

@@ -18,7 +18,7 @@ from ...forks import PROCESS, OwnLock, here
 from ...store.values import ignore_result
 from . import refusals
 from .calls import Calls
-from .commands import Commands, require_reached
+from .commands import Commands, raise_first
 from .connect import (
     FAILURES,
     ask_all,
@@ -227,7 +227,8 @@ class Wire(Commands):
         """Write all *commands* at once; a refusal is a reply."""
         if self._process != PROCESS[0]:
             self._leave_parent()
-        return require_reached(self.calls.replies(commands, patience_s)) if commands else []
+        replies = self.calls.replies(commands, patience_s) if commands else []
+        return raise_first(replies, BrokerUnavailable)
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it: the path of each publish."""
@@ -245,10 +246,8 @@ class Wire(Commands):
         Nothing else is given up because of it.
         """
         self._leave_parent()
-        (reply,) = self.calls.replies(((command, None),), ends_at=monotonic() + within_s)
-        if isinstance(reply, ReliqError):
-            raise again(reply)
-        return reply
+        replies = self.calls.replies(((command, None),), ends_at=monotonic() + within_s)
+        return raise_first(replies, ReliqError)[0]
 
     def post_packed(
         self,
@@ -270,10 +269,7 @@ class Wire(Commands):
         replies: list[Reply] = []
         self.post_script(script, keys, args, replies.append)
         self.posts.wait_for(lambda: bool(replies))
-        (reply,) = replies
-        if isinstance(reply, ReliqError):
-            raise again(reply)
-        return reply
+        return raise_first(replies, ReliqError)[0]
 
     def receive(self) -> None:
         """Read what has come, without waiting, and call its handlers.

@@ -105,7 +105,6 @@ class ClusterCalls:
                 stream.close()
 
     def _wire_for(self, request: Request) -> Wire | None:
-        """Return the connections to its node; None where there are none now."""
         place = self._unserved.address.slots.place_of(request.slot)
         if (wire := self._nodes.open(place)) is not None:
             return wire

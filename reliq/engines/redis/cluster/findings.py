@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ....errors import ReliqError
 from ....store.inspection import Finding
 from ..connect import LOGIN_REFUSED
-from ..server import FARTHEST_S, Server
+from ..server import Server
+from ..server_info import FARTHEST_S, judge_clock
 from ..wire import Wire
 from .nodes import PATIENCE_S
 from .slots import SLOTS
@@ -187,19 +188,8 @@ def judge_clocks(clocks: Mapping[Place, tuple[float, float]]) -> Iterator[Findin
         return
     farthest = max(clocks, key=lambda p: abs(clocks[p][0]))
     off_s, took_s = clocks[farthest]
-    if abs(off_s) - took_s / 2 > FARTHEST_S:
-        yield Finding(
-            "clock",
-            "warning",
-            f"the clock of {farthest} is {abs(off_s):.1f} s "
-            f"{'ahead of' if off_s > 0 else 'behind'} this machine's: ages and an eta are wrong by "
-            "as much",
-            "let the nodes and this machine keep their time by NTP",
-        )
-        return
     slowest_ms = max(took for _, took in clocks.values()) * 1000
-    yield Finding(
-        "clock",
-        "ok",
-        f"{len(clocks)} nodes within {abs(off_s):.2f} s; an answer took {slowest_ms:.1f} ms",
-    )
+    text = f"{len(clocks)} nodes within {abs(off_s):.2f} s; an answer took {slowest_ms:.1f} ms"
+    machines = "the nodes and this machine"
+    wrong = judge_clock(f"the clock of {farthest}", machines, off_s, took_s)
+    yield wrong or Finding("clock", "ok", text)

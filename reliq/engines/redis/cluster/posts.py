@@ -66,7 +66,6 @@ class ClusterPosts:
             self._send(request, data)
 
     def _send(self, request: Request, data: bytes | None = None) -> None:
-        """Write it to its node, or put it off."""
         place = self._slots.place_of(request.slot)
         wire = self._nodes.open(place)
         if wire is not None:
@@ -145,7 +144,6 @@ class ClusterPosts:
         return slot in self._put_off
 
     def _before(self, number: int) -> bool:
-        """Whether one is older than *number*."""
         if not self._put_off:
             return False
         with self._lock:

@@ -206,19 +206,16 @@ class ClusterReads(RedisReads):
         if not found:
             raise BrokerUnavailable(f"{self.broker}: none of its {count} masters answers")
         answer = "" if len(found) == count else f", {len(found)} answer"
-        memory = [item.memory_bytes for item in found]
-        limits = [item.memory_limit_bytes for item in found]
-        clients = [item.clients for item in found]
         return BrokerInfo(
             self.broker,
             _each(item.engine for item in found),
             _each(item.version for item in found),
             f"cluster of {count} master{'' if count == 1 else 's'}{answer}",
             min((item.uptime_s for item in found if item.uptime_s is not None), default=None),
-            _sum(memory),
-            _sum(limits),
+            _sum([item.memory_bytes for item in found]),
+            _sum([item.memory_limit_bytes for item in found]),
             _each(item.persistence for item in found),
-            _sum(clients),
+            _sum([item.clients for item in found]),
         )
 
     def nodes(self) -> list[Node]:
@@ -342,7 +339,6 @@ def _node(place: Place, slots: int, wire: Wire | ReliqError) -> Node:
 
 
 def _named(finding: Finding, places: list[Place], count: int) -> Finding:
-    """Return *finding* with the nodes that it is about."""
     everywhere = len(places) == count > 1
     who = f"all {count} masters" if everywhere else ", ".join(map(str, places))
     return Finding(finding.check, finding.severity, f"{who}: {finding.message}", finding.remedy)

@@ -12,6 +12,7 @@ from ....store.values import STALE
 from ... import redis as engine
 from .. import keys, scripts
 from ..base import gathered, then
+from ..commands import raise_first
 from ..confirm import ClusterConfirmer
 from ..store import RedisStore
 from .nodes import PATIENCE_S
@@ -148,10 +149,7 @@ class ClusterStore(RedisStore):
         ]
         requests = self._wire.tried([*commands, *asked])
         _raise_loss(groups, requests)
-        replies = [request.reply for request in requests]
-        for reply in replies:
-            if isinstance(reply, ReliqError):
-                raise again(reply)
+        replies = raise_first([request.reply for request in requests], ReliqError)
         for items, request in zip(groups, requests, strict=False):
             self._confirmer.note(items, request.answered_by)
         outcomes = self._outcomes_of(groups, replies[: len(commands)])
@@ -228,7 +226,6 @@ def _raise_loss(groups: Sequence[Sequence[Publication]], requests: Sequence[Requ
 
 
 def _exchanges(publications: Sequence[Publication]) -> list[str]:
-    """Return the exchanges whose bindings have routed them."""
     return list(dict.fromkeys(i.exchange for i in publications if i.exchange and i.version))
 
 

@@ -17,7 +17,7 @@ from ....errors import BrokerUnavailable, ReliqError, again
 from ....forks import OwnLock, here
 from ....store.values import ignore_result
 from ...poll import Pipe
-from ..commands import Commands, require_reached
+from ..commands import Commands, raise_first
 from ..keys import broker_keys
 from ..stream import SILENCE_S
 from .calls import ClusterCalls
@@ -292,7 +292,8 @@ class ClusterWire(Commands):
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
         """Write all *commands*; a refusal is a reply."""
-        return require_reached([item.reply for item in self.tried(commands, patience_s)])
+        replies = [item.reply for item in self.tried(commands, patience_s)]
+        return raise_first(replies, BrokerUnavailable)
 
     def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script*: there is no order over several nodes."""

@@ -80,7 +80,8 @@ class StoreBase:
     """A store's connections to one server: for calls, for posts, and for the notifier."""
 
     _wire: Wire | ClusterWire
-    _notifier: RedisNotifier | ClusterNotifier
+    notifier: RedisNotifier | ClusterNotifier
+    """The second half of the connection, on which a consumer waits."""
     consumer: str
     """The owner of the leases of this connection: the session's id and a number of its own."""
     broker: str
@@ -122,7 +123,7 @@ class StoreBase:
         wire = Wire(address, self.options, name)
         self._wire = wire
         listens = Wire(address, self.options, f"{name}:notification")
-        self._notifier = RedisNotifier(
+        self.notifier = RedisNotifier(
             listens,
             wire,
             lambda on_reply: wire.post(("CLIENT", "UNBLOCK", listens.client_id), on_reply),
@@ -148,11 +149,6 @@ class StoreBase:
         """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
         names = scripts.LIST_QUEUE.named(self._shared, queues=queues)
         self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
-
-    @property
-    def notifier(self) -> RedisNotifier | ClusterNotifier:
-        """The second half of the connection, on which a consumer waits."""
-        return self._notifier
 
     @property
     def alive(self) -> bool:
@@ -188,7 +184,7 @@ class StoreBase:
 
     def close(self) -> None:
         """Close for good; what was posted gets a BrokerUnavailable."""
-        self._notifier.close()
+        self.notifier.close()
         self._wire.close()
 
     def is_away(self, queue: str) -> bool:

@@ -76,7 +76,7 @@ class Commands(ABC):
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
         """Write *command*, wait for its reply and return it; raises ReliqError."""
-        return self.exchange(((command, script),))[0]
+        return raise_first(self.replies(((command, script),)), ReliqError)[0]
 
     def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
         """Run *script* and return its reply; raises ReliqError. Atomic on its server."""

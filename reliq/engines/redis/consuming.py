@@ -195,7 +195,7 @@ class RedisConsuming(StoreBase):
         found: set[Lease] = set()
         cursor = "0"
         while True:
-            args = (owner, 1 if of_session else 0, cursor, BATCH)
+            args = (owner, 1 if of_session else 0, cursor)
             cursor, *flat = texts(self._run(scripts.LEASES_OF, queue, args))
             found.update(map(Lease, flat[::2], flat[1::2]))
             if cursor == "0":
@@ -214,7 +214,7 @@ class RedisConsuming(StoreBase):
             next_due_ms, left = reply
             return Promoted(next_due_ms, left == 1)
 
-        self._post(scripts.PROMOTE, queue, (BATCH,), then(parse, on_result))
+        self._post(scripts.PROMOTE, queue, (), then(parse, on_result))
 
     def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
         """Remove messages that wait beyond their time to live, some hundred a step.
@@ -222,7 +222,7 @@ class RedisConsuming(StoreBase):
         Counted as expired, or kept as dead letters where the queue says so
         (``x-dead-letter-expired``). The result is whether there may be more.
         """
-        self._post(scripts.EXPIRE, queue, (BATCH,), then(bool, on_result))
+        self._post(scripts.EXPIRE, queue, (), then(bool, on_result))
 
     def post_restore(
         self,

@@ -86,7 +86,7 @@ class RedisDeadLetters(StoreBase):
         They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
         Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
         """
-        low_water, *flat = self._run(scripts.MOVE_OUT, queue, (target, MOVED_AT_ONCE))
+        low_water, *flat = self._run(scripts.MOVE_OUT, queue, (target,))
         moves = []
         for i in range(0, len(flat), 6):
             tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]

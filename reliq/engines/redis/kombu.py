@@ -12,7 +12,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...store.limits import BATCH_BYTES, MOVED_AT_ONCE, MOVES_KEPT_MS, chunks
+from ...store.limits import MOVES_KEPT_MS, chunks
 from . import keys, scripts
 from .base import StoreBase, texts
 
@@ -158,8 +158,7 @@ class KombuRedis(StoreBase):
         message), ...]); no messages when nothing is held and the list is empty.
         """
         names = scripts.KOMBU_TAKE.named(self._shared, waiting=self._list(queue, step))
-        args = (target, queue, MOVED_AT_ONCE, BATCH_BYTES, MOVES_KEPT_MS)
-        low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, args)
+        low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, (target, queue))
         return int(low_water), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
 
     def take_unacked(

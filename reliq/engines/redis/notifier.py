@@ -51,7 +51,8 @@ class RedisNotifier:
         self._prefix = wire.options.global_keyprefix
         self._listening = False
         self._notifications: dict[bytes, str] = {}
-        self._queues: frozenset[str] = frozenset()
+        self.queues: frozenset[str] = frozenset()
+        """The queues of the wait that is under way, or was last."""
         self._notified: str | None = None
         self._error: ReliqError | None = None
         self._clearing = False
@@ -63,11 +64,6 @@ class RedisNotifier:
     def listening(self) -> bool:
         """Whether a wait is under way on the broker."""
         return self._listening and self._wire.alive
-
-    @property
-    def queues(self) -> frozenset[str]:
-        """The queues of the wait that is under way, or was last."""
-        return self._queues
 
     def take_notification(self) -> str | None:
         """Return a queue whose notification has come, each once; None when there is no more."""
@@ -91,7 +87,7 @@ class RedisNotifier:
             notification.encode("utf-8", "surrogateescape"): queue
             for notification, queue in zip(notifications, queues, strict=True)
         }
-        self._queues = frozenset(queues)
+        self.queues = frozenset(queues)
         self._notified = None
         self._told_to_end = False
         self._waits_at = queues[0]
@@ -114,7 +110,7 @@ class RedisNotifier:
             # lost is made up for: the next wait removes what is there, once.
             self._clearing = True
             logger.warning(
-                "a notification of %s held something else: it is removed", sorted(self._queues)
+                "a notification of %s held something else: it is removed", sorted(self.queues)
             )
             return
         self._clearing = False

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...message.queue_arguments import FIELDS, WHOLE
-from ...store.limits import BATCH, LONG_MS
+from ...store.limits import LONG_MS
 from ...store.values import Layout, QueueDeclared, QueueDeleted
 from . import scripts
 from .base import StoreBase, queues_of, text_of
@@ -125,7 +125,7 @@ class RedisQueues(StoreBase):
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
         total = 0
-        while removed := self._run(scripts.PURGE, queue, (BATCH,)):
+        while removed := self._run(scripts.PURGE, queue):
             total += removed
         return total
 

@@ -76,7 +76,8 @@ class ClusterNotifier:
         self._waits: set[int] = set()  # the slots whose part waits
         self._slots: frozenset[int] = frozenset()  # those that are to wait, of the last wait
         self._left_out: dict[int, float] = {}  # and those that could not: when to try again
-        self._queues: frozenset[str] = frozenset()
+        self.queues: frozenset[str] = frozenset()
+        """The queues of the wait that is under way, or was last."""
         self._notified: deque[str] = deque()
         self._turns = Turns(self._cluster.slots, self._cluster.options.poll_interval)
         self._process = here()
@@ -89,11 +90,6 @@ class ClusterNotifier:
         if self._process != here() or not self._slots <= self._waits:
             return False
         return bool(self._slots) and monotonic() < min(self._left_out.values(), default=inf)
-
-    @property
-    def queues(self) -> frozenset[str]:
-        """The queues of the wait that is under way, or was last."""
-        return self._queues
 
     def take_notification(self) -> str | None:
         """Return a queue whose notification has come, each once; None where there is no more."""
@@ -141,7 +137,7 @@ class ClusterNotifier:
         for queue in queues:
             slot = slot_of(queue_keys(self._prefix, queue).notification)
             by_slot.setdefault(slot, []).append(queue)
-        self._queues = frozenset(queues)
+        self.queues = frozenset(queues)
         timeout_s = self._turn_s(by_slot, timeout_s)
         self._left_out = {}
         waited_for = set()

@@ -96,8 +96,7 @@ class SlotMap:
     @property
     def masters(self) -> set[Place]:
         """The nodes that have slots."""
-        with self._lock:
-            return {place for place in self._slots if place is not None}
+        return set(self.sizes)
 
     @property
     def sizes(self) -> Counter[Place]:
@@ -167,10 +166,12 @@ class SlotMap:
         doubtful: list[tuple[int, int, list[Place]]] = []
         refusals: list[str] = []
         no_cluster: ConfigurationError | None = None
+        masters = self.masters
         for place in places:
             try:
                 reply = list(self._ask(place, options, name))
-                if self._is_ours(reply):
+                found = {place for *_, places in reply for place in places}
+                if 2 * len(masters & found) >= len(masters):  # most of those that had slots
                     return reply
                 doubtful = doubtful or reply
             except (BrokerUnavailable, BrokerRefused) as exc:  # noqa: PERF203 - one of few
@@ -186,12 +187,6 @@ class SlotMap:
         raise BrokerUnavailable(
             f"none of {len(places)} known nodes of the cluster answers: {'; '.join(refusals)}"
         )
-
-    def _is_ours(self, reply: list[tuple[int, int, list[Place]]]) -> bool:
-        """Whether most of the nodes that had slots are in this map."""
-        masters = self.masters
-        found = {place for *_, places in reply for place in places}
-        return 2 * len(masters & found) >= len(masters)
 
     def _ask(
         self, place: Place, options: Options, name: str

@@ -50,7 +50,7 @@ class ClusterStore(RedisStore):
         self._wire = cluster
         self.partitions = address.slots.layouts[self._prefix]
         self._confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
-        self._notifier = ClusterNotifier(cluster, f"{name}:notification")
+        self.notifier = ClusterNotifier(cluster, f"{name}:notification")
 
     @cached_property
     def batches(self) -> ClusterBatches:

@@ -2,20 +2,19 @@
 --
 -- For queues from which nobody reserves: reserve does the same before it gives anything out.
 --
--- ARGV[1] batch (messages at most)
+-- ARGV: none
 --
 -- Returns 1 when more have expired than one step removes, else 0.
 -- keys: messages, ready, delayed, deliveries, expiry, dead, dead_info, stats, meta, job_events
 -- keys: guard
--- limits: JOB_MARK
-local batch = tonumber(ARGV[1])
+-- limits: BATCH, JOB_MARK
 
 -- use: intact, add, keep_expired, remove_expired, without_body, keep_events, expire, bytes_of
 -- use: count_down_bytes
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, batch)
+local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue == 0 then
   return 0
 end
@@ -26,4 +25,4 @@ expire(overdue, now, flags[1])
 if bytes then
   count_down_bytes(bytes)
 end
-return #overdue == batch and 1 or 0
+return #overdue == BATCH and 1 or 0

@@ -7,15 +7,11 @@
 --
 -- ARGV[1] target (of the move)
 -- ARGV[2] queue (name)
--- ARGV[3] batch (messages at most)
--- ARGV[4] most (bytes, about)
--- ARGV[5] keep (ms that the last number is kept from now)
 --
 -- Returns {low_water, number, message, ...}: below low_water every number is settled.
 -- keys: kombu_held, kombu_last, waiting
--- limits: DAY_US
-local target, queue, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local most, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
+-- limits: DAY_US, MOVED_AT_ONCE, BATCH_BYTES, MOVES_KEPT_MS
+local target, queue = ARGV[1], ARGV[2]
 
 -- use: last_held, hold
 
@@ -34,7 +30,7 @@ for i = 1, #begun, 2 do
       redis.call('HSET', kombu_held, begun[i], target .. '|' .. size .. '|' .. rest)
       to = target
     end
-    if to == target and #going < batch and (bytes == 0 or bytes < most) then
+    if to == target and #going < MOVED_AT_ONCE and (bytes == 0 or bytes < BATCH_BYTES) then
       local message = string.sub(rest, size + 1)
       bytes = bytes + #message
       going[#going + 1] = {number, message}
@@ -44,7 +40,7 @@ end
 table.sort(going, function(one, other) return one[1] < other[1] end)
 
 if #going == 0 then
-  while #going < batch and bytes < most do
+  while #going < MOVED_AT_ONCE and bytes < BATCH_BYTES do
     local message = redis.call('LINDEX', waiting, -1)
     if not message then
       break
@@ -56,7 +52,7 @@ if #going == 0 then
     going[#going + 1] = {last, message}
   end
   if #going > 0 then
-    redis.call('SET', kombu_last, string.format('%d', last), 'PX', keep)
+    redis.call('SET', kombu_last, string.format('%d', last), 'PX', MOVES_KEPT_MS)
   end
 end
 

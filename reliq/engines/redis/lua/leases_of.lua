@@ -3,11 +3,11 @@
 -- ARGV[1] owner (id of a consumer, or of a session)
 -- ARGV[2] of_session (1: of all consumers of that session; 0: of that consumer)
 -- ARGV[3] cursor (0 to begin)
--- ARGV[4] count (entries looked at, about)
 --
 -- Returns {next cursor or "0", tag, token, tag, token, ...}
 -- keys: unacked
-local owner, of_session, cursor, count = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[4]
+-- limits: BATCH
+local owner, of_session, cursor = ARGV[1], ARGV[2] == '1', ARGV[3]
 
 -- use: lease_of
 
@@ -19,7 +19,7 @@ local function is_theirs(holder)
   return holder == owner
 end
 
-local page = redis.call('HSCAN', unacked, cursor, 'COUNT', count)
+local page = redis.call('HSCAN', unacked, cursor, 'COUNT', BATCH)
 local result = {page[1]}
 for i = 1, #page[2], 2 do
   local token, _, _, holder = lease_of(page[2][i + 1])

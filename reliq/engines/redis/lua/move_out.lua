@@ -6,14 +6,13 @@
 -- to another, since that target seems not to come back (a number is the time, in us).
 --
 -- ARGV[1] target (of the move)
--- ARGV[2] batch (messages at most)
 --
 -- Returns {low_water, tag, number, envelope, delay in ms or 0, ttl in ms or -1,
 --   failed deliveries or -1, ...}: below low_water every number is settled.
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, stats, moves
 -- keys: guard
--- limits: DAY_US
-local target, batch = ARGV[1], tonumber(ARGV[2])
+-- limits: DAY_US, MOVED_AT_ONCE
+local target = ARGV[1]
 
 -- use: add, whole, intact, lease_of, last_number, settled_below, number_of_move
 
@@ -27,16 +26,16 @@ local last, begun = last_number(clock), redis.call('HGETALL', moves)
 local low_water, going = settled_below(last + 1, begun), {}
 for i = 1, #begun, 2 do
   local held = redis.call('ZSCORE', unacked_index, begun[i]) == 'inf'
-  if held and #going < batch and number_of_move(begun[i], last) then
+  if held and #going < MOVED_AT_ONCE and number_of_move(begun[i], last) then
     going[#going + 1] = begun[i]
   end
 end
 
-if #going < batch then
-  local waiting = redis.call('ZRANGE', ready, 0, batch - #going - 1, 'WITHSCORES')
+if #going < MOVED_AT_ONCE then
+  local waiting = redis.call('ZRANGE', ready, 0, MOVED_AT_ONCE - #going - 1, 'WITHSCORES')
   local place = ready
   if #waiting == 0 then
-    waiting = redis.call('ZRANGE', delayed, 0, batch - #going - 1, 'WITHSCORES')
+    waiting = redis.call('ZRANGE', delayed, 0, MOVED_AT_ONCE - #going - 1, 'WITHSCORES')
     place = delayed
   end
   local bytes = 0

@@ -1,18 +1,17 @@
 -- promote: makes ready what is due, for others: who asks cannot take it.
 --
--- ARGV[1] batch (messages at most)
+-- ARGV: none
 --
 -- Returns {ms until the next delayed message is due or -1, 1 when messages are ready to be
 --   taken or 0}
 -- keys: ready, delayed, notification, stats, meta, guard
--- limits: RANK
-local batch = tonumber(ARGV[1])
+-- limits: BATCH, RANK
 
 -- use: add, whole, intact, head_of_rank, promote, notify
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, batch)
+local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   intact({stats, meta}, {ready})
   redis.call('ZREM', delayed, unpack(due))

@@ -1,20 +1,19 @@
 -- purge: removes messages that wait (ready or delayed), some at a time.
 --
--- ARGV[1] batch (messages at most)
+-- ARGV: none
 --
 -- Returns how many were removed; 0 when none is left.
 -- keys: messages, ready, delayed, deliveries, expiry, stats, job_events, guard
--- limits: JOB_MARK
-local batch = tonumber(ARGV[1])
+-- limits: BATCH, JOB_MARK
 
 -- use: add, bytes_of, intact, without_body, keep_events
 
 intact({messages, deliveries, stats}, {expiry, job_events})
 local source = ready
-local tags = redis.call('ZRANGE', ready, 0, batch - 1)
+local tags = redis.call('ZRANGE', ready, 0, BATCH - 1)
 if #tags == 0 then
   source = delayed
-  tags = redis.call('ZRANGE', delayed, 0, batch - 1)
+  tags = redis.call('ZRANGE', delayed, 0, BATCH - 1)
 end
 if #tags > 0 then
   local bytes = redis.call('HEXISTS', stats, 'waiting_bytes') == 1 and bytes_of(tags)

@@ -41,12 +41,12 @@ class Wanted(NamedTuple):
     def require(self, store: Store) -> None:
         """Raise BrokerRefused where the broker can never give it; nothing is stored yet."""
         if self.level not in BY_STORING:
-            store.require_confirm(self.level)
+            store.confirmer.require_confirm(self.level)
 
     def wait(self, store: Store, publications: Sequence[Publication]) -> None:
         """Wait until *publications*, which are stored, are this safe; raises NotConfirmed."""
         if self.level not in BY_STORING and publications:
-            store.confirm(self.level, self.replicas, self.timeout_ms, publications)
+            store.confirmer.confirm(self.level, self.replicas, self.timeout_ms, publications)
 
 
 ACCEPTED = Wanted("accepted", 0, 1)

@@ -53,12 +53,12 @@ def engine(tmp_path):
 def test_storing_confirms(store, level):
     """A stored message is accepted, and its fsync is this process's."""
     item = message(number=1, low_water=1)
-    store.store.require_confirm(level)
+    store.store.confirmer.require_confirm(level)
     assert [CREATED] == store.publish(item)
-    store.store.confirm(level, 1, 100, [item])
+    store.store.confirmer.confirm(level, 1, 100, [item])
 
 
 def test_replicas_are_refused(store):
     """It has none."""
     with pytest.raises(BrokerRefused, match="no replicas"):
-        store.store.require_confirm("replicated")
+        store.store.confirmer.require_confirm("replicated")

@@ -9,8 +9,8 @@ import pytest
 import redis
 from kombu import Connection, Queue
 
-from reliq.engines.redis.cluster.turns import MOST
 from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.cluster.turns import MOST
 from reliq.engines.redis.keys import queue_keys, queues
 from reliq.engines.urls import store_of
 from tests.contract.steps import message

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .commands import Commands
     from .confirm import ClusterConfirmer, Confirmer
     from .connect import Broker
+    from .embedded import EmbeddedConfirmer
     from .pipeline import OnReply
     from .scripts import Script
     from .stream import Command, Reply
@@ -130,7 +131,7 @@ class StoreBase:
         )
 
     @cached_property
-    def _confirmer(self) -> Confirmer | ClusterConfirmer:
+    def confirmer(self) -> Confirmer | ClusterConfirmer | EmbeddedConfirmer:
         """What waits until messages are as safe as ``confirm`` asks."""
         return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
 

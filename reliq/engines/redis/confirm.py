@@ -56,7 +56,10 @@ class Confirmer:
         self._able_epoch = -1
 
     def require_confirm(self, level: Confirm) -> None:
-        """Raise BrokerRefused where the server cannot say that a write is on disk."""
+        """Raise BrokerRefused where the server cannot say that a write is on disk.
+
+        Asked before anything is stored; what was learned is kept while the connection lives.
+        """
         if level != "fsynced":
             return
         self._wire.connect()
@@ -74,8 +77,10 @@ class Confirmer:
     ) -> None:
         """Wait for replicas or the disk; raises NotConfirmed after *timeout_ms*.
 
-        A second round trip, never in one with the publish: where the server did not
-        know the script, that is sent again, behind what was pipelined after it.
+        "replicated": on so many replicas; "fsynced": on the broker's disk. It holds for DUPLICATEs
+        too: what an earlier try has stored, over whatever connection, is waited for. In a second
+        round trip: where the server did not know the script, a publish is sent again, behind what
+        was pipelined after it.
         """
         if level not in {"replicated", "fsynced"}:
             return

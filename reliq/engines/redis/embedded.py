@@ -62,12 +62,11 @@ class EmbeddedAddress:
                     raise
 
 
-class EmbeddedStore(RedisStore):
-    """A store at an embedded broker."""
+class EmbeddedConfirmer:
+    """The confirmations of an embedded broker."""
 
-    def __init__(self, address: EmbeddedAddress, options: Options, consumer: str) -> None:
-        super().__init__(address, options, consumer)
-        self._folder = address.folder
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
 
     def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused for a confirmation by replicas: there are none."""
@@ -92,6 +91,19 @@ class EmbeddedStore(RedisStore):
                 f"{self._folder}: stored, but the disk does not confirm it: {exc}; publishing "
                 "it again with the same properties is safe and stores it once"
             ) from exc
+
+
+class EmbeddedStore(RedisStore):
+    """A store at an embedded broker."""
+
+    def __init__(self, address: EmbeddedAddress, options: Options, consumer: str) -> None:
+        super().__init__(address, options, consumer)
+        self._folder = address.folder
+
+    @cached_property
+    def confirmer(self) -> EmbeddedConfirmer:
+        """See :attr:`RedisStore.confirmer`."""
+        return EmbeddedConfirmer(self._folder)
 
     @cached_property
     def reads(self) -> RedisReads:

@@ -14,7 +14,6 @@ from .base import StoreBase, gathered, then
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...options import Confirm
     from ...store.values import OnResult, Publication
     from .stream import Command
 
@@ -164,29 +163,6 @@ class RedisPublishing(StoreBase):
             for items, reply in zip(groups, replies, strict=True)
             for outcome in self._outcomes(items, reply)
         ]
-
-    def require_confirm(self, level: Confirm) -> None:
-        """Raise BrokerRefused where the broker can never give this confirmation.
-
-        Asked before anything is stored; what was learned is kept while the
-        connection lives.
-        """
-        self._confirmer.require_confirm(level)
-
-    def confirm(
-        self,
-        level: Confirm,
-        replicas: int,
-        timeout_ms: int,
-        publications: Sequence[Publication],
-    ) -> None:
-        """Return when what :meth:`publish` has stored is as safe as *level* says.
-
-        "replicated": on so many replicas; "fsynced": on the broker's disk. Raises NotConfirmed
-        after *timeout_ms*. It holds for DUPLICATEs too: what an earlier try has stored, over
-        whatever connection, is waited for.
-        """
-        self._confirmer.confirm(level, replicas, timeout_ms, publications)
 
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]

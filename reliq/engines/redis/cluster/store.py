@@ -36,7 +36,7 @@ class ClusterStore(RedisStore):
     """See :class:`..store.RedisStore`."""
 
     _wire: ClusterWire
-    _confirmer: ClusterConfirmer
+    confirmer: ClusterConfirmer
     # They are at another node, and read beside the script.
     _checks_bindings = False
 
@@ -49,7 +49,7 @@ class ClusterStore(RedisStore):
         cluster = ClusterWire(address, self.options, name)
         self._wire = cluster
         self.partitions = address.slots.layouts[self._prefix]
-        self._confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
+        self.confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
         self.notifier = ClusterNotifier(cluster, f"{name}:notification")
 
     @cached_property
@@ -151,7 +151,7 @@ class ClusterStore(RedisStore):
         _raise_loss(groups, requests)
         replies = raise_first([request.reply for request in requests], ReliqError)
         for items, request in zip(groups, requests, strict=False):
-            self._confirmer.note(items, request.answered_by)
+            self.confirmer.note(items, request.answered_by)
         outcomes = self._outcomes_of(groups, replies[: len(commands)])
         self._note_kept(publications, outcomes)
         versions = dict(zip(exchanges, replies[len(commands) :], strict=True))
@@ -164,7 +164,7 @@ class ClusterStore(RedisStore):
             _raise_loss((publications,), (request,))
             raise again(request.reply)
         outcomes = self._outcomes(publications, request.reply)
-        self._confirmer.note(publications, request.answered_by)
+        self.confirmer.note(publications, request.answered_by)
         self._note_kept(publications, outcomes)
         return outcomes
 

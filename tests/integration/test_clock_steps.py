@@ -10,6 +10,7 @@ from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.options import parse
 from tests.contract.steps import Steps, message
+from tests.support.lua import with_text
 
 HOUR_MS = 3_600_000
 
@@ -35,7 +36,7 @@ def test_below_its_start(open_store, monkeypatch):
     asked, text = "redis.pcall('INFO', 'server')", scripts.RESTORE_VISIBLE.text
     assert asked in text
     said = f"string.gsub({asked}, '(uptime_in_seconds:)', '%1-1')"
-    changed = scripts.RESTORE_VISIBLE.with_text(text.replace(asked, f"({said})"))
+    changed = with_text(scripts.RESTORE_VISIBLE, text.replace(asked, f"({said})"))
     monkeypatch.setattr(scripts, "RESTORE_VISIBLE", changed)
     store = open_store("s/1")
     store.publish(message(), message())

@@ -11,6 +11,7 @@ from fakeredis._socket import _base
 from fakeredis.commands_mixins import server_mixin
 
 from reliq.engines.redis import scripts
+from tests.support.lua import with_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +100,7 @@ class ScriptedClock(Clock):
         whole = {n: s for n, s in vars(scripts).items() if isinstance(s, scripts.Script)}
         for name, script in whole.items():
             text = script.text.replace(_TIME, cls._read)
-            setattr(scripts, name, script.with_text(text))
+            setattr(scripts, name, with_text(script, text))
         try:
             yield
         finally:

@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from reliq.engines.redis import scripts
+from tests.support.lua import with_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -562,7 +563,7 @@ def broken(mutant: Mutant) -> Iterator[None]:
     times = whole.text.count(mutant.text)
     assert times == 1, f"{mutant.text!r} stands {times} times in {mutant.script}.lua"
     text = whole.text.replace(mutant.text, mutant.instead)
-    setattr(scripts, attribute, whole.with_text(text))
+    setattr(scripts, attribute, with_text(whole, text))
     try:
         yield
     finally:

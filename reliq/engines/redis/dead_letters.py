@@ -102,20 +102,14 @@ class RedisDeadLetters(StoreBase):
         names = scripts.ACCEPT.named(self._keys(queue), publisher=publisher)
         args: list[Any] = [MOVES_KEPT_MS, low_water]
         for move in moves:
-            rank, dead_letter = rank_of(move.tag), move.dead_letter
+            rank, dead = rank_of(move.tag), move.dead_letter
             tag = new_tag(rank, job=is_of_job(move.tag))
             args += tag, move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
             args.append(move.failed)
-            if dead_letter is None:
+            if dead is None:
                 args += 0, ""
             else:
-                info = (
-                    dead_letter.reason,
-                    str(dead_letter.count),
-                    dead_letter.consumer,
-                    dead_letter.error,
-                )
-                args += dead_letter.died_ms, "|".join(info)
+                args += dead.died_ms, f"{dead.reason}|{dead.count}|{dead.consumer}|{dead.error}"
         outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
         return outcomes
 

@@ -89,7 +89,7 @@ class RedisRegister(StoreBase):
         under its consumers has them again when it is made anew.
         """
         mark = f"{subscriptions} {self.consumer}" if subscriptions else ""
-        return self._attach(queue, consumer, mark, "", 0)
+        return bool(self._run(scripts.ATTACH, queue, (consumer, mark, "", 0)))
 
     def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
         """Take a dead consumer off *queue*, unless it has come back: its mark is another.
@@ -97,12 +97,7 @@ class RedisRegister(StoreBase):
         Its last use counts from when it was heard of. False when it was the last and the
         queue was deleted (auto_delete).
         """
-        return self._attach(queue, consumer, "", mark, silent_ms)
-
-    def _attach(self, queue: str, consumer: str, mark: str, seen: str, silent_ms: int) -> bool:
-        args = (consumer, mark, seen, silent_ms)
-        kept: int = self._run(scripts.ATTACH, queue, args)
-        return kept == 1
+        return bool(self._run(scripts.ATTACH, queue, (consumer, "", mark, silent_ms)))
 
     def attached(self, queue: str) -> Attached:
         """Return who consumes from *queue*, dead ones that nobody removed included."""

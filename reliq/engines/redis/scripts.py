@@ -64,12 +64,6 @@ class Script:
         """Return its KEYS: those that are given by their names, and *others*."""
         return tuple(keys.get(name) or getattr(others, name) for name in self.keys)
 
-    def with_text(self, text: str) -> Script:
-        """Return this script with another text."""
-        other = Script(self.name)
-        other._take(text, self.keys)
-        return other
-
 
 def _key_locals(keys: Sequence[str], line: re.Match[str]) -> str:
     """Return the code that gives a script the KEYS of a line; the guard is never read."""

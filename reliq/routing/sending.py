@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Publication
     from .outgoing import Outgoing
-    from .publish_ids import PublishTag
     from .routes import Routes
 
     Redeclare = Callable[[str, Store], bool]
@@ -76,7 +75,8 @@ class _Sending:
     def send(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Send each message once; return those that are to be sent again."""
         store = self._store
-        tried = _tried(messages) if store.has_nodes else ()
+        tags = [item.tag for item in messages if item.tag is not None] if store.has_nodes else []
+        tried = [(tag, frozenset(tag.numbers)) for tag in tags]
         self._owners: list[tuple[Outgoing, str]] = []  # for each copy its message and its queue
         self._nowhere: list[Outgoing] = []
         try:
@@ -177,9 +177,3 @@ class _Sending:
             if self._routes.refresh(exchange).version is not None:
                 changed.add(exchange)
         return [item for item in self._nowhere if item.exchange in changed]
-
-
-def _tried(messages: Iterable[Outgoing]) -> list[tuple[PublishTag, frozenset[str]]]:
-    """Return where each message was tried before."""
-    tags = [item.tag for item in messages if item.tag is not None]
-    return [(tag, frozenset(tag.numbers)) for tag in tags]

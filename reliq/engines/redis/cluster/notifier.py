@@ -143,8 +143,9 @@ class ClusterNotifier:
         waited_for = set()
         for slot in self._turns.slots.intersection(by_slot):
             wanted = tuple(by_slot[slot])
-            if slot in self._waits and self._has_moved(slot):
-                self._drop(slot)
+            place = self._cluster.slots.place_of(slot)
+            if slot in self._waits and self._parts[slot].place != place:
+                self._drop(slot)  # its node of before may be lost
             if slot in self._waits:
                 if self._parts[slot].queues != wanted:
                     self._end(slot)
@@ -153,10 +154,6 @@ class ClusterNotifier:
                 continue
             waited_for.add(slot)
         self._slots = frozenset(waited_for)
-
-    def _has_moved(self, slot: int) -> bool:
-        """Whether it is at another node than the one where it is waited for, which may be lost."""
-        return self._parts[slot].place != self._cluster.slots.place_of(slot)
 
     def _wait_for(self, slot: int, queues: tuple[str, ...], timeout_s: float) -> bool:
         """Have the part of a slot wait; False where none can be had now."""

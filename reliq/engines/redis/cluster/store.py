@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from ....options import Options
     from ....store.values import OnResult, Publication, Work
     from ..stream import Reply
     from .address import ClusterAddress
@@ -39,11 +38,6 @@ class ClusterStore(RedisStore):
     confirmer: ClusterConfirmer
     # They are at another node, and read beside the script.
     _checks_bindings = False
-
-    if TYPE_CHECKING:
-
-        def __init__(self, address: ClusterAddress, options: Options, consumer: str) -> None:
-            """Over connections of its own to the nodes of *address*."""
 
     def _open(self, address: ClusterAddress, name: str) -> None:  # type: ignore[override]
         cluster = ClusterWire(address, self.options, name)

@@ -21,7 +21,7 @@ from redis.cluster import RedisCluster as ClusterClient
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.message.queue_names import partition_names
 from tests.chaos import keys
 from tests.chaos.broker import Broker, View
@@ -63,7 +63,7 @@ ANCHOR = "%"
 _PARTITIONS = partition_names(DIVIDED, MOST_PARTITIONS)
 KEYS = {
     **{name: queue_keys("", name).meta for name in (*QUEUES, CALLBACKS, *_PARTITIONS)},
-    ANCHOR: queues(""),
+    ANCHOR: broker_keys("").queues,
 }
 """A key in each of the slots that a run uses: of queues, of partitions, and of neither."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliq.engines.redis import scripts
-from reliq.engines.redis.keys import consumers, looking, queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.options import parse
@@ -57,11 +57,13 @@ def test_a_duty_of_before_is_another_s(open_store, fresh_redis):
     dead.store.wait_for_replies()
     assert not store.restore().granted
     with fresh_redis.client() as client:
-        for key in (queue_keys("", "q").unacked_mutex, looking("")):
+        for key in (queue_keys("", "q").unacked_mutex, broker_keys("").looking):
             assert client.pexpire(key, HOUR_MS)
-        (score,) = [score for _, score in client.zrange(queues(""), 0, -1, withscores=True)]
-        client.zadd(queues(""), {"q": score + HOUR_MS})
-        assert client.zcard(consumers("")) == 1
+        (score,) = [
+            score for _, score in client.zrange(broker_keys("").queues, 0, -1, withscores=True)
+        ]
+        client.zadd(broker_keys("").queues, {"q": score + HOUR_MS})
+        assert client.zcard(broker_keys("").consumers) == 1
     assert store.restore().granted
     assert ["q"] == store.heartbeat("s", again_ms=20_000)
     found = []

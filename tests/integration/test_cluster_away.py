@@ -15,7 +15,7 @@ from reliq.admin import Inspector
 from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.slots import SlotMap, slot_of
 from reliq.engines.redis.cluster.wire import ClusterWire
-from reliq.engines.redis.keys import queue_keys, queues, stored_format
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.errors import BatchUncertain, BrokerTimeout, BrokerUnavailable, ConfigurationError
 from reliq.message.envelope import decode
 from reliq.message.queue_names import partition_names, partition_of_key
@@ -73,7 +73,7 @@ def key_at(cluster, node):
 
 def anchor_of(cluster):
     """Return the node of what belongs to no queue."""
-    return cluster.owner(slot_of(queues("")))
+    return cluster.owner(slot_of(broker_keys("").queues))
 
 
 def not_the_anchor(cluster):
@@ -668,7 +668,7 @@ def reached(look):
 
 def test_an_unknown_format_is_refused_as_soon_as_its_node_answers(cluster):
     """The node that has the key is away at first: others are used until it is back, and says."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     queue = next(
         q
         for q in map(str, range(99))
@@ -676,8 +676,8 @@ def test_an_unknown_format_is_refused_as_soon_as_its_node_answers(cluster):
     )
     with Connection(cluster.url()) as connection:
         connection.Producer().publish("x", routing_key=queue, declare=[Queue(queue)])
-        assert {b"version": b"1"} == anchor.client().hgetall(stored_format(""))
-    anchor.client().hset(stored_format(""), "version", "99")
+        assert {b"version": b"1"} == anchor.client().hgetall(broker_keys("").stored_format)
+    anchor.client().hset(broker_keys("").stored_format, "version", "99")
     with pytest.raises(ConfigurationError, match="format 99"):
         Inspector(cluster.url())
     anchor.freeze()

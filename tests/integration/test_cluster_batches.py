@@ -16,7 +16,7 @@ from reliq.cli.batch_watch import looks
 from reliq.cli.target import Target
 from reliq.engines.redis.cluster import reads
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import batch_keys, queues
+from reliq.engines.redis.keys import batch_keys, broker_keys
 from reliq.engines.urls import connect
 from tests.contract.jobs import begin, end, enter
 from tests.integration.kombu_client import declare
@@ -25,7 +25,7 @@ from tests.integration.test_metrics import collect
 from tests.support.cluster import RedisCluster
 
 BATCHES = [f"b{n}" for n in range(12)]
-ANCHOR = slot_of(queues(""))
+ANCHOR = slot_of(broker_keys("").queues)
 # A node that is lost is asked for a second or two; the machine may be busy.
 SOON_S = 12
 

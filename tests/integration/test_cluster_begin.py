@@ -13,7 +13,7 @@ from kombu import Connection, Consumer, Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.errors import BatchUncertain, BrokerUnavailable
 from reliq.message.envelope import unpack
 from reliq.message.queue_names import partition_names
@@ -67,7 +67,7 @@ def named(cluster, node, pattern):
 @pytest.fixture
 def victim(cluster):
     """Return a node that has queues only."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     return next(node for node in cluster.masters if node is not anchor)
 
 
@@ -164,7 +164,7 @@ def test_a_worker_that_began_without_a_queue_ends(site, cluster, victim, lost, o
 @pytest.fixture
 def anchor(cluster):
     """Return the node where consumers and exchanges are registered."""
-    return cluster.owner(slot_of(queues("")))
+    return cluster.owner(slot_of(broker_keys("").queues))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 
 from reliq import BrokerUnavailable, NotConfirmed
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from tests.integration.kombu_client import declare, get, publish
 from tests.support.audits import assert_balanced
 from tests.support.cluster import Migration, RedisCluster
@@ -224,7 +224,7 @@ def test_the_nodes_of_the_url_are_gone(cluster, tmp_path_factory):
 
 def test_the_only_node_of_the_url_is_gone(cluster, tmp_path_factory):
     """It is a master: its replica is promoted, which the URL never named."""
-    seed = cluster.owner(slot_of(queues("")))
+    seed = cluster.owner(slot_of(broker_keys("").queues))
     cluster.seeds = [seed]
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
     try:
@@ -238,7 +238,7 @@ def test_the_only_node_of_the_url_is_gone(cluster, tmp_path_factory):
             began = time.monotonic()
             site.journal.wait_finished(site.send("record", queue=others[number % len(others)]).id)
             longest = max(longest, time.monotonic() - began)
-        wait_until(lambda: cluster.owner(slot_of(queues(""))).running, timeout_s=20)
+        wait_until(lambda: cluster.owner(slot_of(broker_keys("").queues)).running, timeout_s=20)
         wait_until(lambda: sent(site), timeout_s=10, what="queues at the replica")
         assert longest < 1.5
         assert not reconnected(worker)

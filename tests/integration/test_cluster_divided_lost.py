@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reliq import BrokerUnavailable
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.message.queue_names import partition_names
 from reliq.metrics import Collector
 from reliq.store.values import Layout
@@ -67,7 +67,7 @@ def which(request):
 @pytest.fixture
 def victim(cluster, which):
     """Return that node."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     victim = anchor if which == "anchor" else node_of(cluster, LOST[which][0])
     assert LOST[which] == tuple(name for name in NAMES if node_of(cluster, name) is victim)
     assert (which == "anchor") == (victim is anchor)

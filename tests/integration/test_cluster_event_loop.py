@@ -10,7 +10,7 @@ from kombu import Connection, Queue
 from kombu.asynchronous import Hub
 
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.errors import BrokerUnavailable
 from tests.support.cluster import RedisCluster
 from tests.support.waiting import wait_until
@@ -26,7 +26,7 @@ def cluster():
 @pytest.mark.slow
 def test_a_descriptor_that_is_somebody_elses_by_now(cluster):
     """A connection that another thread has closed: its number may be in use again."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     name = next(
         name
         for name in map(str, range(1000))

@@ -11,7 +11,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from tests.support.cluster import Migration, RedisCluster
 from tests.support.journal import STARTED
 from tests.support.site import FAST, CelerySite
@@ -160,7 +160,7 @@ def test_slots_of_loaded_queues_move(cluster, worker, load):
     """Nothing is lost or doubled, and nobody hears of it."""
     for number in range(12):
         queue = QUEUES[number % len(QUEUES)]
-        key = queues("") if number % 5 == 4 else queue_keys("", queue).meta
+        key = broker_keys("").queues if number % 5 == 4 else queue_keys("", queue).meta
         load.goes_on(3)
         for _ in moves(cluster, key, number):
             time.sleep(0.1)  # so long is the slot at neither node
@@ -177,7 +177,7 @@ def test_slots_of_loaded_queues_move(cluster, worker, load):
 def test_a_master_is_killed(cluster, worker, load, what):
     """Its queues go on at its replica, the others all the time; the worker does not reconnect."""
     load.goes_on()
-    key = queue_keys("", "red").meta if what == "queue" else queues("")
+    key = queue_keys("", "red").meta if what == "queue" else broker_keys("").queues
     victim = cluster.owner(slot_of(key))
     victim.kill()
     wait_until(lambda: cluster.owner(slot("red")).running, timeout_s=20)
@@ -219,7 +219,7 @@ def test_a_node_without_a_replica_is_away(bare_cluster, tmp_path_factory, pool):
     site = CelerySite(bare_cluster, "reliq", tmp_path_factory.mktemp("site"), config)
     try:
         # Not the node of what belongs to no queue: declarations wait for that one.
-        away, *_ = elsewhere(bare_cluster, slot_of(queues("")))
+        away, *_ = elsewhere(bare_cluster, slot_of(broker_keys("").queues))
         others = elsewhere(bare_cluster, slot(away))
         worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
         held = site.send("record_late", 4, queue=away).id
@@ -252,8 +252,8 @@ def test_the_anchor_is_frozen_for_long(tmp_path_factory, pool):
     config = {**CONFIG, "task_publish_retry": False, "worker_prefetch_multiplier": 1}
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), config)
     try:
-        anchor = cluster.owner(slot_of(queues("")))
-        healthy = elsewhere(cluster, slot_of(queues("")))
+        anchor = cluster.owner(slot_of(broker_keys("").queues))
+        healthy = elsewhere(cluster, slot_of(broker_keys("").queues))
         worker = site.worker(pool=pool, concurrency=3, queues=QUEUES)
         other = site.worker(pool=pool, concurrency=3, queues=QUEUES)
         many = 0 if pool == "solo" else 2  # it would run nothing else meanwhile

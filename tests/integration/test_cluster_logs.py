@@ -6,7 +6,7 @@ import pytest
 from kombu import Connection, Exchange, Queue
 
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_key, queues
+from reliq.engines.redis.keys import broker_keys, queue_key
 from tests.integration.test_celery_logs import lines
 from tests.support.cluster import RedisCluster
 from tests.support.site import FAST, CelerySite
@@ -49,7 +49,7 @@ def owner(cluster, queue):
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_an_outage_is_told_once(cluster, site, pool):
     """Which queues were lost, with their node, and when they are back; of events, once."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     victim = next(node for node in cluster.masters if node is not anchor)
     names = [f"{pool}{number}" for number in range(100)]
     *there, lost_events = [name for name in names if owner(cluster, name) is victim][:3]

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reliq import BrokerUnavailable
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_key, queues
+from reliq.engines.redis.keys import broker_keys, queue_key
 from reliq.metrics import Collector
 from tests.integration.kombu_client import declare, get, publish
 from tests.integration.test_cli_acl import scraped
@@ -34,7 +34,7 @@ def slot(queue):
     return slot_of(queue_key("", queue, "meta"))
 
 
-ANCHOR = slot_of(queues(""))
+ANCHOR = slot_of(broker_keys("").queues)
 
 
 @pytest.fixture(scope="module")

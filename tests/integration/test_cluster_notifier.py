@@ -11,7 +11,7 @@ from kombu import Connection, Queue
 
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.cluster.turns import MOST
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.urls import store_of
 from tests.contract.steps import message
 from tests.support.cluster import RedisCluster
@@ -107,7 +107,7 @@ def test_turns_dial_no_more(cluster, store):
 
 def one_at_each(cluster):
     """Return a queue at each node but that of what belongs to no queue."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     found = {}
     for name in QUEUES:
         node = cluster.owner(slot_of(queue_keys("", name).meta))

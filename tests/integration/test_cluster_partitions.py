@@ -11,7 +11,7 @@ from kombu import Connection, Queue
 
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.errors import BrokerUnavailable
 from reliq.message.queue_names import partition_names
 from tests.support.cluster import RedisCluster
@@ -135,7 +135,7 @@ def test_a_publisher_finds_the_replica_that_takes_over(cluster):
         Queue("q", queue_arguments={"x-partitions": 4})(channel).declare()
         places = [slot_of(queue_keys("", name).meta) for name in names]
         nodes = [cluster.owner(slot) for slot in places]
-        anchor = cluster.owner(slot_of(queues("")))
+        anchor = cluster.owner(slot_of(broker_keys("").queues))
         lost = next(i for i in range(4) if nodes[i] not in (nodes[0], anchor))
         nodes[lost].kill()
         # As another connection of this process has found: this one never asks it for anything.

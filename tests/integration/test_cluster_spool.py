@@ -7,7 +7,7 @@ from kombu import Connection, Exchange, Queue
 
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_key, queues
+from reliq.engines.redis.keys import broker_keys, queue_key
 from reliq.message.queue_names import partition_names
 from reliq.signals import broker_switched
 from tests.integration.test_spool import FAST, SETTINGS, counts, spooled_in
@@ -87,7 +87,7 @@ def owner(cluster, key):
 def test_one_node_is_away(bare_cluster, tmp_path, switches, strategy, lost):
     """A publisher that needs it stays at the spool until it is back; then all is stored once."""
     cluster = bare_cluster
-    anchor = owner(cluster, queues(""))
+    anchor = owner(cluster, broker_keys("").queues)
     victim = next(node for node in cluster.masters if (node is anchor) == (lost == "anchor"))
     nodes = {name: owner(cluster, queue_key("", name, "meta")) for name in map(str, range(100))}
     there = next(name for name, node in nodes.items() if node is victim)
@@ -145,7 +145,9 @@ def test_one_node_of_a_divided_queue_is_away(bare_cluster, tmp_path, switches):
     with Connection(home) as connection:
         Queue("q", queue_arguments={"x-partitions": 8})(connection.default_channel).declare()
     own, *others = [owner(cluster, queue_key("", name, "meta")) for name in names]
-    victim = next(n for n in cluster.masters if n not in (own, owner(cluster, queues(""))))
+    victim = next(
+        n for n in cluster.masters if n not in (own, owner(cluster, broker_keys("").queues))
+    )
     assert victim in others
     options = {**FAST, "socket_connect_timeout": 1, "socket_timeout": 2}
     policy = {"max_retries": 20, "interval_start": 0, "interval_max": 0.2}

@@ -10,7 +10,7 @@ from kombu import Connection
 from reliq import BrokerUnavailable
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import queue_key, queues
+from reliq.engines.redis.keys import broker_keys, queue_key
 from tests.integration.kombu_client import declare, get, publish
 from tests.support.audits import assert_balanced
 from tests.support.cluster import Migration, RedisCluster
@@ -107,7 +107,7 @@ def test_a_certificate_of_another_name(certificates):
 def test_one_node_with_a_certificate_of_another_name(certificates):
     """Its queues are refused, and others are served."""
     cluster = RedisCluster(3, tls=certificates)
-    anchor = slot_of(queues(""))
+    anchor = slot_of(broker_keys("").queues)
     wrong = cluster.masters[0 if anchor >= 16384 // 3 else 1]
     wrong.tls = of_elsewhere(certificates)
     cluster.seeds = [node for node in cluster.masters if node is not wrong]

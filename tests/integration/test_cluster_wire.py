@@ -15,7 +15,7 @@ from reliq.engines.redis.cluster.address import cluster_address
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.cluster.wire import ClusterWire
-from reliq.engines.redis.keys import queue_keys, queues
+from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.redis.posts import Posts
 from reliq.errors import BrokerTimeout, BrokerUnavailable, NotConfirmed
 from reliq.options import parse
@@ -89,7 +89,7 @@ def keys_at(cluster, node):
 
 def not_the_anchor(cluster):
     """Return the masters without the node of what belongs to no queue."""
-    anchor = cluster.owner(slot_of(queues("")))
+    anchor = cluster.owner(slot_of(broker_keys("").queues))
     return [node for node in cluster.masters if node is not anchor]
 
 
@@ -230,7 +230,7 @@ def test_a_slot_is_bound_to_nothing_that_was_interrupted_before_it_was_sent(clus
             wire.exchange([(("GET", key), None), (("GET", other), None)])
     finally:
         frozen.thaw()
-    follows(wire, key, source, cluster.owner(slot_of(queues(""))))
+    follows(wire, key, source, cluster.owner(slot_of(broker_keys("").queues)))
 
 
 def test_a_slot_is_bound_to_nothing_that_was_posted_in_vain(cluster, connect, monkeypatch):

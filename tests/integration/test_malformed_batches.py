@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.engines.redis.keys import batch_keys, batches, batches_opened
+from reliq.engines.redis.keys import batch_keys, broker_keys
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import BrokerRefused, ReliqError
@@ -16,7 +16,7 @@ from reliq.store.jobs import DONE, UNCHANGED, Change, Note
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, job_of, lost
 
 K = batch_keys("", "b")
-LISTS = (batches(""), batches_opened(""))
+LISTS = (broker_keys("").batches, broker_keys("").batches_opened)
 COUNTERS = (
     *("waiting", "delayed", "working", "retrying"),
     *("succeeded", "failed", "error", "dropped"),

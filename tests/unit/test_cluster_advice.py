@@ -4,7 +4,7 @@ import pytest
 
 from reliq.engines.redis.cluster.requests import for_node, for_reply, named
 from reliq.engines.redis.cluster.slots import Place
-from reliq.engines.redis.keys import bindings, queue_key, queues
+from reliq.engines.redis.keys import bindings, broker_keys, queue_key
 from reliq.message.queue_names import partition_name
 
 FIX = "redis-cli --cluster fix"
@@ -44,7 +44,7 @@ def test_a_node_that_cannot_be_reached(replica):
         (queue_key("", "a{b}%c", "meta"), " of queue 'a{b}%c'"),
         (queue_key("shop:", "q", "ready"), " of queue 'q'"),
         (queue_key("", partition_name("q", 3), "meta"), " of partition 3 of queue 'q'"),
-        (queues("shop:"), ""),
+        (broker_keys("shop:").queues, ""),
         (bindings("", "exchange"), ""),
     ],
 )

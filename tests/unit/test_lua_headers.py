@@ -92,7 +92,7 @@ def read(name: str) -> Header:
     assert all(_KEYS.fullmatch(line) for line in FILES[name].splitlines() if "-- keys" in line)
     found = Header(scripts.Script(name).keys, [], [])
     for line in split(FILES[name])[0]:
-        if line.startswith("-- ARGV") and line != "-- ARGV: none":
+        if line.startswith("-- ARGV"):
             match = _ARG.fullmatch(line)
             assert match, line
             assert not found.tail, f"after the repeated ones: {line}"

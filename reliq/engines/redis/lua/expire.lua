@@ -2,8 +2,6 @@
 --
 -- For queues from which nobody reserves: reserve does the same before it gives anything out.
 --
--- ARGV: none
---
 -- Returns 1 when more have expired than one step removes, else 0.
 -- keys: messages, ready, delayed, deliveries, expiry, dead, dead_info, stats, meta, job_events
 -- keys: guard

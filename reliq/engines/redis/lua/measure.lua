@@ -1,7 +1,5 @@
 -- measure: reads what is counted of a queue, its ledger and its age, at one instant.
 --
--- ARGV: none
---
 -- Returns {1 exists or 0, ready, delayed, unacked, dead, messages, consumers,
 --   {counter, value, ...}, arguments, 1 paused or 0, now in ms,
 --   delayed messages that are due, {rank, messages ready, tag of the first, ...},

@@ -1,7 +1,5 @@
 -- promote: makes ready what is due, for others: who asks cannot take it.
 --
--- ARGV: none
---
 -- Returns {ms until the next delayed message is due or -1, 1 when messages are ready to be
 --   taken or 0}
 -- keys: ready, delayed, notification, stats, meta, guard

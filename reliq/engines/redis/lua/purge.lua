@@ -1,7 +1,5 @@
 -- purge: removes messages that wait (ready or delayed), some at a time.
 --
--- ARGV: none
---
 -- Returns how many were removed; 0 when none is left.
 -- keys: messages, ready, delayed, deliveries, expiry, stats, job_events, guard
 -- limits: BATCH, JOB_MARK

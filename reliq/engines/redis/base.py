@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .commands import Commands
     from .confirm import ClusterConfirmer, Confirmer
     from .connect import Broker
-    from .embedded import EmbeddedConfirmer
     from .pipeline import OnReply
     from .scripts import Script
     from .stream import Command, Reply
@@ -131,7 +130,7 @@ class StoreBase:
         )
 
     @cached_property
-    def confirmer(self) -> Confirmer | ClusterConfirmer | EmbeddedConfirmer:
+    def confirmer(self) -> Confirmer | ClusterConfirmer:
         """What waits until messages are as safe as ``confirm`` asks."""
         return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
 

@@ -16,6 +16,7 @@ from ...embedded.keeper import LOOKS, logs, sync
 from ...embedded.start import ensure
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
 from .. import redis as engine
+from .confirm import Confirmer
 from .connect import Address
 from .store import RedisStore
 
@@ -62,10 +63,10 @@ class EmbeddedAddress:
                     raise
 
 
-class EmbeddedConfirmer:
-    """The confirmations of an embedded broker."""
+class EmbeddedConfirmer(Confirmer):
+    """The confirmations of an embedded broker: the files are synced here, not by the server."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder) -> None:  # no wire is asked
         self._folder = folder
 
     def require_confirm(self, level: Confirm) -> None:

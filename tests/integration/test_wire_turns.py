@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from reliq.engines.poll import readable
-from reliq.engines.redis import posts, stream
+from reliq.engines.redis import pipeline, posts, stream
 from reliq.engines.redis.stream import Readable
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
@@ -218,7 +218,7 @@ def test_who_waits_for_a_handler_waits_for_nothing_else(wire):
     handing_out = started(wire.wait_for_replies)
     assert begun.wait(20)
     waits_too = started(wire.wait_for_replies)
-    wait_until(lambda: is_in(waits_too, "_wait"))
+    wait_until(lambda: is_in(waits_too, "wait_for"))
     wire.post(("BLPOP", "nothing", "0"), patience_s=60.0)
     may_end.set()
     assert ended(waits_too)
@@ -256,8 +256,8 @@ def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
 def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch, posted):
     """As long as the server goes on taking some of it."""
     now = 0.0
-    monkeypatch.setattr(stream, "monotonic", lambda: now)
-    monkeypatch.setattr(posts, "monotonic", lambda: now)
+    for module in (stream, pipeline, posts):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
     with closing(Wire(address(proxy.url()), Options(socket_timeout=3.0), "test")) as wire:
         came: list[object] = []
         wire.connect_to_post()

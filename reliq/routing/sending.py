@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Publication
     from .outgoing import Outgoing
+    from .publish_ids import PublishTag
     from .routes import Routes
 
     Redeclare = Callable[[str, Store], bool]
@@ -75,8 +76,10 @@ class _Sending:
     def send(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Send each message once; return those that are to be sent again."""
         store = self._store
-        tags = [item.tag for item in messages if item.tag is not None] if store.has_nodes else []
-        tried = [(tag, frozenset(tag.numbers)) for tag in tags]
+        tried: list[tuple[PublishTag, frozenset[str]]] = []
+        if store.has_nodes:  # where each message was tried before
+            tags = [item.tag for item in messages if item.tag is not None]
+            tried = [(tag, frozenset(tag.numbers)) for tag in tags]
         self._owners: list[tuple[Outgoing, str]] = []  # for each copy its message and its queue
         self._nowhere: list[Outgoing] = []
         try:

@@ -76,10 +76,7 @@ class _Sending:
     def send(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Send each message once; return those that are to be sent again."""
         store = self._store
-        tried: list[tuple[PublishTag, frozenset[str]]] = []
-        if store.has_nodes:  # where each message was tried before
-            tags = [item.tag for item in messages if item.tag is not None]
-            tried = [(tag, frozenset(tag.numbers)) for tag in tags]
+        tried = _tried(messages) if store.has_nodes else ()
         self._owners: list[tuple[Outgoing, str]] = []  # for each copy its message and its queue
         self._nowhere: list[Outgoing] = []
         try:
@@ -180,3 +177,9 @@ class _Sending:
             if self._routes.refresh(exchange).version is not None:
                 changed.add(exchange)
         return [item for item in self._nowhere if item.exchange in changed]
+
+
+def _tried(messages: Iterable[Outgoing]) -> list[tuple[PublishTag, frozenset[str]]]:
+    """Return where each message was tried before."""
+    tags = [item.tag for item in messages if item.tag is not None]
+    return [(tag, frozenset(tag.numbers)) for tag in tags]

@@ -28,7 +28,7 @@ BUDGETS = {
     "engines": 240,
     "engines/redis": 6_240,
     "engines/redis/cluster": 2_830,
-    "engines/redis/lua": 3_210,
+    "engines/redis/lua": 3_200,
     "failover": 300,
     "integrations": 2_560,
     "message": 650,

@@ -7,7 +7,6 @@ import signal
 import sys
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +22,9 @@ from benchmarks.report import write_page, write_readme
 from benchmarks.setting import LARGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from benchmarks.model import Outcome
     from benchmarks.results import Run
 
 WIDTH_OF_A_FILE = 200
@@ -93,11 +93,10 @@ WIDTH_OF_A_FILE = 200
     help="Measure nothing: write report and README from the JSON of an earlier run.",
 )
 @click.option(
-    "--add-to",
-    "earlier",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Add what is measured, or read with --from, to the JSON of this earlier run, and write "
-    "that. The page says which figures were measured later.",
+    "--resume",
+    is_flag=True,
+    help="Go on with the interrupted run of the JSON that is written to, at the same commit: "
+    "measure what it has not.",
 )
 def main(
     only: Sequence[str],
@@ -114,7 +113,7 @@ def main(
     report: Path | None,
     readme: Path | None,
     source: Path | None,
-    earlier: Path | None,
+    resume: bool,
 ) -> None:
     """Measure reliq beside what else there is, on this machine, and print the ratios.
 
@@ -122,11 +121,16 @@ def main(
     uses Redis, and RabbitMQ where it is installed. Leave the machine alone meanwhile.
     """
     if source is not None:
-        _write(_added(results.read(source), earlier), json_file, report, readme, [])
+        _write(results.read(source), json_file, report, readme, [])
         return
     chosen = figures.select(only, core)
     if not chosen:
         raise click.BadParameter("no figure has such a name", param_hint="--only")
+    commit = machine.commit()
+    kept = json_file or (_results_of(report) if report is not None else None)
+    earlier = _interrupted(kept, commit, wanted, scale) if resume else None
+    measured = {outcome.row.key for outcome in earlier.outcomes} if earlier else set()
+    missing = [f for f in chosen if not measured.intersection(row.key for row in f.rows)]
     unknown = set(without) - set(peers.ALL)
     if unknown:
         raise click.BadParameter(f"no peer {', '.join(unknown)}", param_hint="--without")
@@ -144,39 +148,60 @@ def main(
     surroundings = machine.describe()
     with closing(Places(executable or servers.find_executable(), appendfsync)) as places:
         measuring = Measuring(places, known, console, scale, largest)
-        sections = measuring.run(chosen, wanted)
+
+        def run_of(sections: Mapping[str, Sequence[Outcome]]) -> Run:
+            absent = [f"{name}: {why}" for name, why in places.missing.items()]
+            run = results.Run(
+                command=shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+                rounds=wanted,
+                scale=scale,
+                labels={name: peer.label for name, peer in known.items()},
+                surroundings=surroundings | places.describe(),
+                left_out=left_out + absent,
+                failures=measuring.failures,
+                sections=sections,
+                commit=commit,
+            )
+            return run if earlier is None else results.merge(earlier, run, figures.order())
+
+        def keep(sections: Mapping[str, Sequence[Outcome]]) -> None:
+            if kept is not None:
+                results.write(run_of(sections), kept)
+
+        sections = measuring.run(missing, wanted, keep)
         profiles = []
         if report is not None and any(figure in cpu.FIGURES for figure in chosen):
             profiles = measuring.profiles(_beside(report))
-        surroundings |= places.describe()
-        left_out += [f"{name}: {why}" for name, why in places.missing.items()]
-    run = results.Run(
-        command=shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        rounds=wanted,
-        scale=scale,
-        labels={name: peer.label for name, peer in known.items()},
-        surroundings=surroundings,
-        left_out=left_out,
-        failures=measuring.failures,
-        sections=sections,
-    )
+        run = run_of(sections)
     _print(run)
-    _write(_added(run, earlier), json_file, report, readme, profiles)
+    _write(run, json_file, report, readme, profiles)
     if run.failures:
         sys.exit(1)
 
 
-def _added(run: Run, earlier: Path | None) -> Run:
-    """Return the run, added to an earlier one where that is asked for."""
-    if earlier is None:
-        return run
-    loads = run.surroundings.get("load when it began", "?")
-    when = f"{datetime.now(timezone.utc):%Y-%m-%d}, on a machine with a load of {loads}"
-    return results.merge(results.read(earlier), run, figures.order(), when)
+def _interrupted(kept: Path | None, commit: str, rounds: int, scale: float) -> Run | None:
+    """Return the run that *kept* has; None where it has none. One figure, one commit, one size."""
+    if kept is None:
+        raise click.UsageError("--resume needs --json or --report: the results to go on with")
+    if not kept.exists():
+        return None
+    earlier = results.read(kept)
+    had = (earlier.commit, earlier.rounds, earlier.scale)
+    if had != (commit, rounds, scale) or not commit or "changes" in commit:
+        raise click.UsageError(
+            f"{kept} is of commit {earlier.commit} (rounds {earlier.rounds}, scale "
+            f"{earlier.scale:g}), this is {commit or 'no clone'} (rounds {rounds}, scale "
+            f"{scale:g}): check that commit out, without changes, or leave out --resume"
+        )
+    return earlier
 
 
 def _beside(report: Path) -> Path:
     return report.with_suffix("")
+
+
+def _results_of(report: Path) -> Path:
+    return _beside(report) / "results.json"
 
 
 def _write(
@@ -190,7 +215,7 @@ def _write(
         results.write(run, json_file)
     if report is not None:
         folder = _beside(report)
-        results.write(run, folder / "results.json")
+        results.write(run, _results_of(report))
         pictures = []
         if find_spec("matplotlib") is not None:
             from benchmarks import plots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,6 +24,22 @@ def describe() -> dict[str, str]:
     }
     described["reliq"] = __version__
     return described | {package: _version(package) for package in PACKAGES}
+
+
+def commit() -> str:
+    """Return the commit that this is, and whether files differ from it; "" outside of a clone."""
+    git = ["git", "-C", str(Path(__file__).resolve().parent)]
+    try:
+        name, changes = (
+            subprocess.run([*git, *asked], capture_output=True, text=True, check=True).stdout
+            for asked in (
+                ("rev-parse", "--short=12", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no"),
+            )
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return name.strip() + (", with changes" if changes else "")
 
 
 def _cpu_model() -> str:

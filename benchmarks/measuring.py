@@ -14,7 +14,7 @@ from benchmarks.rounds import Rounds, rounds_of
 from benchmarks.setting import Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -39,8 +39,16 @@ class Measuring:
         self._scale, self._largest = scale, largest
         self.failures: list[str] = []
 
-    def run(self, chosen: Sequence[Figure], wanted: int) -> dict[str, list[Outcome]]:
-        """Measure each figure; return the outcomes by section. A failure costs only its peer."""
+    def run(
+        self,
+        chosen: Sequence[Figure],
+        wanted: int,
+        keep: Callable[[Mapping[str, Sequence[Outcome]]], None],
+    ) -> dict[str, list[Outcome]]:
+        """Measure each figure; return the outcomes by section. A failure costs only its peer.
+
+        *keep* is given the outcomes so far after each figure.
+        """
         sections: dict[str, list[Outcome]] = {}
         columns = (
             TextColumn("{task.description}"),
@@ -57,6 +65,7 @@ class Measuring:
                 progress.console.print(f"{peer.name:>16}: {texts}", highlight=False)
 
             rounds = Rounds(self._places, self._setting, sampled)
+            self.failures = rounds.failures
             for section, figures in SECTIONS.items():
                 for figure in figures:
                     if figure not in chosen:
@@ -64,9 +73,9 @@ class Measuring:
                     progress.update(bar, description=figure.name)
                     outcomes = rounds.run(figure, self._of(figure), wanted, self._scale)
                     sections.setdefault(section, []).extend(outcomes)
+                    keep(sections)
                     progress.advance(bar, rounds_of(figure, wanted))
-        self.failures += rounds.failures
-        for failure in rounds.failures:
+        for failure in self.failures:
             self._console.print(failure, style="red", highlight=False)
         return sections
 

@@ -13,7 +13,7 @@ is reliq divided by the other, round by round. This page is written by
 {command}
 ```
 
-from the JSON file beside it. {sizes}
+from the JSON file beside it. Every figure is of commit {commit}. {sizes}
 """
 
 METHOD = """\

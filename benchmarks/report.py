@@ -31,12 +31,10 @@ def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
     `beside` are the files that belong to it: pictures are shown, others are linked.
     """
     links = [(file.stem, file.relative_to(path.parent).as_posix()) for file in beside]
-    parts = [INTRODUCTION.format(command=run.command, sizes=_sizes(run))]
+    parts = [INTRODUCTION.format(command=run.command, commit=run.commit, sizes=_sizes(run))]
     missed = [*summary.shortfalls(run.outcomes, run.labels), *run.failures]
     parts.append("## What falls short\n\n" + _list(missed or ["Nothing."]))
     parts.append("## What was left out\n\n" + _list(run.left_out or ["Nothing."]))
-    if run.later:
-        parts.append("## What was measured later\n\n" + _list(run.later))
     for name, outcomes in run.sections.items():
         if not outcomes:
             continue
@@ -66,7 +64,8 @@ def write_readme(run: Run, path: Path) -> None:
     for key, words in HEADLINES.items():
         if key in by_key:
             lines.append([words, *_headline(by_key[key])])
-    table = f"Medians, all transports in turn on one machine:\n\n{_markdown(lines)}"
+    where = f"all transports in turn on one machine, at commit {run.commit}"
+    table = f"Medians, {where}:\n\n{_markdown(lines)}"
     path.write_text(f"{before}{MARK}\n{table}\n{END_MARK}{after}", encoding="utf-8")
 
 

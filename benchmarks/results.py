@@ -26,8 +26,8 @@ class Run:
     left_out: Sequence[str]
     failures: Sequence[str]
     sections: Mapping[str, Sequence[Outcome]]
-    later: Sequence[str] = ()
-    """Which figures are of a later run, and how they were measured."""
+    commit: str = "not known"
+    """Of all figures: a run goes on at the same commit only."""
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -45,7 +45,7 @@ def write(run: Run, path: Path) -> None:
         "surroundings": dict(run.surroundings),
         "left_out": list(run.left_out),
         "failures": list(run.failures),
-        "later": list(run.later),
+        "commit": run.commit,
         "sections": {
             name: [_as_json(outcome) for outcome in outcomes]
             for name, outcomes in run.sections.items()
@@ -55,11 +55,11 @@ def write(run: Run, path: Path) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]], when: str) -> Run:
-    """Return the earlier run with the rows of a new one, which take the place of its own.
+def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]]) -> Run:
+    """Return an interrupted run with what was measured since.
 
-    *order* has the keys of every section's rows, *when* tells of the new run. Of its surroundings
-    there is what the earlier run had not, like a server of its own.
+    *order* has the keys of every section's rows. Of the new surroundings there is what the
+    earlier run had not, like a server of its own.
     """
     found = {outcome.row.key: outcome for outcome in (*earlier.outcomes, *new.outcomes)}
     sections = {
@@ -67,23 +67,20 @@ def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]], when: str)
         for name, keys in order.items()
         if any(key in found for key in keys)
     }
-    rows = ", ".join(outcome.row.key for outcome in new.outcomes)
     return replace(
         earlier,
         labels={**earlier.labels, **new.labels},
-        surroundings={
-            **earlier.surroundings,
-            **{k: said for k, said in new.surroundings.items() if k not in earlier.surroundings},
-        },
+        surroundings={**new.surroundings, **earlier.surroundings},
+        left_out=list(dict.fromkeys([*earlier.left_out, *new.left_out])),
         failures=[*earlier.failures, *new.failures],
         sections=sections,
-        later=[*earlier.later, f"{rows}: {when}, by `{new.command}`"],
     )
 
 
 def read(path: Path) -> Run:
     """Return the run that was written there."""
     content = json.loads(path.read_text(encoding="utf-8"))
+    content.pop("later", None)  # of runs that mixed commits
     sections = {
         name: [_from_json(outcome) for outcome in outcomes]
         for name, outcomes in content.pop("sections").items()

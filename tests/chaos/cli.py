@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import random
 import shlex
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.machine import commit
 from reliq import __version__
 from tests.chaos import scorecard
 from tests.chaos.faults import FAULTS
@@ -25,7 +25,6 @@ from tests.chaos.faults import kinds as fault_kinds
 from tests.chaos.run import Watcher, carry_out, new_directory
 from tests.chaos.settings import KOMBU, POOLS, SHORT, Settings
 from tests.support.servers import server_version
-from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
     from tests.chaos.ledger import Tail
@@ -169,23 +168,7 @@ def surroundings() -> dict[str, str]:
     found["reliq"] = __version__
     found |= {package: version(package) for package in ("kombu", "celery", "redis")}
     found["redis-server"] = ".".join(map(str, server_version()))
-    return found | commit()
-
-
-def commit() -> dict[str, str]:
-    """Return the commit that this is, and whether files differ from it; {} outside of a clone."""
-    git = ["git", "-C", str(ROOT)]
-    try:
-        name, changes = (
-            subprocess.run([*git, *asked], capture_output=True, text=True, check=True).stdout
-            for asked in (
-                ("rev-parse", "--short=12", "HEAD"),
-                ("status", "--porcelain", "--untracked-files=no"),
-            )
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    return {"commit": name.strip() + (", with changes" if changes else "")}
+    return found | ({"commit": name} if (name := commit()) else {})
 
 
 class _Screen(Watcher):

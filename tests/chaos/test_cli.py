@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import reliq
 from benchmarks.machine import describe
 from tests.chaos.checker import Verdict
-from tests.chaos.cli import commit, main, surroundings
+from tests.chaos.cli import main, surroundings
 from tests.chaos.faults import FAULTS
 from tests.chaos.model import WENT_BACK, Fault
 from tests.chaos.run import Outcome
@@ -61,4 +61,3 @@ def test_a_scorecard_names_seed_commit_and_what_redis_lost(tmp_path):
     text = (tmp_path / "scorecard.md").read_text(encoding="utf-8")
     assert "| seed | 97 |\n| commit | abc |" in text
     assert f"| lost | 2; 1 by Redis: {back.note} |" in text
-    assert commit().keys() <= {"commit"}

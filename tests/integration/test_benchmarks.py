@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks import clusters, figures, peers, places, rabbitmq, report, results
+from benchmarks import clusters, figures, machine, peers, places, rabbitmq, report, results
+from benchmarks.cli import main
 from benchmarks.model import Outcome, Row, Target
 from tests.support.waiting import wait_until
 
@@ -165,31 +167,30 @@ def test_readme_and_page_are_made_again_from_the_json(tmp_path):
     assert (tmp_path / "page" / "ratios.png").stat().st_size > 0
 
 
-def test_figures_are_added_to_an_earlier_run(tmp_path):
-    """`--add-to` puts rows where they belong, leaves the others, and says what came later."""
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    """`--resume` measures what the JSON has not, of the same commit and sizes only."""
     labels = {"reliq": "reliq", "kombu": "Kombu"}
-    row = Row("publish-named", "publish, named", "messages/s")
-    kept = Outcome(row, {"reliq": [30.0], "kombu": [10.0]})
-    new = Outcome(Row("web-delay", "a title", "tasks/s"), {"reliq": [7.0], "kombu": [2.0]})
-    earlier = results.Run("c", 1, 1.0, labels, {"CPU": "one"}, [], [], {"Publish": [kept]})
-    section = "Publish as web applications do"
-    surroundings = {"CPU": "another", "server": "its own"}
-    later = results.Run("d", 1, 1.0, labels, surroundings, [], [], {section: [new]})
-    for name, finished in (("earlier", earlier), ("later", later)):
-        results.write(finished, tmp_path / f"{name}.json")
-    page = tmp_path / "page.md"
-    arguments = ("--from", tmp_path / "later.json", "--add-to", tmp_path / "earlier.json")
-    done = run(*arguments, "--report", page)
-    assert done.returncode == 0, done.stderr
-    both = results.read(tmp_path / "page" / "results.json")
-    assert ["publish-named", "web-delay"] == [outcome.row.key for outcome in both.outcomes]
-    assert kept == both.outcomes[0]
-    assert "c" == both.command
-    assert {"CPU": "one", "server": "its own"} == both.surroundings
-    text = page.read_text()
-    assert "| publish, named (messages/s) | 30 | 10 | 3.00x |" in text
-    assert "| a title (tasks/s) | 7 | 2 | 3.50x |" in text
-    assert "- web-delay: " in text.split("## What was measured later")[1]
+    had = Outcome(Row("publish-named", "named", "messages/s"), {"reliq": [30.0], "kombu": [10.0]})
+    file = tmp_path / "results.json"
+    begun = results.Run(
+        "c", 1, 0.01, labels, {"CPU": "one"}, [], [], {"Publish": [had]}, commit="abc"
+    )
+    results.write(begun, file)
+    arguments = ["--only", "publish-named", "--only", "=publish-none", *without(*RABBITMQ)]
+    arguments += ["--scale", "0.01", "--rounds", "1", "--json", str(file), "--resume"]
+    for commit in ("def", "", "abc, with changes"):
+        monkeypatch.setattr(machine, "commit", lambda commit=commit: commit)
+        refused = CliRunner().invoke(main, arguments)
+        assert 2 == refused.exit_code
+        assert "is of commit abc" in refused.output
+    monkeypatch.setattr(machine, "commit", lambda: "abc")
+    done = CliRunner().invoke(main, arguments)
+    assert 0 == done.exit_code, done.output
+    both = results.read(file)
+    assert had == both.outcomes[0]
+    assert ["publish-none"] == [outcome.row.key for outcome in both.outcomes[1:]]
+    assert ("c", "abc", "one") == (both.command, both.commit, both.surroundings["CPU"])
 
 
 def test_an_ended_command_leaves_no_process(tmp_path):

@@ -22,7 +22,7 @@ BUDGETS = {
     "": 1_830,
     "admin": 2_910,
     "batches": 570,
-    "cli": 4_340,
+    "cli": 4_350,
     "consumer": 3_750,
     "embedded": 700,
     "engines": 240,

@@ -258,7 +258,7 @@ def test_who_lost_the_claim_changes_nothing_more(store, other, monkeypatch):
     with ExitStack() as stack:
 
         def stopped(name):
-            monkeypatch.setattr(partitions, "_CLAIM_MS", 30_000)
+            monkeypatch.setattr(partitions, "_CLAIM_MS", 3_000)
             stack.enter_context(partitions._alone(other.store, "q"))
 
         with pytest.raises(PreconditionFailed, match="being changed by somebody else"):

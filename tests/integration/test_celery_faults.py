@@ -174,7 +174,8 @@ def test_children_of_one_task_each(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tasks", [150, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("tasks", [150, 2000])
 def test_many_children_of_one_task_each(site, tasks):
     """Many tasks, each in a new child: none deadlocks, the parent has one thread."""
     run_in_short_lived_children(site, tasks)

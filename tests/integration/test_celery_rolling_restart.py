@@ -31,23 +31,21 @@ POOLS = ("prefork", "threads", "gevent", "solo")
 @pytest.mark.slow
 @pytest.mark.parametrize("acks", ["late", "early"])
 def test_a_rolling_restart(fresh_redis, site_factory, acks):
-    """Ten workers get SIGTERM in turn, under load: no task twice, none lost, none held back."""
+    """A worker of each pool gets SIGTERM in turn, under load: no task twice, lost or held back."""
     config = {**CONFIG, "task_acks_late": acks == "late"}
     site = site_factory(fresh_redis, **config)
 
     def start(number):
-        return site.worker(
-            pool=POOLS[number % len(POOLS)], concurrency=2, ready=False, loglevel="WARNING"
-        )
+        return site.worker(pool=POOLS[number], concurrency=2, ready=False, loglevel="WARNING")
 
-    workers = [start(number) for number in range(10)]
+    workers = [start(number) for number in range(len(POOLS))]
 
     def registered():
         with Inspector(site.broker, OPTIONS) as inspector:
             return {consumer.pid: consumer.id for consumer in inspector.consumers()}
 
     pids = {worker.pid for worker in workers}
-    wait_until(lambda: pids <= set(registered()), timeout_s=120, what="ten consumers")
+    wait_until(lambda: pids <= set(registered()), timeout_s=120, what="all consumers")
     load = Load(site, ["celery", "celery"])
     store = connect(site.broker, OPTIONS, "test")
     try:

@@ -75,8 +75,15 @@ def fail_over(group, fault):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["killed", "frozen"])
-@pytest.mark.parametrize("confirm", ["accepted", "replicated"])
+@pytest.mark.parametrize(
+    ("confirm", "fault"),
+    [
+        ("accepted", "killed"),
+        ("replicated", "frozen"),
+        pytest.param("accepted", "frozen", marks=pytest.mark.long),
+        pytest.param("replicated", "killed", marks=pytest.mark.long),
+    ],
+)
 def test_failover_under_load(group, make_site, fault, confirm):
     """The master dies or freezes twice; publishers and workers go on without a hand.
 

@@ -87,8 +87,10 @@ def remaining(url, taken_path, confirmed, timeout_s=60):
     ("ms", "kills", "fsync"),
     [
         (300, 4, "second"),
+        pytest.param(30, 6, "always", marks=pytest.mark.slow),
+        pytest.param(900, 6, "second", marks=pytest.mark.slow),
         *(
-            pytest.param(ms, 20, fsync, marks=pytest.mark.slow)
+            pytest.param(ms, 20, fsync, marks=[pytest.mark.slow, pytest.mark.long])
             for ms in (30, 300, 900)
             for fsync in ("second", "always")
         ),

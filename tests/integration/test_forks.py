@@ -168,7 +168,9 @@ def test_forks_that_follow_each_other_do_not_keep_a_spool(
     assert_balanced(home)
 
 
-@pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seconds", [3, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.long])]
+)
 def test_forks_among_threads_that_publish(url, seconds):
     """A fork every few ms, while threads publish and background loops tick: no wait, no loss."""
     forks, count = json.loads(run("storm", url, str(seconds)))

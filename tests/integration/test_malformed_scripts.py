@@ -205,7 +205,9 @@ def put(raw, key, field, value):
     raw.execute_command(field, key, *arguments.get(field, (1, "x")))
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.long])]
+)
 def test_no_message_is_lost_or_doubled_by_a_script_that_meets_junk(redis_server, every):
     """After any script, each good message is in one place, and a publish is stored or can be."""
     queue = Junked(redis_server)

@@ -15,7 +15,7 @@ from tests.support.audits import assert_balanced
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
-MESSAGES, KILLS = 3000, 6
+MESSAGES, KILLS = 2000, 4
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tests.support.processes import Process
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
-LETTERS = 1500
-KILLS = 6
+LETTERS = 1000
+KILLS = 4
 
 
 @pytest.mark.slow

@@ -124,8 +124,9 @@ def installation(bare, url, code=0):
     return row
 
 
+@pytest.mark.long
 def test_the_sdist_makes_the_same_wheel(built, tmp_path):
-    """Who installs from the sdist gets the same files."""
+    """Who installs from the sdist gets the same files: `build` made the wheel of it, and so pip."""
     finish(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, built.sdist],
         cwd=tmp_path,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,12 +21,13 @@ from reliq.engines.redis.keys import queue_key
 from reliq.message.envelope import unpack
 from reliq.migration.migrate import Migration, Plan
 from tests.integration.kombu_client import Taker, publish
+from tests.support import commands
 from tests.support.audits import assert_balanced
 from tests.support.cluster import RedisCluster
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
-MESSAGES, KILLS = 3000, 6
+MESSAGES, KILLS = 2000, 4
 
 
 @pytest.fixture
@@ -83,9 +83,7 @@ def migrate(*arguments):
 
 def run(*arguments):
     """Run the command."""
-    return subprocess.run(
-        command(*arguments, "--json"), capture_output=True, text=True, timeout=60, check=False
-    )
+    return commands.run(None, "migrate", *arguments, "--json")
 
 
 def kombu(server, **options):
@@ -495,7 +493,18 @@ def test_all_keys_are_looked_at_once_for_all_queues(client, redis_server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", ["to reliq", "to kombu"])
+@pytest.mark.parametrize(
+    ("places", "direction"),
+    [
+        ("two servers", "to reliq"),
+        ("a cluster", "to kombu"),
+        pytest.param("two servers", "to kombu", marks=pytest.mark.long),
+        pytest.param("a cluster", "to reliq", marks=pytest.mark.long),
+        pytest.param("one server", "to reliq", marks=pytest.mark.long),
+        pytest.param("one server", "to kombu", marks=pytest.mark.long),
+    ],
+    indirect=["places"],
+)
 def test_killed_again_and_again(places, client, tmp_path, direction):
     """Whoever is killed is continued: each message arrives once."""
     theirs, ours = places

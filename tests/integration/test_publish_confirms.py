@@ -179,7 +179,9 @@ BINARIES = [None, waitaof_binary()] if HAS_WAITAOF else [None]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("binary", BINARIES, ids=["default", "newest"][: len(BINARIES)])
-@pytest.mark.parametrize("target", ["anonymous", "direct", "fan"])
+@pytest.mark.parametrize(
+    "target", ["anonymous", pytest.param("direct", marks=pytest.mark.long), "fan"]
+)
 def test_a_retry_waits_for_what_an_earlier_try_has_stored(primary, replica, target):
     """The retry stores nothing, over a new connection too, and yet is not confirmed by that.
 

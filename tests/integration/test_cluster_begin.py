@@ -242,8 +242,15 @@ NEW = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["celery", "undeclared"])
-@pytest.mark.parametrize("loss", ["kill", "freeze"])
+@pytest.mark.parametrize(
+    ("loss", "way"),
+    [
+        ("kill", "celery"),
+        ("freeze", "undeclared"),
+        pytest.param("kill", "undeclared", marks=pytest.mark.long),
+        pytest.param("freeze", "celery", marks=pytest.mark.long),
+    ],
+)
 def test_publishers_go_on_without_the_node_of_a_divided_queue(
     cluster, victim, lost, other, loss, way
 ):

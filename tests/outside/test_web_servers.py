@@ -104,8 +104,18 @@ def get(path, name):
     return int(body)
 
 
-@pytest.mark.parametrize("at_start", ["ping", "publish"])
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize(
+    ("name", "at_start"),
+    [
+        *[(name, "publish") for name in SERVERS],
+        *[
+            (name, "ping")
+            if name in {"uwsgi", "gunicorn"}
+            else pytest.param(name, "ping", marks=pytest.mark.long)
+            for name in SERVERS
+        ],
+    ],
+)
 def test_every_answered_request_has_stored_its_task(serve, redis_url, name, at_start):
     """What the master did before the fork, children do not take for theirs; none hangs."""
     process, path = serve(name, at_start)

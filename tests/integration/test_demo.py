@@ -105,22 +105,24 @@ def test_the_demo_needs_no_server(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("moment", "arguments"),
+    ("number", "moment"),
     [
-        ("broker", []),
-        ("first worker runs", []),
-        ("second worker runs", []),
+        (signal.SIGTERM, "broker"),
+        (signal.SIGINT, "first worker runs"),
+        (signal.SIGINT, "second worker runs"),
+        pytest.param(signal.SIGINT, "broker", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "first worker runs", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "second worker runs", marks=pytest.mark.long),
     ],
 )
-def test_an_interrupted_demo_leaves_nothing(tmp_path, number, moment, arguments):
+def test_an_interrupted_demo_leaves_nothing(tmp_path, number, moment):
     """Ctrl-C or SIGTERM at any time: its broker, its workers and its files are gone."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        f"from reliq.cli import main; main(['demo', '--tasks', '100', *{arguments!r}])"
+        "from reliq.cli import main; main(['demo', '--tasks', '100'])"
     )
     demo = Process(
         [sys.executable, "-u", "-c", script],
@@ -152,22 +154,25 @@ class Popen(subprocess.Popen):
 
 subprocess.Popen = Popen
 from reliq.cli import main
-main(["demo", "--tasks", "100", *{arguments!r}])
+main(["demo", "--tasks", "100"])
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [int(signal.SIGINT), int(signal.SIGTERM)])
 @pytest.mark.parametrize(
-    ("part", "arguments"),
-    [("worker", []), ("'reliq.cli.demo.app']", [])],
-    ids=["worker", "publisher"],
+    ("number", "part"),
+    [
+        (signal.SIGTERM, "worker"),
+        (signal.SIGINT, "'reliq.cli.demo.app']"),
+        pytest.param(signal.SIGINT, "worker", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "'reliq.cli.demo.app']", marks=pytest.mark.long),
+    ],
 )
-def test_what_is_just_being_started_is_ended_too(tmp_path, number, part, arguments):
+def test_what_is_just_being_started_is_ended_too(tmp_path, number, part):
     """The interrupt comes when the process is there, and before the demo knows of it."""
     folder = tmp_path / "temporary"
     folder.mkdir()
-    script = INTERRUPTED_AS_IT_STARTS.format(part=part, number=number, arguments=arguments)
+    script = INTERRUPTED_AS_IT_STARTS.format(part=part, number=int(number))
     demo = Process(
         [sys.executable, "-u", "-c", script],
         log_path=tmp_path / "demo.log",
@@ -185,12 +190,12 @@ def test_what_is_just_being_started_is_ended_too(tmp_path, number, part, argumen
 @pytest.mark.slow
 def test_the_comparison_shows_both(tmp_path):
     """--compare runs the same over Kombu's own transport, on one private server."""
-    done = reliq_command("demo", "--compare", "--json", TMPDIR=str(tmp_path))
+    done = reliq_command("demo", "--compare", "--tasks", "100", "--json", TMPDIR=str(tmp_path))
     assert 0 == done.returncode, done.stdout + done.stderr
     ours, theirs = json.loads(done.stdout)["runs"]
-    assert_nothing_lost(ours, 300)
+    assert_nothing_lost(ours, 100)
     assert ("reliq-embedded", "Kombu redis+socket") == (ours["name"], theirs["name"])
-    assert 300 == theirs["published"]
+    assert 100 == theirs["published"]
     assert "come back after an hour" in done.stderr
 
 

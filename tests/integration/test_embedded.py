@@ -180,11 +180,18 @@ def test_many_processes_open_it_at_once(place):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500, method="signal")
-@pytest.mark.parametrize("idle", [pytest.param(3600.0, marks=pytest.mark.long), 1.0])
-def test_two_hundred_processes_in_rounds(place, idle):
-    """Twenty rounds, also while the idle one ends: never two servers, never an error."""
-    for _ in range(10):
-        servers, errors = many(place, 200, idle)
+@pytest.mark.parametrize(
+    ("idle", "rounds", "processes"),
+    [
+        (1.0, 3, 60),
+        pytest.param(1.0, 10, 200, marks=pytest.mark.long),
+        pytest.param(3600.0, 10, 200, marks=pytest.mark.long),
+    ],
+)
+def test_many_processes_in_rounds(place, idle, rounds, processes):
+    """Also while the idle one ends: never two servers, never an error."""
+    for _ in range(rounds):
+        servers, errors = many(place, processes, idle)
         assert [] == errors, errors[:1]
         assert len(place.servers) <= 1
         if idle > 60:
@@ -206,7 +213,7 @@ def test_a_folder_that_is_removed_moved_or_replaced(place, tmp_path, caplog):
         if what == "replaced":
             place.path.mkdir(0o700)
         began = time.monotonic()
-        wait_until(lambda: not any(map(alive, before)), timeout_s=10)  # noqa: B023
+        wait_until(lambda: not any(map(alive, before)))  # noqa: B023
         print(what, f"{time.monotonic() - began:.2f} s")
         if what == "replaced":
             assert [] == list(place.path.iterdir())

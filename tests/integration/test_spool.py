@@ -177,7 +177,8 @@ def end(publishers):
 
 
 @pytest.mark.parametrize(
-    "seconds", [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(240)])]
+    "seconds",
+    [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240)])],
 )
 def test_redis_is_away_under_load(spooled, seconds):
     """Every task that was confirmed runs, and none twice; no publish fails."""
@@ -198,9 +199,9 @@ def test_publishers_and_forwarders_are_killed(spooled):
     publishers = [spooled.publisher() for _ in range(3)]
     spooled.wait_confirmed(20)
     spooled.redis.kill()
-    spooled.wait_confirmed(500)
+    spooled.wait_confirmed(300)
     publishers.pop().kill_group()
-    for _ in range(5):
+    for _ in range(3):
         spooled.redis.start()
         movers = [spooled.forwarder() for _ in range(2)]
         goal = spooled_in(spooled.path) - chance.randint(1, 80)

@@ -93,14 +93,14 @@ class Channel(virtual.Channel):
         durable: bool = False,
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
-        *,
+        nowait: bool = False,
         passive: bool = False,
-        **_: Any,
     ) -> None:
         """Declare an exchange; raises PreconditionFailed when it exists and differs.
 
         Passive: raises NotFound when it does not exist.
         """
+        del nowait
         type_ = type or "direct"
         name, routes = exchange or f"amq.{type_}", self.transport.link.routes
         if passive:
@@ -110,7 +110,7 @@ class Channel(virtual.Channel):
         with self.transport.failback.failing_over():
             routes.declare(name, type_, {**flags, "arguments": arguments or {}})
 
-    def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
+    def exchange_delete(self, exchange: str, if_unused: bool = False, *_: Any, **__: Any) -> None:
         """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
         self.transport.declarations.delete_exchange(exchange, if_unused)
 
@@ -124,17 +124,20 @@ class Channel(virtual.Channel):
         self,
         queue: str | None = None,
         passive: bool = False,
-        *,
+        durable: bool = False,
+        exclusive: bool = False,
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
-        **_: Any,
+        *_: Any,
+        **__: Any,
     ) -> queue_declare_ok_t:
         """Declare a queue; returns its name, waiting messages and consumers.
 
         Raises PreconditionFailed when it exists with other arguments, NotFound
-        when *passive* and it does not exist. ``durable`` and ``exclusive`` mean
+        when *passive* and it does not exist. *durable* and *exclusive* mean
         nothing here: what Redis persists is its own setting.
         """
+        del durable, exclusive
         name = queue or f"amq.gen-{uuid4()}"
         with self.transport.failback.failing_over():
             return self.transport.declarations.declare_queue(name, auto_delete, arguments, passive)
@@ -153,7 +156,7 @@ class Channel(virtual.Channel):
         self.transport.declarations.unbind(queue, exchange or "amq.direct", routing_key or "")
 
     def queue_delete(
-        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, *_: Any, **__: Any
     ) -> int:
         """Delete *queue* with its messages and bindings; returns how many waited in it.
 
@@ -162,7 +165,7 @@ class Channel(virtual.Channel):
         refuse_partition(queue)
         return self.transport.declarations.delete_queue(queue, if_unused, if_empty)
 
-    def queue_purge(self, queue: str, **_: Any) -> int:
+    def queue_purge(self, queue: str, *_: Any, **__: Any) -> int:
         """Remove what waits in *queue*, ready or delayed; returns how many messages."""
         refuse_partition(queue)
         return purge(self.transport.link.store, queue)
@@ -268,10 +271,6 @@ class Channel(virtual.Channel):
         del prefetch_size, apply_global
         self.qos_.prefetch_count = prefetch_count
         self.transport.pull.limit_changed(self.qos_)
-
-    def flow(self, active: bool = True) -> None:
-        """Pause and resume are not part of this transport."""
-        raise NotImplementedError("flow control is not supported; use basic_qos")
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Acknowledge; written to the socket at once, confirmed later.

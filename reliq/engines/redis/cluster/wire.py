@@ -90,8 +90,6 @@ class ClusterWire(Commands):
         self.posts.hurry()
         self._pipe.write()
 
-    # -- state
-
     @property
     def alive(self) -> bool:
         """Whether the cluster was connected to, and not all of its nodes were lost since."""

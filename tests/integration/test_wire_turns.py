@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from reliq.engines.poll import readable
-from reliq.engines.redis import pipeline, posts, stream
+from reliq.engines.redis import calls, pipeline, posts, stream
 from reliq.engines.redis.stream import Readable
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import address
@@ -256,7 +256,7 @@ def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
 def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch, posted):
     """As long as the server goes on taking some of it."""
     now = 0.0
-    for module in (stream, pipeline, posts):
+    for module in (stream, pipeline, posts, calls):
         monkeypatch.setattr(module, "monotonic", lambda: now)
     with closing(Wire(address(proxy.url()), Options(socket_timeout=3.0), "test")) as wire:
         came: list[object] = []

@@ -52,6 +52,9 @@ IMPORTS = (
 # Those that say something to Python as it starts, but for these two.
 _SPEAKS = ("PYTHON", "LD_", "LC_", "LANG", "COV")
 _SET_HERE = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED"})
+# What stands in PYTHONPATH in the place of what the nursery has imported, or would have.
+_SHADOWED = ("reliq", "sitecustomize.py", "usercustomize.py")
+_ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
 _LONGEST = 1 << 20
 # That of the nursery: what a test changes later, it says to each program. The tests' own
@@ -66,6 +69,9 @@ def may_be_forked(command: Sequence[str], env: Mapping[str, str] | None) -> bool
     if list(command[:2]) != [sys.executable, "-m"] or command[2] not in MODULES:
         return False
     environment = os.environ if env is None else env
+    folders = {*map(Path, environment.get("PYTHONPATH", "").split(os.pathsep))} - {_ROOT, Path()}
+    if any((folder / name).exists() for folder in folders for name in _SHADOWED):
+        return False
     spoken = {name for name in {*environment, *_ENVIRON} if name.startswith(_SPEAKS)}
     differs = {name for name in spoken if environment.get(name) != _ENVIRON.get(name)}
     return not (differs - _SET_HERE or {"gevent", "eventlet"} & {*command})

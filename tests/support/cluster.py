@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import redis
 from redis.crc import key_slot
 from typing_extensions import Self
 
@@ -156,10 +158,12 @@ class RedisCluster:
 
     def owner(self, slot: int) -> ClusterNode:
         """Return the master of a slot, as the first node that runs knows it."""
-        reply = next(node for node in self.nodes if node.running).ask("CLUSTER", "SLOTS")
-        for first, last, (_, port, *_), *_ in reply:
-            if first <= slot <= last:
-                return next(node for node in self.nodes if port in {node.port, node.tls_port})
+        for asked in [node for node in self.nodes if node.running]:
+            with suppress(redis.ConnectionError):  # it has just ended
+                for first, last, (_, port, *_), *_ in asked.ask("CLUSTER", "SLOTS"):
+                    if first <= slot <= last:
+                        return next(n for n in self.nodes if port in {n.port, n.tls_port})
+                break
         raise LookupError(f"nobody has slot {slot}")
 
 

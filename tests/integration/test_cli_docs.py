@@ -103,7 +103,7 @@ def test_the_commands_of_the_document_run(client, tmp_path, monkeypatch):
     taker.consumer.cancel()
     with contextlib.closing(connect(client.url, {}, "owner/1")) as store:
         for batch in ("5f0c6c1d", "7b21aa40"):
-            store.batches.open_batch(batch, "import", {})
+            store.batches.open_batch(batch, "import", {"ttl_ms": "600000"})
         store.batches.change("5f0c6c1d", [enter(f"j{n}") for n in range(7)])
         store.batches.change("7b21aa40", [enter(), begin(), end("succeeded"), Change("seal")])
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")

@@ -67,6 +67,15 @@ def test_links_lead_somewhere(path):
     assert [] == missing
 
 
+def test_the_files_of_the_architecture_exist():
+    """docs/architecture.md says where to look."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    named = re.findall(r"`((?:\w+/)*\w+\.(?:py|lua))`", text)
+    assert len(named) > 30
+    folders = [ROOT / "reliq", ROOT / "reliq" / "engines" / "redis", ROOT]
+    assert [] == [name for name in named if not any((at / name).exists() for at in folders)]
+
+
 def proven(card):
     """Return the confirmed tasks and the faults of a run of the chaos suite that passed."""
     text = card.read_text("utf-8")

@@ -118,7 +118,7 @@ def opener(
     transport_options: Mapping[str, Any] | None,
     connection: Callable[[], Any],
 ) -> Callable[[], Store]:
-    """Return what opens a connection of its own to the broker at *url*.
+    """Return a function that opens a connection of its own to the broker at *url*.
 
     Without one, to the first broker that answers of the Kombu connection that *connection*
     returns; where that is None it raises ConfigurationError.

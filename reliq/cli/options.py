@@ -125,20 +125,20 @@ skip_option = click.option(
 
 
 def limit_option(default: int) -> Callable[[F], F]:
-    """Return what adds how many rows are shown."""
+    """Return a decorator that adds a number of rows."""
     return click.option(
         "--limit", type=click.IntRange(1), default=default, show_default=True, help="How many."
     )
 
 
 def interval_option(least: float, most: float, default: float, text: str) -> Callable[[F], F]:
-    """Return what adds a number of seconds, of which the help says *text*."""
+    """Return a decorator that adds a number of seconds; *text* is its help."""
     kind = Number(least, most)
     return click.option("--interval", type=kind, default=default, show_default=True, help=text)
 
 
 def listening(port: int, host_help: str) -> Callable[[F], F]:
-    """Return what adds the options of a command that serves HTTP: where it listens."""
+    """Return a decorator that adds the options of a command that serves HTTP."""
 
     def add(command: F) -> F:
         command = click.option(
@@ -156,7 +156,7 @@ def listening(port: int, host_help: str) -> Callable[[F], F]:
 
 
 def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
-    """Return what adds *options* to a command, which gets what *make* makes of them as *name*."""
+    """Return a decorator that adds *options*; the command gets ``make(...)`` of them as *name*."""
 
     def add(command: F) -> F:
         @functools.wraps(command)

@@ -96,11 +96,10 @@ class Session:
             return vars(self)[name]
 
     def _begin_to_work(self) -> None:
-        held = self.leases, self.outbox
-        known = *held, self.registration, self._running, self.reports
-        owing = *known, (lambda: self.owes), self.send_owed, self._others.is_of_this_process
-        duties = consumer.BackgroundDuties(self.id, self.options, *owing)
-        over = *held, self.transports, self.open_store, self.maybe_end
+        parts = self.leases, self.outbox, self.registration, self._running, self.reports
+        owing = (lambda: self.owes), self.send_owed, self._others.is_of_this_process
+        duties = consumer.BackgroundDuties(self.id, self.options, *parts, *owing)
+        over = self.leases, self.outbox, self.transports, self.open_store, self.maybe_end
         self.background = consumer.BackgroundLoop(self.options, duties, *over)
         self.duties = duties
 

@@ -1,6 +1,7 @@
-"""The store as the type of those that use one: one class, whose engine they do not choose.
+"""The store as a type, and what its users do where one of several nodes is away.
 
-Its contract stands where it is kept: in ``engines/redis/store.py`` and the parts of it.
+One class, whose engine they do not choose. Its contract stands in ``engines/redis/store.py`` and
+the parts of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     Store: TypeAlias = RedisStore
     Deferred: TypeAlias = deque[Callable[[Store], None]]
-    """What is done over a store at the next opportunity."""
+    """Work over a store, for the next opportunity."""
 
 
 NODE_PATIENCE_S = 0.1
@@ -43,7 +44,7 @@ def status_of(store: Store, queue: str) -> QueueStatus:
 class EachNode:
     """One round over queues of one store, whose nodes may be away.
 
-    One that is away holds up no other; that it is is raised when all queues had their turn.
+    A node that is away holds up no other; its error is raised when all queues had their turn.
     """
 
     def __init__(self, store: Store, patience_s: float = inf) -> None:

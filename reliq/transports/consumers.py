@@ -80,7 +80,7 @@ class Consumers:
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
         store, queue = self._link.store, subscription.queue
-        # One that goes by itself is not divided, nor is a partition.
+        # A temporary queue is not divided, nor is a partition.
         if not store.has_partitions or number_of(queue) or not self._declarations.may_stay(queue):
             return
         try:
@@ -274,7 +274,8 @@ class Consumers:
             self._loop.flush_acks()
             if subscription.no_ack:
                 session.outbox.return_later(subscription.take_back(), no_ack=True)
-                session.outbox.hand_back(store, nodes := EachNode(store))
+                nodes = EachNode(store)
+                session.outbox.hand_back(store, nodes)
                 nodes.end()
             else:
                 self._pull.return_undelivered(queue, subscription.take_back())

@@ -223,7 +223,7 @@ class FailbackRounds:
             except BrokerUnavailable:
                 if not goes_on(primary):
                     raise
-                return  # its node is away; those of others are not to wait for it
+                return  # its node is away: the other queues go on
         try:
             self._move_queue(there, primary, queue, url)
         except BrokerUnavailable:

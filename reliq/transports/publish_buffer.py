@@ -168,9 +168,9 @@ class PublishBuffer:
         with self._lock:
             if channel is not self.channel:
                 self.channel = channel
-                # They were encoded for another broker of the list.
-                for item in (*self._uncertain, *self._new):
-                    item.create = item.create or channel.transport.encoder.away
+                if channel.transport.encoder.away:  # they were encoded for another of the list
+                    for item in (*self._uncertain, *self._new):
+                        item.create = True
             try:
                 self._flush("")
             except BatchUncertain as exc:

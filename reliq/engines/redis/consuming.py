@@ -206,7 +206,7 @@ class RedisConsuming(StoreBase):
     def post_promote(self, queue: str, on_result: OnResult[Promoted]) -> None:
         """Make ready what is due, and notify where something is ready: for who cannot take it.
 
-        What has expired is removed before. Where that is refused, whoever reserves is told.
+        Expired messages are removed before; a refusal of that is raised at the next reserve.
         """
         self.post_expire(queue, ignore_result)
 
@@ -286,9 +286,9 @@ class RedisConsuming(StoreBase):
     ) -> None:
         """Note counts and ledger of *queues* as they are now, each once in *every_ms*.
 
-        Kept for 72 hours (72 times sixty *every_ms*), and deleted with the queue. Not of a queue
-        that goes by itself (auto_delete, ``x-expires``). The result is in how many ms the next one
-        is due; it comes once for each command.
+        Kept for 72 hours (72 times sixty *every_ms*), and deleted with the queue. Not of a
+        temporary queue (auto_delete, ``x-expires``). The result is the time until the next one is
+        due, in ms; it comes once for each command.
         """
         for names in chunks(queues, _NOTED):
             places = [key for queue in names for key in scripts.SNAPSHOT.of(self._keys(queue))]

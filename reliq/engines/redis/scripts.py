@@ -87,7 +87,7 @@ def _functions(line: re.Match[str]) -> str:
 
 
 def _taken(names: tuple[str, ...]) -> Callable[[NamedTuple], tuple[str, ...]]:
-    """Return what takes the keys of these *names* out of a queue's, a batch's or the broker's."""
+    """Return a function that takes the keys of these *names* out of a tuple of keys."""
     if len(names) == 1:
         return lambda keys: (getattr(keys, names[0]),)
     return attrgetter(*names)

@@ -70,16 +70,18 @@ class OwnLock:
     def __get__(self, instance: Any, owner: type | None = None) -> Lock:
         """Return the instance's lock; it is made when it is looked at first."""
         now = PROCESS[0] or here()
-        found: tuple[int, Lock] | None = instance.__dict__.get(self._name)
+        # Not in __dict__: CPython reads each attribute of the instance slower once that is a dict.
+        found: tuple[int, Lock] | None = getattr(instance, self._name, None)
         return self._made(instance, now) if found is None or found[0] != now else found[1]
 
     def _made(self, instance: Any, now: int) -> Lock:
         with _changing():
-            found: tuple[int, Lock] | None = instance.__dict__.get(self._name)
+            found: tuple[int, Lock] | None = getattr(instance, self._name, None)
             if found is None or found[0] != now:
                 # Looked up late: gevent may have put its own in their place.
                 made = threading.RLock() if self._reentrant else threading.Lock()
-                found = instance.__dict__[self._name] = (now, made)
+                found = now, made
+                setattr(instance, self._name, found)
             return found[1]
 
 

@@ -1,13 +1,37 @@
-"""Names of a package that are imported when they are asked for: not every process needs them."""
+"""What is imported, or made, when it is asked for: not every process needs it."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+
+class Lazy(Generic[T]):
+    """An attribute that is made when it is first looked at, and kept.
+
+    As functools.cached_property, which keeps it in ``__dict__``: CPython reads each attribute of
+    the instance slower from then on.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Learn the name."""
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> T:
+        """Make it; not called again."""
+        made = self._make(instance)
+        setattr(instance, self._name, made)
+        return made
 
 
 def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:

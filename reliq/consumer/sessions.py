@@ -77,12 +77,12 @@ class Session:
         self.reports.begin()
         self._running.begin(self.id)
         self.registration.begin(self.id)
-        vars(self).pop("duties", None)
-        vars(self).pop("background", None)
 
     # Made, and imported, when there is something to do: a process that only publishes has nothing.
     duties: BackgroundDuties
     background: BackgroundLoop
+    works = False
+    """Whether it ever had something to do in the background."""
 
     if not TYPE_CHECKING:
 
@@ -93,7 +93,7 @@ class Session:
             with self._others.lock:
                 if not self.works:
                     self._begin_to_work()
-            return vars(self)[name]
+            return object.__getattribute__(self, name)
 
     def _begin_to_work(self) -> None:
         parts = self.leases, self.outbox, self.registration, self._running, self.reports
@@ -102,11 +102,7 @@ class Session:
         over = self.leases, self.outbox, self.transports, self.open_store, self.maybe_end
         self.background = consumer.BackgroundLoop(self.options, duties, *over)
         self.duties = duties
-
-    @property
-    def works(self) -> bool:
-        """Whether it ever had something to do in the background."""
-        return "duties" in vars(self)
+        self.works = True
 
     @property
     def stays(self) -> bool:
@@ -115,6 +111,9 @@ class Session:
 
     def forget_parent(self) -> None:
         """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
+        self.works = False
+        for name in ("duties", "background"):
+            vars(self).pop(name, None)
         self._begin()
         self.pace = Pace()
         for transport in list(self.transports):

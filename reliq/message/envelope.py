@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -69,6 +70,7 @@ _TYPES = (
     (str,),
     (str,),
 )
+_KNOWN_TYPES = frozenset(product(*_TYPES))
 
 
 def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per type reads best
@@ -211,10 +213,11 @@ def fields_of(data: bytes) -> list[Any]:
     fields = unpack(data)
     if type(fields) is list and len(fields) == _FIELDS and fields[0] == VERSION:
         del fields[0]
+        if tuple(map(type, fields)) in _KNOWN_TYPES:
+            return fields
         for name, value, types in zip(Envelope._fields, fields, _TYPES, strict=True):
             if type(value) not in types:
                 raise EnvelopeError(f"not an envelope: its {name} is a {type(value).__name__}")
-        return fields
     if type(fields) is list and fields and type(fields[0]) is int and fields[0] != VERSION:
         raise EnvelopeError(f"envelope version {fields[0]} is not known to this version of reliq")
     raise EnvelopeError("not an envelope: no version, or the wrong number of fields")

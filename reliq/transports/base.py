@@ -118,6 +118,8 @@ class Transport(virtual.Transport):
     pull: PullLoop
     loop: EventLoop
     consumers: Consumers
+    consumes = False
+    """Whether it has ever begun to consume."""
 
     if not TYPE_CHECKING:
 
@@ -126,7 +128,7 @@ class Transport(virtual.Transport):
             if name not in {"credit", "reserver", "pull", "loop", "consumers"}:
                 raise AttributeError(name)
             self._begin_to_consume()
-            return vars(self)[name]
+            return object.__getattribute__(self, name)
 
     def _begin_to_consume(self) -> None:
         link, schedule, failback = self.link, self.schedule, self.failback
@@ -140,11 +142,7 @@ class Transport(virtual.Transport):
         self.loop = transports.EventLoop(*driving, self.publishing.posting.do_deferred)
         consuming = self.declarations, schedule, self.pull, self.loop, failback
         self.consumers = transports.Consumers(link, *consuming)
-
-    @property
-    def consumes(self) -> bool:
-        """Whether it has ever begun to consume."""
-        return "consumers" in vars(self)
+        self.consumes = True
 
     @property
     def client(self) -> Any:

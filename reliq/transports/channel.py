@@ -8,7 +8,7 @@ parts of the transport (encoder, publishing, declarations, consumers) and by the
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from ..errors import BrokerUnavailable, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
+from ..lazy import Lazy
 from ..routing.partitions import names_of, purge, refuse_partition, waiting
 from .link import Client
 from .message import Message
@@ -54,12 +55,12 @@ class Channel(virtual.Channel):
         self.subscriptions: dict[str, Subscription] = self.qos_.consumers
         self.channel_id = self._get_free_channel_id()
 
-    @cached_property
+    @Lazy
     def settlement(self) -> Settlement:
         """What becomes of its messages. A channel that only publishes has none."""
         return transports.Settlement(self.transport, self.qos_)
 
-    @cached_property
+    @Lazy
     def receiver(self) -> Receiver:
         """How it takes messages."""
         return transports.Receiver(self, self.transport, self.qos_, self.settlement)

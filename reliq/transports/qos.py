@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -29,7 +30,7 @@ class QoS(virtual.QoS):
     @property
     def one_by_one(self) -> bool:
         """Whether no message is reserved ahead: Celery's worker_disable_prefetch."""
-        return "can_consume" in vars(self)
+        return type(self.can_consume) is not MethodType
 
     def can_consume(self) -> bool:
         """Whether one more message may be delivered. Celery may replace this method."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from functools import cached_property
 from inspect import getattr_static
 from pathlib import Path
 from types import FunctionType
@@ -13,21 +12,22 @@ from reliq.engines.redis.batches import RedisBatches
 from reliq.engines.redis.notifier import RedisNotifier
 from reliq.engines.redis.reads import RedisReads
 from reliq.engines.redis.store import RedisStore
+from reliq.lazy import Lazy
 
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, those of subfolders named here not counted twice.
 BUDGETS = {
-    "": 1_830,
+    "": 1_860,
     "admin": 2_910,
     "batches": 570,
     "cli": 4_350,
     "consumer": 3_320,
     "embedded": 700,
     "engines": 240,
-    "engines/redis": 6_240,
-    "engines/redis/cluster": 2_830,
+    "engines/redis": 6_270,
+    "engines/redis/cluster": 2_840,
     "engines/redis/lua": 3_200,
     "failover": 300,
     "integrations": 2_560,
@@ -44,7 +44,7 @@ BUDGETS = {
 MODULES = 232
 CLASS_LINES = 301
 NAMES = {RedisStore: 80, RedisBatches: 17, RedisNotifier: 13, RedisReads: 14}
-STEPS = (FunctionType, property, cached_property)
+STEPS = (FunctionType, property, Lazy)
 
 
 def weights() -> Counter[str]:

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from reliq.engines.redis.stream import pack
+from reliq.engines.redis.stream import Prefix, pack, parts_of
 
 STORM = textwrap.dedent(
     """
@@ -40,6 +40,28 @@ def test_a_command_is_an_array_of_its_parts():
         b"*6\r\n$3\r\nSET\r\n$1\r\n\xff\r\n$1\r\n\xff\r\n$2\r\n\xc3\xa9\r\n$2\r\n-7\r\n$4\r\n0.25\r\n"
         == packed
     )
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        (),
+        ("tag",),
+        ("é\udcff",),
+        (b"\xff",),
+        (7,),
+        ("a", b"b"),
+        (*range(12), "\udcff"),
+        ("a",) * 150,
+    ],
+    ids=lambda rest: f"{len(rest)}-{rest[:1]}",
+)
+def test_what_begins_with_a_prefix(rest):
+    """It is the same on the wire as all of its parts."""
+    parts = ("EVALSHA", "sha", 2, "queue:é", "\udcff")
+    command = (Prefix(*parts), *rest)
+    assert (*parts, *rest) == parts_of(command)
+    assert pack((*parts, *rest)) == pack(command)
 
 
 @pytest.mark.parametrize("part", [None, True, [1]])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cached_property
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
-from ...store.limits import MOVES_KEPT_MS
+from ...lazy import Lazy
+from ...store.limits import MOST_REMEMBERED, MOVES_KEPT_MS
 from .. import redis as engine
 from . import refusals, scripts
 from .keys import QueueKeys, broker_keys, queue_keys
 from .notifier import RedisNotifier
+from .stream import Prefix
 from .wire import Wire
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .connect import Broker
     from .pipeline import OnReply
     from .scripts import Script
-    from .stream import Command, Reply
+    from .stream import Reply
 
 T = TypeVar("T")
 
@@ -105,9 +106,8 @@ class StoreBase:
         self._shared = broker_keys(self._prefix)
         self.partitions = {}
         self._open(address, f"{options.client_name}:{consumer}")
-        # The one command that is sent for each message: its constant part, by queue.
-        self._ack_commands: dict[str, Command] = {}
-        self._publish_constants: dict[tuple[str, str], Command] = {}
+        # By script, queue and exchange.
+        self._prefixes: dict[tuple[Script, str, str], Prefix] = {}
         self._kept: dict[tuple[str, str], float] = {}
         # Queue and publisher: whose numbers this connection has let the server keep.
         self._numbered: set[tuple[str, str]] = set()
@@ -129,7 +129,7 @@ class StoreBase:
             lambda on_reply: wire.post(("CLIENT", "UNBLOCK", listens.client_id), on_reply),
         )
 
-    @cached_property
+    @Lazy
     def confirmer(self) -> Confirmer | ClusterConfirmer:
         """What waits until messages are as safe as ``confirm`` asks."""
         return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
@@ -139,11 +139,29 @@ class StoreBase:
 
     def _run(self, script: Script, queue: str, args: Sequence[Any] = ()) -> Reply:
         """Run *script*, all of whose keys are those of *queue*, and return its reply."""
-        return self._wire.execute(script, script.of(self._keys(queue)), args)
+        return self._wire.call((self._prefix_of(script, queue), *args), script)
 
     def _post(self, script: Script, queue: str, args: Sequence[Any], on_reply: OnReply) -> None:
         """Post *script*, all of whose keys are those of *queue*."""
-        self._wire.post_script(script, script.of(self._keys(queue)), args, on_reply)
+        self._wire.post((self._prefix_of(script, queue), *args), on_reply, script)
+
+    def _run_in_order(self, script: Script, queue: str, args: Sequence[Any]) -> Reply:
+        """Do as :meth:`_run` does, behind what was posted before."""
+        return self._wire.call_in_order((self._prefix_of(script, queue), *args), script)
+
+    def _prefix_of(self, script: Script, queue: str) -> Prefix:
+        """Return the first part of a command of *script*, all of whose keys are *queue*'s."""
+        found = self._prefixes.get((script, queue, ""))
+        return found or self._remember(script, script.of(self._keys(queue)), queue)
+
+    def _remember(
+        self, script: Script, names: Sequence[str], queue: str, exchange: str = ""
+    ) -> Prefix:
+        if len(self._prefixes) > MOST_REMEMBERED:
+            self._prefixes.clear()
+        prefix = Prefix("EVALSHA", script.sha, len(names), *names)
+        self._prefixes[script, queue, exchange] = prefix
+        return prefix
 
     def _enlist(self, queues: str, queue: str) -> None:
         """Enter *queue* in the list of all, or of some, that is at the key *queues*."""

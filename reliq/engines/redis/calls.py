@@ -17,7 +17,7 @@ from hiredis import ReplyError
 from ...errors import again
 from . import refusals
 from .connect import translate_reply
-from .stream import FAILURES, Command, Reply, Stream, failure, late, pack
+from .stream import FAILURES, Command, Reply, Stream, failure, late, pack, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ _PING: Sequence[tuple[Command, Script | None]] = ((("PING",), None),)
 
 def as_text(command: Command, script: Script | None) -> Command:
     """Return the command that sends the text of its *script*: EVAL runs it and caches it."""
-    return command if script is None else ("EVAL", script.text, *command[2:])
+    return command if script is None else ("EVAL", script.text, *parts_of(command)[2:])
 
 
 def _texts(
@@ -143,7 +143,10 @@ class Calls:
         try:
             if stream.sends_texts:
                 commands = _texts(commands)
-            stream.write(b"".join([pack(command) for command, _ in commands]))
+            data = bytearray()
+            for command, _ in commands:
+                data += pack(command)
+            stream.write(data)
         except FAILURES as exc:
             raise self._failed(stream, exc, self._timeout_s) from exc
         except BaseException:

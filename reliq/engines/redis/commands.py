@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ReliqError, again
 from ...store.values import ignore_result
-from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,16 +84,6 @@ class Commands(ABC):
     # -- posts
 
     @abstractmethod
-    def post_packed(
-        self,
-        data: bytes,
-        command: Command,
-        on_reply: OnReply = ignore_result,
-        script: Script | None = None,
-        patience_s: float = 0.0,
-    ) -> None:
-        """Write *data*, which is *command* packed; otherwise as :meth:`post`."""
-
     def post(
         self,
         command: Command,
@@ -107,7 +96,6 @@ class Commands(ABC):
         Raises BrokerUnavailable when it could not be written; *on_reply* is then
         not called. Over a cluster *on_reply* is called, unless all of it was closed.
         """
-        self.post_packed(pack(command), command, on_reply, script, patience_s)
 
     def post_script(
         self,
@@ -120,8 +108,8 @@ class Commands(ABC):
         self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)
 
     @abstractmethod
-    def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        """Run *script* behind what was posted to its server before; raises ReliqError."""
+    def call_in_order(self, command: Command, script: Script) -> Reply:
+        """Do as :meth:`call` does, behind what was posted to the same server before."""
 
 
 def raise_first(replies: list[Reply], kind: type[ReliqError]) -> list[Reply]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...store.limits import BATCH, MINUTE_MS, MOST_REMEMBERED, chunks
+from ...store.limits import BATCH, MINUTE_MS, chunks
 from ...store.unreadable import number
 from ...store.values import (
     HOLDING,
@@ -29,7 +29,6 @@ from ...store.values import (
 )
 from . import scripts
 from .base import StoreBase, flat_of, text_of, texts, then
-from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,13 +48,10 @@ _LEFT, _HELD_BACK, _CLAIMED, _ISOLATED = 1, 2, 3, 4
 class RedisConsuming(StoreBase):
     """The consuming half of a store."""
 
-    def _reserve(
-        self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int
-    ) -> tuple[Any, Any]:
-        names = scripts.RESERVE.of(self._keys(queue))
+    def _reserve(self, n: int, lease_ms: int, no_ack: bool, company: int) -> tuple[Any, ...]:
         ack = 1 if no_ack else 0
         limits = (self._delivery_limit, RESERVED_BYTES)
-        return names, (min(n, BATCH), lease_ms, self.consumer, ack, *limits, company)
+        return min(n, BATCH), lease_ms, self.consumer, ack, *limits, company
 
     @staticmethod
     def _reservation(queue: str, reply: Reply) -> Reservation:
@@ -91,8 +87,8 @@ class RedisConsuming(StoreBase):
         queue, and asks for nothing else meanwhile. Who is HOLDING or IDLE claims it; who is
         BUSY leaves it to others.
         """
-        names, args = self._reserve(queue, n, lease_ms, no_ack, company)
-        return self._reservation(queue, self._wire.execute_in_order(scripts.RESERVE, names, args))
+        args = self._reserve(n, lease_ms, no_ack, company)
+        return self._reservation(queue, self._run_in_order(scripts.RESERVE, queue, args))
 
     def post_reserve(
         self,
@@ -104,19 +100,15 @@ class RedisConsuming(StoreBase):
         company: int = HOLDING,
     ) -> None:
         """Post what :meth:`reserve` sends."""
-        names, args = self._reserve(queue, n, lease_ms, no_ack, company)
-        on_reply = then(partial(self._reservation, queue), on_result)
-        self._wire.post_script(scripts.RESERVE, names, args, on_reply)
+        args = self._reserve(n, lease_ms, no_ack, company)
+        self._post(scripts.RESERVE, queue, args, then(partial(self._reservation, queue), on_result))
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease. Acking twice is harmless."""
-        if queue not in self._ack_commands:
-            names = scripts.ACK.of(self._keys(queue))
-            if len(self._ack_commands) > MOST_REMEMBERED:
-                self._ack_commands.clear()
-            self._ack_commands[queue] = ("EVALSHA", scripts.ACK.sha, len(names), *names)
-        command = (*self._ack_commands[queue], *tags)
-        self._wire.post_packed(pack(command), command, on_result, scripts.ACK)
+        place = (scripts.ACK, queue, "")
+        if place not in self._prefixes:
+            self._prefix_of(scripts.ACK, queue)
+        self._wire.post((self._prefixes[place], *tags), on_result, scripts.ACK)
 
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
         """Store again what was taken with *no_ack* and never handed out; return how many.
@@ -149,11 +141,10 @@ class RedisConsuming(StoreBase):
         delivery limit it is dead-lettered instead. In the order of what is posted: a reserve that
         is posted after it finds them.
         """
-        names = scripts.RELEASE.of(self._keys(queue))
         result = Released([], [])
         for chunk in chunks(leases):
             args = (how, self._delivery_limit, *self._backoff_ms, *flat_of(chunk))
-            refused, died = self._wire.execute_in_order(scripts.RELEASE, names, args)
+            refused, died = self._run_in_order(scripts.RELEASE, queue, args)
             result.refused.extend(texts(refused))
             for tag, count in zip(died[::2], died[1::2], strict=True):
                 result.dead.append(Returned(text_of(tag), int(count), self.consumer, None))

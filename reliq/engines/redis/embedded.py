@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...embedded.folder import SCHEME, Folder
 from ...embedded.keeper import LOOKS, logs, sync
 from ...embedded.start import ensure
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
+from ...lazy import Lazy
 from .. import redis as engine
 from .confirm import Confirmer
 from .connect import Address
@@ -101,12 +101,12 @@ class EmbeddedStore(RedisStore):
         super().__init__(address, options, consumer)
         self._folder = address.folder
 
-    @cached_property
+    @Lazy
     def confirmer(self) -> EmbeddedConfirmer:
         """See :attr:`RedisStore.confirmer`."""
         return EmbeddedConfirmer(self._folder)
 
-    @cached_property
+    @Lazy
     def reads(self) -> RedisReads:
         """See :attr:`RedisStore.reads`."""
         return engine.EmbeddedReads(self._wire, self._prefix)

@@ -122,12 +122,11 @@ class Posts:
         pipeline = self._pipeline
         if not (pipeline.asked or pipeline.arrived):
             return True
-        mine = self._driver == threading.get_ident()
         # One that was sent again is behind others.
-        return all(
-            post.number > number or (post.begun and mine)
-            for post in (*pipeline.asked, *pipeline.arrived)
-        )
+        for post in (*pipeline.asked, *pipeline.arrived):
+            if post.number <= number and not (post.begun and self._driver == threading.get_ident()):
+                return False
+        return True
 
     def hang_up(self, error: ReliqError) -> None:
         """Give the connection up; *error* is the reply to all that has none."""
@@ -171,26 +170,27 @@ class Posts:
         A handler of something that was posted makes *done* true. for_all: not in a handler, while
         another thread drives.
         """
-        pipeline = self._pipeline
-        while not done():
-            left_s = inf if ends_at == inf else ends_at - monotonic()
+        while not self._drive(partial(self._go_on, done, ends_at)):
+            if done() or (for_all and threading.get_ident() in _in_handler):
+                return
+            left_s = ends_at - monotonic()
             if left_s <= 0:
                 return
-            if self._drive(partial(self._go_on, done, left_s)):
-                if pipeline.stream is None and not pipeline.asked and not self._undelivered:
-                    return
-                continue
-            if for_all and threading.get_ident() in _in_handler:
-                return
             time.sleep(min(LOOK_AGAIN_S, left_s))
-            pipeline.take(reads=False)  # the driver may be in a handler
+            self._pipeline.take(reads=False)  # the driver may be in a handler
 
-    def _go_on(self, done: Callable[[], bool], longest_s: float) -> None:
-        """Call the handlers of what has arrived, else wait for more."""
-        if self._pipeline.arrived:
-            self._hand_out()
-        if not done():
-            self._pipeline.poll(longest_s)
+    def _go_on(self, done: Callable[[], bool], ends_at: float) -> None:
+        """Wait for what comes, and call its handlers, until *done*; as far as *ends_at*."""
+        pipeline = self._pipeline
+        while True:
+            if self._undelivered:
+                self._hand_out()
+            if done():
+                return
+            left_s = inf if ends_at == inf else ends_at - monotonic()
+            if left_s <= 0 or (pipeline.stream is None and not pipeline.asked):
+                return
+            pipeline.poll(left_s)
             self._hand_out()
 
     @property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...store.values import OnResult, Publication
-    from .stream import Command
+    from .stream import Command, Prefix
 
 SAID_EVERY_S = 900.0
 """So often a publisher that publishes says it; and so long it is a young one."""
@@ -41,16 +41,16 @@ class RedisPublishing(StoreBase):
 
     def _command_of_one(self, first: Publication, low_water: int) -> Command:
         queue, exchange, number = first.queue, first.exchange, first.number
-        place = (queue, exchange)
-        if place in self._publish_constants:
-            constant = self._publish_constants[place]
+        place = (scripts.PUBLISH, queue, exchange)
+        if place in self._prefixes:
+            prefix = self._prefixes[place]
         else:
-            constant = self._publish_constant(*place)
+            prefix = self._publish_prefix(queue, exchange)
         keep = 0
         if number:
             keep = MOVES_KEPT_MS if first.moved else self._keep_ms(queue, first.publisher)
         return (
-            *constant,
+            prefix,
             1 if exchange or not first.create else 0,
             first.version if self._checks_bindings else b"",
             keep,
@@ -65,19 +65,14 @@ class RedisPublishing(StoreBase):
             first.ttl_ms,
         )
 
-    def _publish_constant(self, queue: str, exchange: str) -> Command:
-        """Return the part of a publish command that is the same for each message, and keep it."""
-        if len(self._publish_constants) > MOST_REMEMBERED:
-            self._publish_constants.clear()
+    def _publish_prefix(self, queue: str, exchange: str) -> Prefix:
         of_queue = self._keys(queue)
         # The anonymous exchange has no bindings: all keys are in one slot then.
         bindings = of_queue.guard
         if exchange and self._checks_bindings:
             bindings = keys.bindings(self._prefix, exchange)
         names = scripts.PUBLISH.named(of_queue, bindings=bindings)
-        constant: Command = ("EVALSHA", scripts.PUBLISH.sha, len(names), *names)
-        self._publish_constants[queue, exchange] = constant
-        return constant
+        return self._remember(scripts.PUBLISH, names, queue, exchange)
 
     def _keep_ms(self, queue: str, publisher: str) -> int:
         """Return how long to keep the numbers in *queue*; negative where that was said of late.

@@ -86,9 +86,8 @@ class RedisQueues(StoreBase):
         retry would find its message. It stays listed until :meth:`unbind_queue`: should we die
         before that, somebody finds it there, and ends what we began.
         """
-        names = scripts.DELETE_QUEUE.of(self._keys(queue))
         flags = tuple(map(int, (if_empty, if_unused, if_idle, if_drained)))
-        outcome, count = self._wire.execute_in_order(scripts.DELETE_QUEUE, names, flags)
+        outcome, count = self._run_in_order(scripts.DELETE_QUEUE, queue, flags)
         return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
 
     # -- partitions

@@ -51,7 +51,7 @@ class Script:
         keys = tuple(name for line in _KEYS.finditer(written) for name in line[3].split(", "))
         written = _KEYS.sub(partial(_key_locals, keys), written)
         self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)), keys)
-        return vars(self)[wanted]
+        return object.__getattribute__(self, wanted)
 
     def _take(self, text: str, keys: tuple[str, ...]) -> None:
         self.text = text

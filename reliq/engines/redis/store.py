@@ -10,9 +10,9 @@ ended with, from whichever thread reads the reply. All other methods wait, and r
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ...lazy import Lazy
 from .. import redis as engine
 from . import keys, scripts
 from .consuming import RedisConsuming
@@ -37,12 +37,12 @@ class RedisStore(
 ):
     """One connection to one broker. Each part is in a file of its own."""
 
-    @cached_property
+    @Lazy
     def batches(self) -> RedisBatches:
         """The batches of jobs at this broker."""
         return engine.RedisBatches(self._wire, self._prefix)
 
-    @cached_property
+    @Lazy
     def reads(self) -> RedisReads:
         """Queues, messages and consumers as operators see them."""
         return engine.RedisReads(self._wire, self._prefix)

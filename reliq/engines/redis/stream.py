@@ -39,13 +39,33 @@ _READ_SIZE = 1 << 16
 _NUMBERS = frozenset((int, float))
 
 
+class Prefix:
+    """The parts that many commands begin with, packed once: the first part of such a command."""
+
+    __slots__ = ("count", "packed", "parts")
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+        self.count = len(parts)
+        _, _, self.packed = pack(parts).partition(b"\n")
+
+
 def pack(command: Command) -> bytes:
     """Return the bytes of *command*; names that were no UTF-8 as they were received.
 
     Numbers become text here: hiredis would call repr for it, which runs the handlers of
     signals first, and crashes the process where one of them raises (Ctrl-C, a time limit).
     """
-    plain: Command = tuple([str(part) if type(part) in _NUMBERS else part for part in command])
+    prefix = command[0]
+    rest, count = command, 0
+    if type(prefix) is Prefix:
+        rest = command[1:]
+        count = len(rest)
+        if count == 1 and type(rest[0]) is str:  # an ack
+            text = rest[0].encode("utf-8", "surrogateescape")
+            parts = prefix.count + 1, prefix.packed, len(text), text
+            return b"*%d\r\n%b$%d\r\n%b\r\n" % parts
+    plain: Command = tuple([str(part) if type(part) in _NUMBERS else part for part in rest])
     try:
         packed: bytes = hiredis.pack_command(plain)
     except UnicodeEncodeError:
@@ -54,7 +74,16 @@ def pack(command: Command) -> bytes:
             for part in plain
         )
         packed = hiredis.pack_command(encoded)
-    return packed
+    if type(prefix) is not Prefix:
+        return packed
+    _, _, packed = packed.partition(b"\n")
+    return b"*%d\r\n%b%b" % (prefix.count + count, prefix.packed, packed)
+
+
+def parts_of(command: Command) -> Command:
+    """Return *command* with its prefix, if it has one, in parts."""
+    prefix = command[0]
+    return (*prefix.parts, *command[1:]) if type(prefix) is Prefix else command
 
 
 def failure(exc: BaseException, address: Broker, limit_s: float) -> ReliqError:
@@ -107,7 +136,7 @@ class Stream:
 
     # -- out
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Write *data* as far as the socket takes it now; :meth:`flush` writes the rest."""
         size = len(data)
         self.written += size

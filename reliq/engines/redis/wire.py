@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from ...errors import BrokerUnavailable, ReliqError, again
@@ -29,7 +29,7 @@ from .connect import (
 )
 from .pipeline import OnReply, Pipeline, Post
 from .posts import Posts
-from .stream import Command, Reply, Stream
+from .stream import Command, Reply, Stream, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,25 +249,25 @@ class Wire(Commands):
         replies = self.calls.replies(((command, None),), ends_at=monotonic() + within_s)
         return raise_first(replies, ReliqError)[0]
 
-    def post_packed(
+    def post(
         self,
-        data: bytes,
         command: Command,
         on_reply: OnReply = ignore_result,
         script: Script | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """Write *data* now; dials if need be."""
+        """Write *command* now; dials if need be."""
         if self._process != PROCESS[0]:
             self._leave_parent()
+        data = pack(command)
         post = Post(command, script, patience_s, on_reply)
         while not self.posts.post(data, post):
             self.connect_to_post()
 
-    def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        """Run *script* behind what was posted before: as a post that is waited for."""
+    def call_in_order(self, command: Command, script: Script) -> Reply:
+        """Run *command* behind what was posted before: as a post that is waited for."""
         replies: list[Reply] = []
-        self.post_script(script, keys, args, replies.append)
+        self.post(command, replies.append, script)
         self.posts.wait_for(lambda: bool(replies))
         return raise_first(replies, ReliqError)[0]
 

@@ -57,22 +57,22 @@ class ClusterPosts:
 
     # -- sending
 
-    def post(self, request: Request, data: bytes) -> None:
-        """Write *data* now, or when its slot is served. Never waits."""
+    def post(self, request: Request) -> None:
+        """Write its command now, or when its slot is served. Never waits."""
         if self.holds(request.slot):
             self._again(request, 0.0)  # behind the others
             self.pump()
         else:
-            self._send(request, data)
+            self._send(request)
 
-    def _send(self, request: Request, data: bytes | None = None) -> None:
+    def _send(self, request: Request) -> None:
         place = self._slots.place_of(request.slot)
         wire = self._nodes.open(place)
         if wire is not None:
             handler = partial(self._replied, request, wire)
             post = Post(request.command, request.script, request.patience_s, handler)
             try:
-                if wire.posts.post(data or pack(request.command), post):
+                if wire.posts.post(pack(request.command), post):
                     return
                 why = "there is no connection to its node yet"
             except BrokerUnavailable as exc:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ....errors import BrokerTimeout, ReliqError
 from ....message.queue_names import number_of, queue_of
 from ..keys import queue_named_in
+from ..stream import Prefix
 from .nodes import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -208,6 +209,9 @@ def next_number() -> int:
 def key_of(command: Command) -> str | bytes | None:
     """Return the first key of *command*; None where it has none."""
     name = command[0]
+    if type(name) is Prefix:
+        command = name.parts
+        name = command[0]
     if name in {"EVALSHA", "EVAL"}:
         return command[3] if int(command[2]) else None
     return None if name in _KEYLESS else command[1]

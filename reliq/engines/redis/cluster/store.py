@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ReliqError, again
+from ....lazy import Lazy
 from ....store.limits import MINUTE_MS, MOVES_KEPT_MS, alike
 from ....store.values import STALE
 from ... import redis as engine
@@ -46,12 +47,12 @@ class ClusterStore(RedisStore):
         self.confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
         self.notifier = ClusterNotifier(cluster, f"{name}:notification")
 
-    @cached_property
+    @Lazy
     def batches(self) -> ClusterBatches:
         """The batches of jobs, each at the node that has its slot."""
         return engine.ClusterBatches(self._wire, self._prefix)
 
-    @cached_property
+    @Lazy
     def reads(self) -> ClusterReads:
         """Queues, messages and consumers, at the nodes that answer."""
         return engine.ClusterReads(self._wire, self._prefix)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....errors import BrokerUnavailable, ReliqError, again
 from ....forks import OwnLock, here
@@ -293,9 +293,9 @@ class ClusterWire(Commands):
         replies = [item.reply for item in self.tried(commands, patience_s)]
         return raise_first(replies, BrokerUnavailable)
 
-    def execute_in_order(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        """Run *script*: there is no order over several nodes."""
-        return self.execute(script, keys, args)
+    def call_in_order(self, command: Command, script: Script) -> Reply:
+        """Run *command*: there is no order over several nodes."""
+        return self.call(command, script)
 
     def tried(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
@@ -316,19 +316,18 @@ class ClusterWire(Commands):
 
     # -- posts
 
-    def post_packed(
+    def post(
         self,
-        data: bytes,
         command: Command,
         on_reply: OnReply = ignore_result,
         script: Script | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """Write *data* now, or when its slot is served. Never waits."""
+        """Write *command* now, or when its slot is served. Never waits."""
         self._leave_parent()
         self._refuse_closed()
         request = Request(self._slot_of(command), command, script, patience_s, on_reply)
-        self.posts.post(request, data)
+        self.posts.post(request)
 
     def receive(self) -> None:
         """Read what has come, without waiting, and hand it out."""

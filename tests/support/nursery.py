@@ -49,8 +49,9 @@ IMPORTS = (
     *("kombu.transport.virtual", "kombu.pidbox", "kombu.asynchronous.hub", "kombu.pools"),
     *("redis", "redis.cluster", "redis.sentinel", "hiredis", "click", "asyncio", "sqlite3"),
 )
-# Those that say something to Python as it starts, but for these two.
-_SPEAKS = ("PYTHON", "LD_", "LC_", "LANG", "COV")
+# Those that say something to Python as it starts, but for the two below; or to Celery, Kombu and
+# Billiard as they are imported.
+_SPEAKS = ("PYTHON", "LD_", "LC_", "LANG", "COV", "AUTOSCALE_", "C_", "CELERY_", "KOMBU_")
 _SET_HERE = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED"})
 # What stands in PYTHONPATH in the place of what the nursery has imported, or would have.
 _SHADOWED = ("reliq", "sitecustomize.py", "usercustomize.py")

@@ -311,6 +311,18 @@ def test_a_lease_that_has_ended_is_told_as_ended(url, browser):
     assert "lease ended" in told(browser, link)
 
 
+@pytest.mark.slow
+def test_a_number_says_of_what_it_is(url, browser):
+    """What a consumer holds is of all its queues, and of its last heartbeat; rates are means."""
+    fill(url, "q", 1, 2, 3)
+    with Connection(url, transport_options=FAST) as connection:
+        taker = Taker(connection, "q", "another")
+        taker.take(3)
+        wait_until(lambda: "holds 3 of all its queues" in told(browser, "/queue?queue=another"))
+        assert re.search(r"holds 3 of all its queues, [^ ]+ ago", told(browser, "/queue?queue=q"))
+    assert "In/s, out/s (10 s mean)" in told(browser, "/queue?queue=q")
+
+
 def test_what_a_reject_wraps_is_its_cause(url, browser):
     """Two errors in `Reject` are two groups: replaying one replays that one."""
     words = [outcome_of(Reject(error)).text for error in (ValueError("502"), KeyError("weight"))]

@@ -113,12 +113,7 @@ SCHEMAS: dict[str, Schema] = {
         routing_key=_nullable(_TEXT),
     ),
     "doctor": _list(_of(admin.Finding, **_BROKER)),
-    "migrate": {
-        "anyOf": [
-            _list(_of(Plan)),
-            _list(_of(Step, queue=_TEXT)),
-        ]
-    },
+    "migrate": {"anyOf": [_list(_of(Plan)), _list(_of(Step, queue=_TEXT))]},
     "move": {"type": "object", "additionalProperties": _WHOLE},
     "peek": _MESSAGES,
     "queue delete": _list(_object(**_QUEUE, count=_WHOLE)),

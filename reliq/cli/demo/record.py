@@ -29,11 +29,8 @@ def now_ms() -> float:
 def write(path: str, kind: str, worker: str, task: int = -1, value: int = 0) -> None:
     """Append one line to the record at *path*."""
     line = f"{kind} {now_ms():.3f} {worker} {task} {value}\n"
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+    with Path(path).open("ab", buffering=0) as file:
+        file.write(line.encode())
 
 
 @dataclass(slots=True)

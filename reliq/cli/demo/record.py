@@ -1,8 +1,7 @@
 """The tasks of a demo run, apart from Celery, and its record: what they wrote down.
 
-One file of short lines, opened with O_APPEND, so that a line is written whole
-or not at all whoever else writes and whoever is killed. It is kept outside the
-broker on purpose: the broker is what is being examined.
+One file of short lines, opened to append, so that a line is written whole or not at all.
+It is not in the broker, which is what is being examined.
 """
 
 from __future__ import annotations

@@ -23,9 +23,8 @@ __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
 _OURS = frozenset({"global_keyprefix", "master_name", "sentinel_username", "sentinel_password"})
-# The second and third are read where Kombu has no names of options.
+# Kombu reads the last two without naming them there.
 _KNOWN = {*SentinelChannel.from_transport_options, "polling_interval", "reauth_check_interval"}
-_HIGHEST = 9
 
 
 def is_kombu(url: str) -> bool:
@@ -65,12 +64,8 @@ def _layout(given: dict[str, Any]) -> KombuLayout:
             raise ConfigurationError(f"expected {name} to be text, got: {given[name]!r}")
     if "priority_steps" in given:
         steps = given["priority_steps"]
-        if (
-            not isinstance(steps, (list, tuple))
-            or not steps
-            or not all(type(step) is int and 0 <= step <= _HIGHEST for step in steps)
-            or list(steps) != sorted(set(steps))
-        ):
+        kinds = {type(step) for step in steps} if isinstance(steps, (list, tuple)) else set()
+        if kinds != {int} or list(steps) != [step for step in range(10) if step in steps]:
             raise ConfigurationError(
                 "expected priority_steps to be whole numbers from 0 to 9, the smallest "
                 f"first, got: {steps!r}"

@@ -1,13 +1,10 @@
 """Once: a handler's side effect that must not be repeated.
 
-Owns the claims that ``reliq.once`` takes in the broker: who may do something, while it
-is being done and for a time afterwards. Knows messages and Celery's requests only by
-what they carry, and no engine.
+Knows messages and Celery's requests only by what they carry, and no engine.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -17,18 +14,15 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from .engines.urls import connect
-from .errors import BrokerUnavailable, ConfigurationError, ReliqError
+from .errors import BrokerUnavailable, ConfigurationError, ReliqError, logger
 from .forks import here
 from .integrations.connections import current_connection, open_store, store_factory
 from .store.values import CLAIMED, FINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from .store.protocol import Store
-
-logger = logging.getLogger("reliq")
 
 _LONGEST_S = 10 * 366 * 86_400.0
 # A claim is extended so many times in a lease, and looked at so many times by who waits.
@@ -53,19 +47,17 @@ def once(
     by none for *ttl* seconds after one has left it without an exception. Whatever
     exception leaves the block gives the claim up at once, so that another may try.
 
-    While the block runs, the claim is a lease of *lease* seconds that a thread extends:
-    of a process that is killed it is free again after that. Who finds another's claim
-    waits until it is finished (False), extended (False: the other lives) or free (True),
-    at most about the other's *lease*.
+    While the block runs, the claim is a lease of *lease* seconds that a thread extends. Who
+    finds another's claim waits until it is finished (False), extended (False: the other lives)
+    or free (True), at most about the other's *lease*.
 
     It does not make an effect exactly-once: a process that is killed after the effect
     and before the end of the block, or that is frozen for longer than *lease*, lets
     it run again. Claims live in one broker, and as safely as the messages in it.
 
     The broker is that of *url* with *transport_options*; else the one the message came
-    from; else that of the current Celery application. Raises ConfigurationError for wrong
-    arguments; BrokerUnavailable on entering (nothing was done), and on leaving when the
-    end could not be noted within *lease*.
+    from; else that of the current Celery application. Raises ConfigurationError, and
+    BrokerUnavailable: on entering nothing was done, on leaving the end could not be noted.
     """
     for name, value in (("ttl", ttl), ("lease", lease)):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -167,12 +159,7 @@ class _Once(AbstractContextManager[bool]):
         self._thread.start()
         return True
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         """Keep the claim as finished, or give it up if the block has raised.
 
         In a child that was forked inside the block the claim is its parent's.

@@ -62,10 +62,8 @@ E = TypeVar("E", bound=ReliqError)
 def again(error: E) -> E:
     """Return a new error that says what *error* says, and knows nothing of where that was met.
 
-    For one that is kept, or raised from where it was kept. An error that was raised leads to
-    its traceback, that to the frames it went through, and they to the locals of everyone who
-    had called: all of that stays alive with it, and where one of those locals leads to the
-    error itself, until the garbage collector runs.
+    For one that is kept, or raised from where it was kept: its traceback leads to the locals of
+    everyone who had called, and all of that stays alive with it.
     """
     new = type(error).__new__(type(error), *error.args)
     new.__dict__.update(error.__dict__)
@@ -160,15 +158,13 @@ class BatchUncertain(ReliqError):
 class PartlyPublished(ReliqError):
     """``publish_many`` has stopped before the end of what it was given. The cause says why.
 
-    What it took of the iterable is in one of three states, each item in one, and no other
-    item was taken.
+    Each item that it took is in one of three states.
 
     sent: how many items are stored (or dropped, where no queue is bound for them, as by
         ``delay()``). Their ids were handed to ``on_sent``.
     unsent: the items that were certainly not stored, in their order. Where one of them is to
         blame it is the first.
-    uncertain: the ids of tasks that may be stored or not: the broker went away while they were
-        being sent.
+    uncertain: the ids of tasks that may be stored or not.
     batch: what keeps the uncertain ones; its ``flush()`` stores each once, however often it is
         called. None where nothing is uncertain, or where the broker is no broker of reliq.
     """

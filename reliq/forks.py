@@ -231,10 +231,9 @@ def under_way() -> bool:
 def renew() -> None:
     """Begin anew as a process of its own, as a forked child does.
 
-    For copies of a process image (a snapshot that was taken while the process ran): nothing
-    tells such a copy that it is one, not even its pid. What was held and owed stays the
-    original's. To be called before the copy publishes or consumes; no other thread may use
-    the package meanwhile.
+    For copies of a process image (a snapshot): nothing tells such a copy that it is one, not even
+    its pid. To be called before the copy publishes or consumes; no other thread may use the
+    package meanwhile.
     """
     _fork.before()
     _become_child(certainly=True)

@@ -1,8 +1,7 @@
 """Many: one task called for each item of an iterable, sent hundreds at a time.
 
-Owns ``reliq.publish_many``: what is taken of the iterable, what of it is stored, and what is
-said of it. How Celery makes the messages is known below (``integrations.task_calls``), how they
-are sent in ``transports``.
+How Celery makes the messages is known below (``integrations.task_calls``), how they are sent in
+``transports``.
 """
 
 from __future__ import annotations

@@ -58,31 +58,31 @@ def _option(default: Any, rule: tuple[str, Check]) -> Any:
     return field(default=default, metadata={"rule": rule})
 
 
-def _number(value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError
-    if not low <= value <= high:
-        raise ValueError
-    return float(value)
-
-
-def _seconds(low: float) -> tuple[str, Check]:
-    return f"a number of seconds, at least {low:g}", lambda value: _number(value, low, _LONGEST_S)
-
-
-def _count(low: int) -> tuple[str, Check]:
-    return f"a whole number, at least {low}", lambda value: _whole(value, low, inf)
-
-
-def _whole(value: Any, low: int, high: float) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+def whole(value: Any, low: float, high: float, kinds: Any = int) -> Any:
+    """Return *value*, a number from *low* to *high*; raises TypeError, ValueError."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
         raise TypeError
     if not low <= value <= high:
         raise ValueError
     return value
 
 
-def _choice(*names: str) -> tuple[str, Check]:
+def _number(value: Any, low: float, high: float) -> float:
+    return float(whole(value, low, high, (int, float)))
+
+
+def _seconds(low: float) -> tuple[str, Check]:
+    return f"a number of seconds, at least {low:g}", lambda value: _number(value, low, _LONGEST_S)
+
+
+def _count(low: int, high: float = inf) -> tuple[str, Check]:
+    words = f", at least {low}" if high == inf else f" from {low} to {high}"
+    return f"a whole number{words}", lambda value: whole(value, low, high)
+
+
+def choice(*names: str) -> tuple[str, Check]:
+    """Return the rule of a value that is one of *names*."""
+
     def check(value: Any) -> str:
         if value not in names:
             raise ValueError
@@ -91,7 +91,9 @@ def _choice(*names: str) -> tuple[str, Check]:
     return "one of " + ", ".join(map(repr, names)), check
 
 
-def _typed(kind: type, words: str) -> tuple[str, Check]:
+def typed(kind: type, words: str) -> tuple[str, Check]:
+    """Return the rule of a value of one type."""
+
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
             raise TypeError
@@ -137,9 +139,7 @@ def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
 
 
 def _size(low: int) -> Check:
-    return lambda value: _whole(
-        bytes_of(value) if isinstance(value, str) else value, low, 2**63 - 1
-    )
+    return lambda value: whole(bytes_of(value) if isinstance(value, str) else value, low, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,30 +221,24 @@ class Options:
     dead_letter_ttl: float = _option(180 * 86_400.0, _seconds(1))
     max_message_bytes: int = _option(128 * 1024 * 1024, _count(1024))
     queue_order_strategy: Literal["round_robin", "sorted", "priority"] = _option(
-        "round_robin", _choice("round_robin", "sorted", "priority")
+        "round_robin", choice("round_robin", "sorted", "priority")
     )
     priority_order: Literal["ascending", "descending"] = _option(
-        "ascending", _choice("ascending", "descending")
+        "ascending", choice("ascending", "descending")
     )
-    confirm: Confirm = _option("accepted", _choice(*CONFIRMS))
+    confirm: Confirm = _option("accepted", choice(*CONFIRMS))
     confirm_replicas: int = _option(1, _count(1))
     confirm_timeout: float = _option(5.0, _seconds(0.001))
     probe_interval: float = _option(5.0, _seconds(0.1))
-    failback: bool = _option(True, _typed(bool, "True or False"))
-    unroutable: Literal["drop", "error"] = _option("drop", _choice("drop", "error"))
-    partitions: int = _option(
-        1,
-        (
-            f"a whole number from 1 to {_MOST_PARTITIONS}",
-            lambda value: _whole(value, 1, _MOST_PARTITIONS),
-        ),
-    )
-    native_delay: bool = _option(True, _typed(bool, "True or False"))
-    global_keyprefix: str = _option("", _typed(str, "a string"))
+    failback: bool = _option(True, typed(bool, "True or False"))
+    unroutable: Literal["drop", "error"] = _option("drop", choice("drop", "error"))
+    partitions: int = _option(1, _count(1, _MOST_PARTITIONS))
+    native_delay: bool = _option(True, typed(bool, "True or False"))
+    global_keyprefix: str = _option("", typed(str, "a string"))
     spool_max: int = _option(
         1_000_000_000, ("a size of at least 1 MB, as 500000000 or '500MB'", _size(10**6))
     )
-    embedded_fsync: Literal["second", "always"] = _option("second", _choice("second", "always"))
+    embedded_fsync: Literal["second", "always"] = _option("second", choice("second", "always"))
     embedded_maxmemory: int | None = _option(
         None, _optional(("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6)))
     )
@@ -260,19 +254,19 @@ class Options:
     )
     socket_timeout: float = _option(10.0, _seconds(0.05))
     socket_connect_timeout: float = _option(5.0, _seconds(0.05))
-    socket_keepalive: bool = _option(True, _typed(bool, "True or False"))
+    socket_keepalive: bool = _option(True, typed(bool, "True or False"))
     health_check_interval: float = _option(25.0, _seconds(1))
     client_name: str = _option(
         "reliq", ("a string of printable ASCII without blanks", _client_name)
     )
-    username: str | None = _option(None, _optional(_typed(str, "a string")))
-    password: str | None = _option(None, _optional(_typed(str, "a string")))
-    master_name: str | None = _option(None, _optional(_typed(str, "a string")))
+    username: str | None = _option(None, _optional(typed(str, "a string")))
+    password: str | None = _option(None, _optional(typed(str, "a string")))
+    master_name: str | None = _option(None, _optional(typed(str, "a string")))
     address_map: tuple[tuple[str, str], ...] = _option(
         (), ("a mapping of host:port to host:port", _address_map)
     )
-    sentinel_username: str | None = _option(None, _optional(_typed(str, "a string")))
-    sentinel_password: str | None = _option(None, _optional(_typed(str, "a string")))
+    sentinel_username: str | None = _option(None, _optional(typed(str, "a string")))
+    sentinel_password: str | None = _option(None, _optional(typed(str, "a string")))
 
     def __repr__(self) -> str:
         """Show what differs from the defaults, never the password."""

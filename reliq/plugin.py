@@ -6,9 +6,8 @@ serializer, and loading it makes ``reliq://`` known. Runs in the middle of
 Kombu's own import: it must import nothing of Kombu but ``kombu.transport`` and
 ``kombu.connection``, which do without serialization.
 
-Nor may it fail: every program that has Kombu and reliq installed runs it, also one that
-uses another broker. What cannot be loaded is a warning here, and an error for whoever uses
-a URL or the serializer of reliq.
+Nor may it fail: every program that has Kombu and reliq installed runs it. What cannot be loaded
+is a warning here, and an error for whoever uses a URL or the serializer of reliq.
 """
 
 from __future__ import annotations

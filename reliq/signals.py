@@ -24,12 +24,12 @@ state calls :func:`emit` afterwards, with no lock held.
 
 from __future__ import annotations
 
-import logging
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from blinker import NamedSignal
 
+from .errors import logger
 from .message.envelope import EnvelopeError, decode
 from .message.queue_names import queue_of
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .store.values import Publication, Returned
-
-logger = logging.getLogger("reliq")
 
 __all__ = [
     "broker_switched",
@@ -52,15 +50,8 @@ message_published = NamedSignal(
     "message_published",
     """A publish is confirmed: the broker has stored the message.
 
-    Sent once for each queue the message was stored in, when the publish returns. A
-    publish that succeeds at its second try is a publish: it is announced once, also
-    where the first try had stored it and only the reply was lost. Not sent for a
-    message that was routed nowhere, nor where publishing raised an error in the end,
-    though the message may be stored, or be stored in other queues than a full one.
-    With ``confirm="none"`` it is sent when the reply is read: with the next publish,
-    or when the connection is closed. The message may have been delivered, and be
-    done, before it is sent.
-
+    Once for each queue, when the publish returns; with ``confirm="none"`` when the reply is read.
+    Not sent for a message that was routed nowhere, nor where publishing raised an error in the end.
     By: the process and thread that publishes.
 
     queue: str, the queue it was stored in.
@@ -76,19 +67,13 @@ message_restored = NamedSignal(
     "message_restored",
     """A message went back to its queue because the lease on it ended.
 
-    Its consumer was killed, was frozen for longer than ``visibility_timeout``, or
-    held it for longer than ``consumer_timeout``. Not sent where a living consumer
-    gives a message back itself (requeue, shutdown). The message may have been taken
-    again before the signal is sent.
+    Not sent where a living consumer gives a message back itself (requeue, shutdown).
+    By: the background loop of whichever consumer made the pass: the event loop in a Celery prefork
+    worker, else the thread ``reliq-background``.
 
-    By: the process whose background loop made the pass, which is any consumer of the queue;
-    there its background loop: the event loop in a Celery prefork worker, else the thread
-    ``reliq-background``.
-
-    queue, tag, task_id, headers: as for ``message_published``; headers as they were
-    published, empty where they cannot be read.
-    count: int, failed deliveries of the message by now, this one included where it
-    was counted: it is not, where another message is to blame for the death.
+    queue, tag, task_id, headers: as for ``message_published``; headers are empty where they
+    cannot be read.
+    count: int, failed deliveries of the message by now.
     consumer: str, who had it: ``host:pid:random/number``.
     """,
 )
@@ -97,16 +82,12 @@ message_dead = NamedSignal(
     "message_dead",
     """A message became a dead letter, or is on its way on from there.
 
-    Sent when it reached its delivery limit, was rejected without requeue, could not be
-    decoded, or made Celery's own code raise an exception. Not sent for messages that
-    expired or were dropped by a length limit: scripts do that wholesale.
+    Not sent for messages that expired or were dropped by a length limit: scripts do that wholesale.
+    By: at the delivery limit, as ``message_restored``, or the thread that requeued it; otherwise
+    the thread that rejected it.
 
-    By: at the delivery limit, as ``message_restored``, or the thread that requeued it;
-    otherwise the process and thread that rejected it.
-
-    queue, tag, task_id, headers, consumer: as for ``message_restored``; headers as they
+    queue, tag, task_id, headers, count, consumer: as for ``message_restored``; headers as they
     were received, where this process had received the message.
-    count: int, failed deliveries.
     reason: str, ``"delivery_limit"``, ``"rejected"``, ``"undecodable"`` or ``"malformed"``.
     error: str, in words; may be empty.
     """,
@@ -116,27 +97,22 @@ lease_lost = NamedSignal(
     "lease_lost",
     """This process holds a message that is no longer its own: it may run, or have run, twice.
 
-    Whoever works on it may go on (its ack is accepted) or stop.
+    By: the background loop of the process that held it.
 
-    By: the process that held it; there its background loop, see ``message_restored``.
-
-    queue, tag, task_id: as for ``message_published``. headers: dict, as received.
-    None and empty where the message was not handed to the application, or was dropped.
-    reason: str, ``"returned"``: it went back to its queue because this process did not
-    renew in time, and may run elsewhere; ``"gone"``: so it did, and is finished, or its
-    queue was deleted; ``"consumer_timeout"``: this process has held it for longer than
-    that, renews it no more, and it will go back when its lease ends.
+    queue, tag, task_id, headers: as for ``message_published``; None and empty where the message
+    was not handed to the application, or was dropped.
+    reason: str, ``"returned"``: it was not renewed in time and went back; ``"gone"``: so it did,
+    and is finished, or its queue was deleted; ``"consumer_timeout"``: it is held for longer than
+    that, renewed no more, and goes back when its lease ends.
     held_s: float, seconds since this process took it.
     """,
 )
 
 broker_switched = NamedSignal(
     "broker_switched",
-    """A connection went from one broker of its list to another.
+    """A connection went from one broker of its list to another, as the first of its process.
 
-    Sent for the first connection of a process that does so, when it is connected there.
-
-    By: the process and thread that connects. The sender is the new broker.
+    By: the thread that connects, when it is connected. The sender is the new broker.
 
     old, new: str, the names of the brokers. reason: str, why, in words.
     """,

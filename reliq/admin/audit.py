@@ -1,12 +1,10 @@
 """Audits: the ledger of a queue, and the counters of a batch.
 
-Of a queue, what was published is what left and what is here. The counters of a batch are compared
-with its jobs, which are counted one by one. Counting takes many steps, between which jobs go on. So
-they are counted twice, and the counters are read in between: a job that has the same state since
-the same time in both counts had it then, by which clock ever, because no two states of a job have
-the same time. Of these nothing may be missing. Those that changed are *moving*: the counters may
-have had them anywhere. Where nothing moves, as in a batch that has ended, counters and jobs have to
-be the same.
+Of a queue, what was published is what left and what is here. The jobs of a batch are counted one by
+one, in many steps, between which jobs go on. So they are counted twice, and the counters are read
+in between: a job that has the same state since the same time in both counts had it then, because no
+two states of a job have the same time. Of these nothing may be missing. Those that changed are
+*moving*: the counters may have had them anywhere.
 """
 
 from __future__ import annotations

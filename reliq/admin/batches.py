@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import (
     BrokerUnavailable,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ..store.jobs import BatchRecord, Changed, Job, JobFailure
     from ..store.protocol import Store
-
-T = TypeVar("T")
 
 MOST = 5000
 """So many batches one look takes in: those that were opened last."""
@@ -119,9 +117,9 @@ class JobBatches:
     ) -> Partial[BatchInfo]:
         """Return up to *limit* batches after *skip* others, those opened last first.
 
-        Of that *name*, exactly, and in that *stage* (``open``, ``sealed``, ``ended``), where they
-        are given. Each is of one instant. Of more than 5,000 batches the older ones are not
-        looked at. Those that cannot be read now are ``unreachable``.
+        Of that *name*, exactly, and in that *stage* (``open``, ``sealed``, ``ended``). Each is of
+        one instant. Of more than 5,000 the older ones are not looked at. Those that cannot be read
+        are ``unreachable``.
         """
         if stage is not None:
             require_one_of("stage", stage, STAGES)
@@ -140,7 +138,8 @@ class JobBatches:
 
     def batch(self, batch: str) -> BatchInfo:
         """Return what is known of a batch."""
-        return self._ask(lambda: BatchInfo.of(self._record(batch), self._store.now_ms()))
+        with self._store.patience(_PATIENCE_S):
+            return BatchInfo.of(self._record(batch), self._store.now_ms())
 
     def jobs(
         self, batch: str, state: str | None = None, limit: int = 20, skip: int = 0
@@ -149,8 +148,7 @@ class JobBatches:
 
         state: only those in it (``waiting``, ``delayed``, ``working``, ``retrying``,
         ``succeeded``, ``failed``, ``error``, ``cancelled``). Not read at one instant: while jobs
-        change their states, pages may have a job twice, and miss one. Reads some hundred jobs a
-        step, up to all.
+        change their states, pages may have a job twice, and miss one.
         """
         if state is not None:
             require_one_of("state", state, STATES)
@@ -219,17 +217,13 @@ class JobBatches:
         """
         changed = self._change(batch, Change("cancel"))
         if changed.cancelled:
-            with suppress(ReliqError):
-                self._ask(lambda: cancel_nested(self._store, batch))
+            with suppress(ReliqError), self._store.patience(_PATIENCE_S):
+                cancel_nested(self._store, batch)
         return changed.outcomes[0] == DONE
 
-    def _ask(self, step: Callable[[], T]) -> T:
-        """Do *step*, which waits so long for a node that does not answer."""
-        with self._store.patience(_PATIENCE_S):
-            return step()
-
     def _change(self, batch: str, change: Change) -> Changed:
-        changed = self._ask(lambda: self._store.batches.change(batch, (change,)))
+        with self._store.patience(_PATIENCE_S):
+            changed = self._store.batches.change(batch, (change,))
         if changed is None:
             raise NotFound(_MISSING.format(batch))
         if changed.due:
@@ -238,7 +232,8 @@ class JobBatches:
         return changed
 
     def _record(self, batch: str) -> BatchRecord:
-        record = self._ask(lambda: self._store.batches.batch(batch))
+        with self._store.patience(_PATIENCE_S):
+            record = self._store.batches.batch(batch)
         if record is None:
             raise NotFound(_MISSING.format(batch))
         return record

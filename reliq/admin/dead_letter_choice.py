@@ -12,11 +12,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..errors import ConfigurationError, require_one_of
-from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
 from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
-from ..transfer.numbered import pages, to_queue
+from ..transfer.numbered import pages
 from .names import REASONS
 
 if TYPE_CHECKING:
@@ -92,9 +91,9 @@ class Choice:
 
 
 def choose(
-    store: Store, queue: str, choice: Choice, names: Sequence[str] | None = None
+    store: Store, queue: str, choice: Choice, names: Sequence[str] | None, limit: int | None
 ) -> Iterator[list[Found]]:
-    """Yield the dead letters of *queue* that *choice* means, oldest first, some at a time.
+    """Yield up to *limit* dead letters of *queue* that *choice* means, oldest first, in pages.
 
     Of a queue that is divided, those of all its partitions, or of those in *names*. What dies after
     the first look is left out: who replays all must come to an end. Raises NotFound for a queue
@@ -103,9 +102,8 @@ def choose(
     names = names or names_of(store, queue)
     status_of(store, names[0])
     now_ms = store.now_ms()
-    found = heapq.merge(
-        *(_each(store, name, choice, now_ms) for name in names), key=lambda item: item[1].died_ms
-    )
+    parts = (_each(store, name, choice, now_ms) for name in names)
+    found = islice(heapq.merge(*parts, key=lambda item: item[1].died_ms), limit)
     while page := list(islice(found, MOVED_AT_ONCE)):
         yield page
 
@@ -117,27 +115,6 @@ def _each(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[Fou
                 return
             if choice.fits(dead_letter, now_ms):
                 yield queue, dead_letter
-
-
-def by_partition(found: Iterable[Found]) -> dict[str, list[str]]:
-    """Return the tags of dead letters, by the partition of the queue that they are in."""
-    tags: dict[str, list[str]] = {}
-    for name, dead_letter in found:
-        tags.setdefault(name, []).append(dead_letter.tag)
-    return tags
-
-
-def limited(found: Iterator[list[T]], limit: int | None) -> Iterator[list[T]]:
-    """Yield pages until *limit* dead letters were seen; None: all."""
-    left = limit
-    for page in found:
-        if left is None:
-            yield page
-            continue
-        if left <= 0:
-            return
-        yield page[:left]
-        left -= len(page)
 
 
 def paced(found: Iterator[Sequence[T]], rate: float | None) -> Iterator[Sequence[T]]:
@@ -159,17 +136,6 @@ def _paced(found: Iterator[Sequence[T]], rate: float) -> Iterator[Sequence[T]]:
             time.sleep(max(due - time.monotonic(), 0.0))
             due = max(due, time.monotonic() - 1.0) + len(part) / rate
             yield part
-
-
-def replay(store: Store, queue: str, tags: Sequence[str], to: str | None) -> int:
-    """Put dead letters back into *queue*, or into the queue *to*; return how many.
-
-    Their count of failed deliveries begins anew. Into their own queue it is one atomic
-    step for each 200; into another one each is stored there before it is taken out here.
-    """
-    if to is None or to == queue_of(queue):
-        return len(store.replay(queue, tags))
-    return to_queue(store, queue, to, tags)
 
 
 # "ValueError: ...", "shop.OutOfStock('x')": what stands before that is the exception.

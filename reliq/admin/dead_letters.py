@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
+from ..message.queue_names import queue_of
 from ..store.inspection import Stored
 from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, STORED
+from ..transfer.numbered import to_queue
 from . import dead_letter_file
-from .dead_letter_choice import Choice, by_partition, choose, limited, paced, replay
+from .dead_letter_choice import Choice, choose, paced
 from .partitions import for_each_queue, refuse_part
 from .views import of_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Unpack
 
@@ -55,7 +57,7 @@ class DeadLetters:
         **filters: Unpack[Filters],
     ) -> Iterator[Sequence[Found]]:
         choice = Choice(tags=tags, **filters)
-        return paced(limited(choose(self._store, queue, choice, names), limit), rate)
+        return paced(choose(self._store, queue, choice, names, limit), rate)
 
     def dead_letters(
         self,
@@ -108,12 +110,11 @@ class DeadLetters:
     ) -> int:
         """Put dead letters back to be delivered again; return how many.
 
-        Those with *tags*, or all that fit the filters, up to *limit*; into their own
-        queue, or into the queue *to*. Their failed deliveries are counted anew, and they
-        have no TTL any more. What dies again meanwhile is not replayed twice by this call.
+        Into their own queue, or into the queue *to*. Their failed deliveries are counted anew,
+        and they have no TTL any more. What dies again meanwhile is not replayed twice.
 
-        Killed at any point it loses and doubles nothing; calling it again goes on.
-        Raises NotFound for a queue that does not exist, QueueFull where *to* is full.
+        Killed at any point it loses and doubles nothing; calling it again goes on. Raises
+        QueueFull where *to* is full.
         """
         return sum(self.replaying(queue, tags, to=to, **part))
 
@@ -130,11 +131,13 @@ class DeadLetters:
             refuse_part(self._store, to)
         if to is not None and self._store.reads.status(to) is None:
             raise NotFound(f"no queue {to!r} to move dead letters of {queue!r} to; declare it")
-        pages = self._pages(queue, tags, **part)
-        return (
-            sum(replay(self._store, name, found, to) for name, found in by_partition(page).items())
-            for page in pages
-        )
+
+        def put_back(name: str, found: Sequence[str]) -> int:
+            if to is None or to == queue_of(name):
+                return len(self._store.replay(name, found))
+            return to_queue(self._store, name, to, found)
+
+        return _in_steps(self._pages(queue, tags, **part), put_back)
 
     def purge_dead_letters(
         self, queue: str, tags: Sequence[str] | None = None, **part: Unpack[Part]
@@ -146,11 +149,7 @@ class DeadLetters:
         self, queue: str, tags: Sequence[str] | None = None, **part: Unpack[Part]
     ) -> Iterator[int]:
         """Do what :meth:`purge_dead_letters` does, step by step, as :meth:`replaying`."""
-        pages = self._pages(queue, tags, **part)
-        purge = self._store.purge_dead
-        return (
-            sum(purge(name, found) for name, found in by_partition(page).items()) for page in pages
-        )
+        return _in_steps(self._pages(queue, tags, **part), self._store.purge_dead)
 
     # -- files
 
@@ -208,10 +207,9 @@ class DeadLetters:
     ) -> Iterator[int]:
         """Read dead letters from a file into *queue*, dead; yields how many, by steps.
 
-        Each is stored once, however often the file is read (within 200 days), also where
-        it was replayed or purged since; again: store it all the same. Checks the whole
-        file before it stores anything; raises ConfigurationError that names the line,
-        NotFound where there is no such queue.
+        Each is stored once, however often the file is read (within 200 days), also where it was
+        replayed or purged since; again: store it all the same. Checks the whole file before it
+        stores anything; raises ConfigurationError that names the line.
         """
         refuse_part(self._store, queue)
         source, moves = self._exported(queue, Path(path), Choice(tags=tags, **filters))
@@ -250,3 +248,14 @@ class DeadLetters:
             for move in moves
             if move.dead_letter is not None and choice.fits(move.dead_letter, now_ms)
         ]
+
+
+def _in_steps(
+    pages: Iterator[Sequence[Found]], step: Callable[[str, Sequence[str]], int]
+) -> Iterator[int]:
+    """Yield how many dead letters of each page *step* took, of each partition by itself."""
+    for page in pages:
+        tags: dict[str, list[str]] = {}
+        for name, dead_letter in page:
+            tags.setdefault(name, []).append(dead_letter.tag)
+        yield sum(step(name, found) for name, found in tags.items())

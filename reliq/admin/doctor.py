@@ -96,8 +96,7 @@ def _stale(
     store: Store, statuses: list[QueueStatus], consumers: list[Consumer]
 ) -> Iterator[Finding]:
     served = {queue for consumer in consumers if consumer.connected for queue in consumer.queues}
-    # Of each queue that stays and that nobody serves, what is in it: all that is unacked is theirs
-    # who died. How many each held, its last heartbeat tells, which may be older.
+    # Of each queue that stays and that nobody serves, what is in it: a last heartbeat may be older.
     waiting = {
         status.name: status.ready + status.delayed + status.unacked
         for status in statuses
@@ -297,8 +296,7 @@ def _installation() -> Iterator[Finding]:
     """Look from where this package is imported, and whether another one shares its folder.
 
     On the package index the name ``reliq`` belongs to an HTML parser, whose wheel installs
-    ``reliq/__init__.py`` as ours, ``kombu-reliq``, does: whichever comes last overwrites it, and
-    whichever is removed takes it away.
+    ``reliq/__init__.py``, too: whichever comes last overwrites it.
     """
     others = sorted(
         {

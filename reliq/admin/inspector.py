@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..engines.urls import connect
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, PreconditionFailed, require_one_of
 from ..message.queue_arguments import is_durable
-from ..routing.partitions import delete, in_each, names_of, purge
+from ..routing.partitions import delete, in_each, names_of
 from ..routing.routes import Routes
 from ..store.protocol import status_of
 from ..transfer.numbered import move_queue
@@ -95,7 +95,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
     def status(self, queue: str) -> QueueStatus:
         """Return counts and ledger of *queue*; raises NotFound.
 
-        At one instant; where it is divided, each of its partitions at one.
+        Each partition is read at one instant.
         """
         own = status_of(self._store, queue)
         others = map(self._store.reads.status, names_of(self._store, queue)[1:])
@@ -129,11 +129,10 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
 
         state: ``ready`` (as they will be given out), ``delayed`` (by due time),
         ``unacked`` (by the end of the lease) or ``dead`` (oldest first). Bodies are not
-        deserialised, and of messages beyond 64 KiB not read. Takes steps of some ms each, however
-        many messages there are; not read at one instant beyond a hundred. Of a queue that is
-        divided, what is beyond the first thousand is in no strict order, and there may be some
-        more or less than *limit*. Partitions whose node does not answer are ``unreachable``. Raises
-        NotFound, and ConfigurationError for a state there is not.
+        deserialised, and of messages beyond 64 KiB not read. Not read at one instant. Of a queue
+        that is divided, what is beyond the first thousand is in no strict order, and there may be
+        some more or less than *limit*. Partitions whose node does not answer are ``unreachable``.
+        Raises NotFound, and ConfigurationError for a state there is not.
         """
         require_one_of("state", state, STATES)
         require_page(limit, skip)
@@ -148,19 +147,15 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         return for_each_queue(self._store, queue, look)
 
     def audit(self) -> Partial[AuditResult]:
-        """Check the ledger of every queue, and of each partition of one that is divided.
-
-        Each is read at one instant. Those whose node does not answer are ``unreachable``.
-        """
+        """Check the ledger of every partition of every queue; lost ones are ``unreachable``."""
         return for_each_queue(
             self._store, None, lambda names: map(audit, statuses(self._store, names))
         )
 
     def doctor(self) -> list[Finding]:
-        """Look for what is wrong: the broker, this user's rights, consumers, queues, ledgers.
+        """Return each check of broker, rights, consumers, queues and ledgers, with its remedy.
 
-        Each check is in the result, with its remedy where something is wrong. Takes up to
-        some seconds on a broker with millions of keys.
+        Takes up to some seconds on a broker with millions of keys.
         """
         found = self._store.reads.diagnose()
         try:
@@ -174,20 +169,15 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
     def pause(self, queue: str) -> None:
         """Let *queue* accept and keep messages, and give nothing out until it is resumed.
 
-        Stored with the queue: it survives restarts, and ends with :meth:`resume` or with the
-        queue. What consumers had reserved before is still delivered, and what runs is
-        acknowledged. Pausing twice is pausing once. Atomic; of a queue that is divided, for each
-        partition, its own last.
-        Raises NotFound where there is no such queue, and BrokerUnavailable: where that names
-        partitions whose nodes are away, the others are paused.
+        Stored with the queue: it survives restarts. What consumers had reserved before is still
+        delivered. Repeatable. Atomic; of a queue that is divided, for each partition, its own last.
+        Raises NotFound, and BrokerUnavailable: where that names partitions whose nodes are away,
+        the others are paused.
         """
         self._pause(queue, paused=True)
 
     def resume(self, queue: str) -> None:
-        """Let *queue* give out again, and wake who waits; harmless where it was not paused.
-
-        Atomic, and raises, as :meth:`pause` is and does.
-        """
+        """Let *queue* give out again, and wake who waits; atomic, and raises, as :meth:`pause`."""
         self._pause(queue, paused=False)
 
     def _pause(self, queue: str, *, paused: bool) -> None:
@@ -207,7 +197,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         """
         partitions.refuse_part(self._store, queue)
         status_of(self._store, queue)
-        return purge(self._store, queue)
+        return sum(in_each(self._store, queue, self._store.purge))
 
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete *queue*, its bindings and all that is in it; return how many messages waited.
@@ -237,9 +227,8 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
 
         ``x-delivery-limit``, ``x-max-length``, ``x-message-ttl``, ``x-overflow``,
         ``x-partitions`` and ``x-visibility-timeout``; None: back to what was declared. They hold
-        from the next publish, delivery or lease on, and stay until the queue is deleted;
-        applications go on declaring it as before. Raises ConfigurationError, before anything is
-        changed, and NotFound.
+        from the next publish, delivery or lease on, until the queue is deleted. Raises
+        ConfigurationError, before anything is changed, and NotFound.
         """
         if changes:
             partitions.refuse_part(self._store, queue)

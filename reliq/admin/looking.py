@@ -44,12 +44,10 @@ class Looking:
     def history(self, queue: str, since_ms: int | None = None, points: int = 360) -> list[Snapshot]:
         """Return what was counted of *queue* since *since_ms* (broker's clock), oldest first.
 
-        One snapshot a minute, for 72 hours, or at most *points*, each of as many minutes
-        as it takes: messages as they were at the end of these, and in all of these published,
-        delivered and so on (divide by ``span_ms`` for a rate). Times in which nobody consumed
-        from this broker are missing, and nothing is known of temporary queues. Of a queue that is
-        divided, the sum of its partitions. Raises NotFound, and ConfigurationError for less
-        than one point.
+        One snapshot a minute, for 72 hours, or at most *points*, each of as many minutes as it
+        takes: messages as they were at the end of these, and in all of these published, delivered
+        and so on (divide by ``span_ms`` for a rate). Times in which nobody consumed from this
+        broker are missing, and temporary queues. Raises NotFound, and ConfigurationError.
         """
         if points < 1:
             raise ConfigurationError(f"expected points to be at least 1, got: {points}")
@@ -66,8 +64,7 @@ class Looking:
         """Return how many delayed messages of *queue* fall due in each *every_s* from now on.
 
         *points* numbers, what is due already in the first of them; and one more: how many are due
-        later. However many there are. Raises NotFound, and ConfigurationError for no time at all,
-        and for less than one, or more than a thousand, points.
+        later. Raises NotFound, and ConfigurationError.
         """
         if not (every_s > 0 and 1 <= points <= _MOST_POINTS):
             raise ConfigurationError(
@@ -122,8 +119,8 @@ class Looking:
 
         A delivery tag is looked up instead. There is no index of ids: up to *looks* messages are
         looked at, by the broker itself, and ``Search.cursor`` goes on from there. What comes to a
-        queue meanwhile may be missed. Of a cluster, queues at a node that does not answer are
-        left out. Raises NotFound, and ConfigurationError for no text or no cursor.
+        queue meanwhile may be missed, and queues at a node that does not answer are left out.
+        Raises NotFound, and ConfigurationError.
         """
         if not text or limit < 1 or looks < 1:
             raise ConfigurationError("expected a text to search, and limit and looks of at least 1")
@@ -171,8 +168,7 @@ class Looking:
         """Count the dead letters of *queue* by task, reason and exception, *looks* of them.
 
         With *before*, what an earlier call has returned, it goes on there; ``cursor`` is None when
-        all were counted. What :meth:`replay`, :meth:`purge_dead_letters` and the like take as
-        ``fingerprint`` means one group. Raises NotFound.
+        all were counted. Raises NotFound.
         """
         names = self._partitions(queue)
         if before is not None and before.cursor is None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 ROLES = ("producer", "worker", "operator", "exporter", "viewer", "migration", "sentinel")
-"""producer: publishes and declares. worker: also consumes. operator: all that ``reliq`` does,
-but ``exporter``, ``migrate`` and ``bench``. exporter: reads metrics. viewer:
-reads what `reliq web` shows. migration: also reads and
-writes what Kombu's Redis transport keeps. sentinel: asks Sentinels for their master."""
+"""Of Redis users; ``reliq acl --help`` says what each does."""
 
 STATES = ("ready", "delayed", "unacked", "dead")
 """Of messages."""

@@ -1,8 +1,4 @@
-"""Queues as operators see and change them: a divided one is one queue, and what is lost is told.
-
-The counts of a divided queue are those of its partitions together. Each partition is read at one
-instant, and balances by itself: an audit looks at each.
-"""
+"""Queues as operators see and change them: a divided one is one queue, and what is lost is told."""
 
 from __future__ import annotations
 
@@ -206,8 +202,7 @@ def for_each_queue(
 def require_nodes(store: Store, queue: str, end: int = 1) -> None:
     """Raise BrokerUnavailable where a node is away that has to be told of a change of *queue*.
 
-    Before anything is changed: that of a partition, of the first *end* also where they are not
-    there yet, or of the list of all queues.
+    That of a partition, of the first *end* also where they are not there yet, or of the list.
     """
     layout = store.layout(queue) if store.has_nodes and not number_of(queue) else None
     if layout is None:

@@ -158,9 +158,9 @@ def page_of_parts(
 ) -> list[Stored]:
     """Return up to *limit* messages of the partitions *names* after *skip*.
 
-    In the order in which they will leave, as far as that can be said: the first thousand. Further
-    back each partition gives the share that it has of all, so that each message is on one page
-    and no page takes longer than another; there may be some more or less than *limit*.
+    In the order in which they will leave: the first thousand. Further back each partition gives the
+    share that it has of all, so that each message is on one page and no page takes longer than
+    another; there may be some more or less than *limit*.
     """
     if len(names) == 1:
         return page(store, names[0], place, limit, skip)

@@ -17,7 +17,8 @@ from reliq.printable import plain
 from reliq.units import duration
 
 from . import console as out
-from .options import Duration, batch_argument, interval_option, on_brokers
+from .options import batch_argument, interval_option, on_brokers
+from .options import duration as seconds
 from .target import Target
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
 @interval_option(0.1, 3600, 1.0, "Seconds between two looks.")
 @click.option(
     "--patience",
-    type=Duration(),
+    type=seconds,
     default="1m",
     show_default=True,
     help="Give up when the broker has not answered for so long.",

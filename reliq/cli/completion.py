@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import shell_complete
 
-from .endings import Refused
 from .target import target_of
 
 if TYPE_CHECKING:
@@ -23,38 +22,28 @@ _SHELLS = ("bash", "zsh", "fish")
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+,-]*")
 
 
-def queue_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the queues that begin so, for a shell's completion; none where nobody answers.
+def _completing(look: Callable[[Inspector], list[str]]) -> Callable[..., list[str]]:
+    """Return what gives a shell the names among those of *look* that begin as a word does.
 
-    Only those whose names are safe in the line of a shell.
+    Only those that are safe in the line of a shell; none where nobody answers.
     """
-    return _completed(context, incomplete, lambda inspector: inspector.queues())
+
+    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+        known = target_of.__annotations__.keys()
+        given = {name: value for name, value in context.params.items() if value and name in known}
+        try:
+            with context:
+                target = target_of(**given)
+        except click.UsageError:
+            return []
+        names = {name for there in target.gather(look).found for name in there}
+        return sorted(name for name in names if name.startswith(begun) and _SAFE.fullmatch(name))
+
+    return complete
 
 
-def batch_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the ids of batches that begin so, of those opened last, as :func:`queue_names`."""
-    return _completed(
-        context, incomplete, lambda inspector: [item.id for item in inspector.batches(_BATCHES)]
-    )
-
-
-def _completed(
-    context: click.Context, incomplete: str, look: Callable[[Inspector], list[str]]
-) -> list[str]:
-    try:
-        with context:
-            given = context.params
-            target = target_of(
-                tuple(given.get("urls") or ()),
-                given.get("prefix") or "",
-                given.get("master_name"),
-                given.get("address_map"),
-            )
-    except click.UsageError:
-        return []
-    found = target.gather(look).found
-    names = {name for there in found for name in there if name.startswith(incomplete)}
-    return sorted(filter(_SAFE.fullmatch, names))
+queue_names = _completing(lambda inspector: inspector.queues())
+batch_ids = _completing(lambda inspector: [item.id for item in inspector.batches(_BATCHES)])
 
 
 @click.command()
@@ -68,8 +57,5 @@ def completion(context: click.Context, shell: str) -> None:
       eval "$(reliq completion bash)"
       reliq completion fish > ~/.config/fish/completions/reliq.fish
     """
-    made = get_completion_class(shell)
-    if made is None:
-        raise Refused(f"click knows no completion for {shell}")
     root = context.find_root().command
-    click.echo(made(root, {}, "reliq", "_RELIQ_COMPLETE").source())
+    shell_complete(root, {}, "reliq", "_RELIQ_COMPLETE", f"{shell}_source")

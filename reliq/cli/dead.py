@@ -12,10 +12,10 @@ from reliq.printable import plain
 
 from . import console as out
 from .options import (
-    Duration,
     Number,
     collected,
     dry_run_option,
+    duration,
     limit_option,
     on_brokers,
     queue_argument,
@@ -54,9 +54,9 @@ _filtered = collected(
     click.option("--task", help="Those of this Celery task."),
     click.option("--reason", type=click.Choice(REASONS), help="Those that died of it."),
     click.option(
-        "--older", "older_than_s", type=Duration(), help="Those that died longer ago: 90, 15m, 2d."
+        "--older", "older_than_s", type=duration, help="Those that died longer ago: 90, 15m, 2d."
     ),
-    click.option("--newer", "newer_than_s", type=Duration(), help="Those that died since then."),
+    click.option("--newer", "newer_than_s", type=duration, help="Those that died since then."),
     click.option("--match", help="A regular expression in task, id, error or arguments."),
 )
 _chosen = collected(

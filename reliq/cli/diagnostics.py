@@ -44,11 +44,9 @@ def consumers(target: Target) -> None:
     def look(inspector: Inspector) -> Iterator[dict[str, Any]]:
         found, now_ms = inspector.consumers(), inspector.now_ms()
         for item in found:
-            since_s = max(now_ms - item.started_ms, 0) / 1000
-            yield asdict(item) | {
-                "since_s": since_s,
-                "seen_s": max(now_ms - item.seen_ms, 0) / 1000,
-            }
+            times = {"since_s": item.started_ms, "seen_s": item.seen_ms}
+            ages = {name: max(now_ms - at_ms, 0) / 1000 for name, at_ms in times.items()}
+            yield asdict(item) | ages
 
     def shown(rows: list[dict[str, Any]]) -> Sequence[Any]:
         table = out.listing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from .target import target_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reliq.migration import Migration, Step
+    from reliq.migration import Migration
 
 _PLANNED: Mapping[str, Any] = {
     "queue": "queue",
@@ -123,11 +124,11 @@ def migrate(
             plans = [asdict(moving.plan(queue)) for queue in queues or moving.queues()]
             out.answer(plans, as_json, lambda rows: [out.listing(rows, _PLANNED)])
             return
-        moved: dict[str, Step] = {}
+        moved: dict[str, Counter[str]] = defaultdict(lambda: Counter(asdict(migration.Step(0))))
         try:
             if unacked_older is not None:
                 for queue, step in moving.run_unacked(unacked_older, queues or None):
-                    moved[queue] = _sum(moved.get(queue, migration.Step(0)), step)
+                    moved[queue].update(asdict(step))
             _run(moving, queues, moved)
             while follow:
                 time.sleep(_FOLLOW_EVERY_S)
@@ -138,7 +139,7 @@ def migrate(
                 click.echo("interrupted; run it again to go on", err=True)
                 click.get_current_context().exit(INTERRUPTED)
         _print_moved(moved, as_json)
-        for queue in (queue for queue, step in moved.items() if not step.moved):
+        for queue in (queue for queue, total in moved.items() if not total["moved"]):
             if held := moving.plan(queue).unacked:
                 back = "return when these stop; those of a killed one after its visibility_timeout"
                 click.echo(
@@ -150,22 +151,17 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value != ""}
 
 
-def _run(moving: Migration, queues: Sequence[str], moved: dict[str, Step]) -> None:
+def _run(moving: Migration, queues: Sequence[str], moved: dict[str, Counter[str]]) -> None:
     for queue in queues or moving.queues():
-        total = moved.setdefault(queue, migration.Step(0))
+        total = moved[queue]
         with out.progress(queue, None) as advance:
             for step in moving.run(queue):
-                total = moved[queue] = _sum(total, step)
+                total.update(asdict(step))
                 advance(step.moved)
 
 
-def _sum(one: Step, other: Step) -> Step:
-    pairs = zip(asdict(one).values(), asdict(other).values(), strict=True)
-    return migration.Step(*(a + b for a, b in pairs))
-
-
-def _print_moved(moved: dict[str, Step], as_json: bool) -> None:
-    found = [{"queue": queue, **asdict(step)} for queue, step in moved.items()]
+def _print_moved(moved: dict[str, Counter[str]], as_json: bool) -> None:
+    found = [{"queue": queue, **total} for queue, total in moved.items()]
     out.answer(found, as_json, lambda rows: map(_line, rows))
 
 

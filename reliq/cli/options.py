@@ -26,34 +26,23 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 class Number(click.FloatRange):
     """A number in a range: click's lets "nan" through any, and "inf" where there is no end."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, *where: Any) -> float:
         """Return the number; fails with what was expected."""
-        number = float(super().convert(value, param, ctx))
+        number = float(super().convert(value, *where))
         if not isfinite(number):
-            self.fail(f"expected a number, got {value!r}", param, ctx)
+            self.fail(f"expected a number, got {value!r}", *where)
         return number
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """Seconds, or parts with a unit: 90, 15m, 1h30m, 2d."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the seconds; fails with what was expected."""
-        text = str(value).strip()
-        if re.fullmatch(r"\d+(\.\d+)?", text):
-            return float(text)
-        if not re.fullmatch(r"(\d+(\.\d+)?[smhdw])+", text):
-            self.fail(f"expected seconds, or for example 15m, 1h30m, 2d; got {value!r}", param, ctx)
-        return sum(
-            float(number) * _UNITS[unit]
-            for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
-        )
+def duration(said: str) -> float:
+    """Return seconds, given as such or as parts with a unit: 90, 15m, 1h30m, 2d."""
+    text = said.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not re.fullmatch(r"(\d+(\.\d+)?[smhdw])+", text):
+        raise click.BadParameter(f"expected seconds, or for example 15m, 1h30m, 2d; got {said!r}")
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def _address_map(
@@ -139,20 +128,10 @@ def interval_option(least: float, most: float, default: float, text: str) -> Cal
 
 def listening(port: int, host_help: str) -> Callable[[F], F]:
     """Return a decorator that adds the options of a command that serves HTTP."""
-
-    def add(command: F) -> F:
-        command = click.option(
-            "--port",
-            type=click.IntRange(0, 65_535),
-            default=port,
-            show_default=True,
-            help="0: any that is free.",
-        )(command)
-        return click.option("--host", default="127.0.0.1", show_default=True, help=host_help)(
-            command
-        )
-
-    return add
+    kind, free = click.IntRange(0, 65_535), "0: any that is free."
+    number = click.option("--port", type=kind, default=port, show_default=True, help=free)
+    host = click.option("--host", default="127.0.0.1", show_default=True, help=host_help)
+    return lambda command: host(number(command))
 
 
 def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:

@@ -69,10 +69,9 @@ _STATUS = _object(
     queues=_list(_of(admin.QueueReport, **_BROKER)),
     untold=_list(_of(admin.Untold, **_BROKER)),
 )
-_BATCH_COUNTS = _object(**dict.fromkeys(JOB_STATES, _WHOLE))
 _BATCH = {
     **_of(admin.BatchInfo, **_BROKER)["properties"],
-    "counts": _BATCH_COUNTS,
+    "counts": _object(**dict.fromkeys(JOB_STATES, _WHOLE)),
     "failures": _list(_of(admin.JobFailure)),
 }
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
@@ -113,12 +112,7 @@ SCHEMAS: dict[str, Schema] = {
         routing_key=_nullable(_TEXT),
     ),
     "doctor": _list(_of(admin.Finding, **_BROKER)),
-    "migrate": {
-        "anyOf": [
-            _list(_of(Plan)),
-            _list(_of(Step, queue=_TEXT)),
-        ]
-    },
+    "migrate": {"anyOf": [_list(_of(Plan)), _list(_of(Step, queue=_TEXT))]},
     "move": {"type": "object", "additionalProperties": _WHOLE},
     "peek": _MESSAGES,
     "queue delete": _list(_object(**_QUEUE, count=_WHOLE)),

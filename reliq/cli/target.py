@@ -138,10 +138,10 @@ def split_urls(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def target_of(
-    urls: tuple[str, ...],
-    prefix: str,
-    master_name: str | None,
-    address_map: Mapping[str, str] | None,
+    urls: tuple[str, ...] = (),
+    prefix: str = "",
+    master_name: str | None = None,
+    address_map: Mapping[str, str] | None = None,
     as_json: bool = False,
 ) -> Target:
     """Return the brokers of the current command; raises UsageError where none is named."""

@@ -126,15 +126,14 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host.strip("[]"), port))
-        made.listen(_BACKLOG)  # from here on nobody is refused
+    six = ":" in host
+    try:  # from here on nobody is refused
+        return socket.create_server(
+            (host.strip("[]"), port),
+            family=socket.AF_INET6 if six else socket.AF_INET,
+            backlog=_BACKLOG,
+            dualstack_ipv6=six and socket.has_dualstack_ipv6(),
+        )
     except OSError as error:
-        made.close()
-        raise Refused(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
-        ) from error
-    return made
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        raise Refused(f"cannot listen on {host}:{port}: {why}; choose another --port") from error

@@ -2,12 +2,10 @@
 
 Kombu calls a strategy with the list of URLs and takes the next one each time a broker
 fails. ``primary`` and ``healthiest`` are ours; they skip brokers in back-off, and ask
-before they choose. The first URL of a list is the primary: see failback.py. Knows no engine
-and nothing of Kombu; how a broker is asked is told to it by the transports.
+before they choose. Knows no engine and nothing of Kombu.
 
-Clients that lost their broker in one instant do not come back in one instant. Kombu and Celery try
-again after the same pauses everywhere, counted from the loss that all of them had together. Here
-each of them waits a random moment before it tries.
+Kombu and Celery try again after the same pauses everywhere, counted from the loss that all clients
+had together. Here each of them waits a random moment before it tries.
 """
 
 from __future__ import annotations
@@ -70,8 +68,8 @@ class Pace:
     def wait(self, *, once: bool = False) -> None:
         """Wait a random part of :attr:`longest_s`; not at all when all is well.
 
-        *once*: only before the first try after it was well. So does a publisher with a retry
-        policy, whose callers come at times of their own, and whose policy has the pauses.
+        *once*: only before the first try after it was well, as a publisher whose retry policy
+        has the pauses.
         """
         longest_s = self.longest_s
         if longest_s and not (once and self._troubles > 1):
@@ -79,10 +77,7 @@ class Pace:
 
 
 class Paces:
-    """The paces of one process. Each outlives who has it while there is trouble.
-
-    Kombu makes a transport anew for each URL of a list that it tries. Not thread-safe.
-    """
+    """The paces of one process: Kombu makes a transport anew for each URL. Not thread-safe."""
 
     def __init__(self) -> None:
         self._paces: dict[Hashable, Pace] = {}

@@ -1,12 +1,10 @@
 """Delivery tags: the identity of one message in one queue.
 
 A tag is ``pp`` + ``tttttttttttt`` + ``rrrrrrrrrr`` + ``cccccc``, all lower-case
-hexadecimal: the rank of its priority (0 is served first, so with the default
-order the priority itself; scripts put a message back by it without opening the
-envelope), the publisher's clock in ms (for people: nothing is
-decided by it), forty random bits that a process draws once, and a counter.
-It sorts by rank, then by time, as uuid7 does, and is a quarter shorter than
-one, which counts twice in the memory of every waiting message.
+hexadecimal: the rank of its priority (0 is served first; scripts put a message back
+by it without opening the envelope), the publisher's clock in ms (for people: nothing
+is decided by it), forty random bits that a process draws once, and a counter. It is a
+quarter shorter than a uuid7, which counts twice in the memory of every waiting message.
 That of a job ends in a ``j``: scripts know it by that.
 """
 

@@ -1,9 +1,8 @@
 """Envelope: a Kombu raw message as the bytes that an engine stores.
 
-Versioned msgpack of a few fields, without base64 and without JSON around it.
-datetime, date, time, UUID and Decimal survive in headers and properties, as they
-do in Kombu's own JSON. Reading never executes anything and is bounded by the
-size of its input. The same codec serves as the ``reliq`` serializer of Kombu.
+Versioned msgpack of a few fields. datetime, date, time, UUID and Decimal survive, as they do in
+Kombu's own JSON. Reading never executes anything and is bounded by the size of its input. The
+same codec serves as the ``reliq`` serializer of Kombu.
 
 Of messages that are made many at a time, and differ in their bodies and in a few texts, the rest
 is packed once (:class:`AlikeEnvelopes`): that takes a fifth of the time.

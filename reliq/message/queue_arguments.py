@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ConfigurationError, unknown
+from ..options import Check, choice, typed, whole
 from .envelope import EnvelopeError, pack, unpack
 from .queue_names import MOST_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 _TEMPORARY = frozenset({"auto_delete", "expires", "x-expires"})
 _LONGEST_MS = 10 * 366 * 86_400_000
@@ -17,81 +18,51 @@ _LARGEST = 2**53 - 1
 INSTANT_MS = 100
 """A TTL of 0 counts as this: a consumer that waits for messages gets one in that time."""
 
-# What a script needs of an argument: the value as the queue's meta holds it.
-Rule: TypeAlias = "tuple[str, str, Callable[[Any], str]]"
+# What is expected, and what returns the value as the queue's meta holds it.
+Rule: TypeAlias = tuple[str, Check]
 
 
-def _number(least: int, most: int) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError
-        return str(value)
-
-    return check
+def _number(least: int, most: int, unit: str = "") -> Rule:
+    words = f"of {unit}, at least {least}" if unit else f"from {least} to {most}"
+    return f"a whole number {words}", lambda value: str(whole(value, least, most))
 
 
 def _ttl(value: Any) -> str:
-    return str(int(_number(0, _LONGEST_MS)(value)) or INSTANT_MS)
+    return str(whole(value, 0, _LONGEST_MS) or INSTANT_MS)
 
 
 def _limit(value: Any) -> str:
-    if value == -1 and not isinstance(value, bool):
-        return "0"
-    return _number(1, _LARGEST)(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+    return "0" if whole(value, -1, _LARGEST) == -1 else str(whole(value, 1, _LARGEST))
 
 
 def _flag(value: Any) -> str:
-    if not isinstance(value, bool):
-        raise TypeError
-    return "1" if value else ""
+    return "1" if typed(bool, "")[1](value) else ""
 
 
-def _overflow(value: Any) -> str:
-    if value not in {"drop-head", "reject-publish"}:
-        raise ValueError
-    return str(value)
-
-
-# argument -> (name in the queue's meta, what it is, its check)
-_RULES: dict[str, Rule] = {
-    "x-expires": ("expires", "a whole number of ms, at least 1", _number(1, _LONGEST_MS)),
-    "x-message-ttl": ("message_ttl", "a whole number of ms, at least 0", _ttl),
-    "x-max-priority": ("max_priority", "a whole number from 0 to 255", _number(0, 255)),
-    "x-visibility-timeout": (
-        "lease",
-        "a whole number of ms, at least 100",
-        _number(100, _LONGEST_MS),
-    ),
+# argument -> (name in the queue's meta, its rule)
+_RULES: dict[str, tuple[str, Rule]] = {
+    "x-expires": ("expires", _number(1, _LONGEST_MS, "ms")),
+    "x-message-ttl": ("message_ttl", ("a whole number of ms, at least 0", _ttl)),
+    "x-max-priority": ("max_priority", _number(0, 255)),
+    "x-visibility-timeout": ("lease", _number(100, _LONGEST_MS, "ms")),
     "x-delivery-limit": (
         "delivery_limit",
-        "a whole number of failed deliveries, at least 1, or -1 for no limit",
-        _limit,
+        ("a whole number of failed deliveries, at least 1, or -1 for no limit", _limit),
     ),
-    "x-max-length": ("max_length", "a whole number of messages, at least 1", _number(1, _LARGEST)),
-    "x-max-length-bytes": (
-        "max_bytes",
-        "a whole number of bytes, at least 1",
-        _number(1, _LARGEST),
+    "x-max-length": ("max_length", _number(1, _LARGEST, "messages")),
+    "x-max-length-bytes": ("max_bytes", _number(1, _LARGEST, "bytes")),
+    "x-overflow": (
+        "overflow",
+        ("'drop-head' or 'reject-publish'", choice("drop-head", "reject-publish")[1]),
     ),
-    "x-overflow": ("overflow", "'drop-head' or 'reject-publish'", _overflow),
-    "x-dead-letter-exchange": ("dead_letter_exchange", "the name of an exchange", _text),
-    "x-dead-letter-routing-key": ("dead_letter_routing_key", "a routing key", _text),
-    "x-dead-letter-expired": ("dead_expired", "True or False", _flag),
-    "x-partitions": (
-        "partitions",
-        f"a whole number from 1 to {MOST_PARTITIONS}",
-        _number(1, MOST_PARTITIONS),
-    ),
+    "x-dead-letter-exchange": ("dead_letter_exchange", typed(str, "the name of an exchange")),
+    "x-dead-letter-routing-key": ("dead_letter_routing_key", typed(str, "a routing key")),
+    "x-dead-letter-expired": ("dead_expired", ("True or False", _flag)),
+    "x-partitions": ("partitions", _number(1, MOST_PARTITIONS)),
 }
 WHOLE = {"max_length": "queue_max_length", "max_bytes": "queue_max_bytes"}
 """Limit of one partition -> that of the whole queue, where it is divided: both are stored."""
-FIELDS = {name: field for name, (field, _, _) in _RULES.items()}
+FIELDS = {name: field for name, (field, _) in _RULES.items()}
 """Argument -> its name in the queue's meta."""
 
 # Understood by RabbitMQ, without a meaning here: queues are what Redis makes of them.
@@ -122,7 +93,7 @@ def queue_arguments(
             continue
         if name not in _RULES:
             raise unknown(f"argument of queue {queue!r}", name, _RULES)
-        field, words, check = _RULES[name]
+        field, (words, check) = _RULES[name]
         try:
             meta[field] = check(value)
         except (TypeError, ValueError) as exc:

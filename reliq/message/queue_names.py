@@ -1,7 +1,6 @@
 """Queue names: how one stands in a key, and those of the partitions of a queue.
 
-A partitioned queue is one queue for whoever publishes to it and consumes from it, and several to
-the broker, each with its own messages, leases and ledger, and each in a hash slot of its own.
+A partitioned queue is several to the broker, each in a hash slot of its own.
 Partition 0 has the queue's name; the others have names that no queue may be given:
 ``celery%p5.12`` is partition 5. The number behind the dot puts it in a slot that is far from those
 of the others, so that any number of them is spread over any number of nodes. All clients come

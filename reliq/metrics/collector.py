@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections import Counter
@@ -15,7 +14,7 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from ..admin.batches import looked
 from ..admin.partitions import WHOLE, coverage, for_each_queue, merged_measures
 from ..engines.urls import store_of
-from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError
+from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
 from ..message.queue_arguments import is_durable
 from ..options import parse
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
     from ..store.inspection import Consumer, Measure, Untold
 
-logger = logging.getLogger("reliq")
-
 # A scrape must end within Prometheus' own limit, which is 10 s by default.
 _PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 
@@ -47,9 +44,8 @@ class Collector(PrometheusCollector):
         each process that ever waited for a reply.
     celery_names: also what celery-exporter says of queues, under its names.
 
-    Never raises while it collects: a broker that cannot be asked has ``reliq_up`` 0 and
-    nothing else; of a cluster, what can be read is told. Thread-safe, and connects when it is
-    first scraped. Raises ConfigurationError for a wrong URL or option, or no URL.
+    A broker that cannot be asked has ``reliq_up`` 0 and nothing else; of a cluster, what can be
+    read is told. Thread-safe, and connects when it is first scraped. Raises ConfigurationError.
     """
 
     def __init__(

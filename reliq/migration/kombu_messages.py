@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _UNACKED_PARTS = 3  # message, exchange, routing key
 _MOST_PRIORITY = 9
+_UNREADABLE = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError)
 
 
 def read(data: bytes) -> tuple[Envelope, int, bool]:
@@ -43,7 +44,7 @@ def read(data: bytes) -> tuple[Envelope, int, bool]:
         if properties.get("body_encoding") == "base64":
             body = base64.b64decode(body)
         if not isinstance(body, (bytes, str)):
-            raise TypeError(f"the body is a {type(body).__name__}")  # noqa: TRY301 - as the rest
+            raise TypeError(f"the body is a {type(body).__name__}")
         said = bool(headers.pop("redelivered", False) or info.get("redelivered"))
         priority = _priority(properties)
         envelope = Envelope(
@@ -55,14 +56,7 @@ def read(data: bytes) -> tuple[Envelope, int, bool]:
             info.get("exchange") or "",
             info.get("routing_key") or "",
         )
-    except (
-        ArithmeticError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as exc:
+    except _UNREADABLE as exc:
         raise EnvelopeError(f"not a message of Kombu's: {type(exc).__name__}: {exc}") from exc
     return envelope, priority, unacked or said
 
@@ -114,7 +108,7 @@ def queues_of(message: bytes, bindings: Iterable[KombuBinding]) -> list[str]:
     """Return where Kombu would restore an unacked message to; nothing for an unreadable one."""
     try:
         _, exchange, routing_key = ("" if part is None else part for part in loads(message))
-    except (ArithmeticError, AttributeError, TypeError, ValueError, RecursionError):
+    except _UNREADABLE:
         return []
     if not (isinstance(exchange, str) and isinstance(routing_key, str)):
         return []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kombu.transport.redis import SentinelChannel
+
 from ..engines.redis.kombu import KombuBinding, KombuLayout, KombuRedis
 from ..engines.redis.sentinel import SCHEME as SENTINEL
 from ..engines.redis.sentinel import sentinel_address
@@ -19,39 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
-# Options of Kombu's Redis transport that do not say where its messages are.
-_NO_MATTER = frozenset(
-    {
-        "ack_emulation",
-        "body_encoding",
-        "client_name",
-        "deadletter_queue",
-        "fanout_patterns",
-        "fanout_prefix",
-        "health_check_interval",
-        "max_connections",
-        "min_other_sentinels",
-        "polling_interval",
-        "queue_order_strategy",
-        "reauth_check_interval",
-        "retry_on_timeout",
-        "sentinel_fanout_compat",
-        "sentinel_kwargs",
-        "socket_connect_timeout",
-        "socket_keepalive",
-        "socket_keepalive_options",
-        "socket_timeout",
-        "unacked_mutex_expire",
-        "unacked_mutex_key",
-        "unacked_restore_interval",
-        "unacked_restore_limit",
-        "unacked_restore_throttle",
-        "visibility_timeout",
-    }
-)
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
 _OURS = frozenset({"global_keyprefix", "master_name", "sentinel_username", "sentinel_password"})
-_HIGHEST = 9
+# Kombu reads the last two without naming them there.
+_KNOWN = {*SentinelChannel.from_transport_options, "polling_interval", "reauth_check_interval"}
 
 
 def is_kombu(url: str) -> bool:
@@ -67,7 +40,7 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
     Raises ConfigurationError for an unknown or wrong one, BrokerUnavailable.
     """
     given = dict(options or {})
-    known = _NO_MATTER | _PLACES | _OURS
+    known = _KNOWN | _OURS
     for option in given:
         if option not in known:
             raise unknown("option of Kombu's Redis transport", option, known)
@@ -91,12 +64,8 @@ def _layout(given: dict[str, Any]) -> KombuLayout:
             raise ConfigurationError(f"expected {name} to be text, got: {given[name]!r}")
     if "priority_steps" in given:
         steps = given["priority_steps"]
-        if (
-            not isinstance(steps, (list, tuple))
-            or not steps
-            or not all(type(step) is int and 0 <= step <= _HIGHEST for step in steps)
-            or list(steps) != sorted(set(steps))
-        ):
+        kinds = {type(step) for step in steps} if isinstance(steps, (list, tuple)) else set()
+        if kinds != {int} or list(steps) != [step for step in range(10) if step in steps]:
             raise ConfigurationError(
                 "expected priority_steps to be whole numbers from 0 to 9, the smallest "
                 f"first, got: {steps!r}"

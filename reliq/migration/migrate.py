@@ -1,13 +1,8 @@
 """Migration: messages from Kombu's Redis transport to reliq, and back, each stored once.
 
-The same three steps as in transfer/numbered.py, each atomic and each safe to repeat:
-taken out of the source under a number, into a place where only this move finds it again;
-stored in the target, which knows the number by then; forgotten at the source. In this
-order, because a message that is in two places can be told apart by its number, and one that
-is in none is lost. Whoever is killed in between is continued by the next who migrates
-between the same two.
-
-Old consumers and publishers may go on meanwhile: a message is either theirs or ours.
+By the three steps of transfer/numbered.py; taken out of the source a message is in a place where
+only this move finds it again. Old consumers and publishers may go on meanwhile: a message is
+either theirs or ours.
 """
 
 from __future__ import annotations
@@ -80,9 +75,7 @@ class Migration(AbstractContextManager["Migration"]):
 
     source, target: one URL of each kind (``redis://``, ``rediss://``, ``redis+socket://``
         or ``sentinel://``; any of reliq's). They may be on the same server and database.
-    kombu_options: the transport options of Kombu's side. Those that say where messages
-        are count: global_keyprefix, sep, priority_steps, unacked_key, unacked_index_key,
-        master_name.
+    kombu_options: those of Kombu's side, see :func:`connect_kombu`.
     transport_options: those of reliq's side.
 
     Raises ConfigurationError for a wrong URL or option, BrokerUnavailable.
@@ -183,9 +176,8 @@ class Migration(AbstractContextManager["Migration"]):
     def run(self, queue: str) -> Iterator[Step]:
         """Move what waits in *queue* until nothing does; yield what was done, step by step.
 
-        Killed at any point it loses and doubles nothing; the next call goes on. Messages
-        that consumers hold, and dead letters, stay. Raises NotFound for a queue that
-        reliq does not have, BrokerUnavailable.
+        Killed at any point it loses and doubles nothing; the next call goes on. Messages that
+        consumers hold, and dead letters, stay. Raises NotFound, BrokerUnavailable.
         """
         return self._to_reliq(queue) if self.to_reliq else self._to_kombu(queue)
 

@@ -10,7 +10,7 @@ from ..errors import MessageRefused
 from ..message.delivery_tag import new_tag
 from ..message.queue_names import partition_names, queue_of
 from ..options import CONFIRMS, RULES
-from ..store.values import DUPLICATE, FULL, NO_QUEUE, Publication
+from ..store.values import DUPLICATE, FULL, Publication
 from .publish_ids import PUBLISHER, Number
 from .spread import SPREAD
 
@@ -159,10 +159,6 @@ class Outgoing:
             *(self.exchange, self.routing_key, envelope, self.rank, self.delay_ms, self.ttl_ms),
             *(self.confirm, headers, self.create, self.key, self.since),
         )
-
-    def has_no_queue(self, queue: str) -> None:
-        """Note that *queue* is not there."""
-        self.refused[queue] = NO_QUEUE
 
     def publication(
         self, queue: str, store: Store, version: bytes = b"", *, stays: bool = False

@@ -5,16 +5,14 @@ others are made, opened and closed in steps of their own, at other nodes perhaps
 between leaves something that is harmless: a partition that holds nothing, or one that takes
 messages and is consumed from, because it is before the end of the layout; consumers see to the rest
 (:func:`settle`). A partition that is to go is closed first, then drained by the consumers, then
-removed. How many there are to publish to is said by the queue's own partition alone.
-
-Two never change one layout at the same time: a claim of the broker is theirs meanwhile. Who was
-stopped for longer than the claim lasts finds that out before it writes.
+removed. How many there are to publish to is said by the queue's own partition alone. Two never
+change one layout at the same time (:func:`_alone`).
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from math import ceil, inf
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -196,9 +194,9 @@ def divide(
     """Divide *queue* into so many partitions, while it is in use; return its layout.
 
     *attached* is called with each new partition before anything is published to it, and waits for
-    its consumers; without, they find it within ``restore_interval``. Partitions beyond take
-    nothing new; they go when they are drained. Not atomic: whoever is killed is continued by
-    the next call. Raises NotFound, ConfigurationError, PreconditionFailed while another changes it.
+    its consumers. Partitions beyond take nothing new; they go when they are drained. Not atomic:
+    the next call goes on. Raises NotFound, ConfigurationError, PreconditionFailed while another
+    changes it.
     """
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ConfigurationError(
@@ -356,14 +354,6 @@ def waiting(store: Store, partitions: Sequence[str]) -> int:
     return sum(declared.messages for declared in found)
 
 
-def purge(store: Store, queue: str) -> int:
-    """Remove what waits in *queue*, all of its partitions; return how many messages. Not atomic.
-
-    Raises as :func:`in_each` does.
-    """
-    return sum(in_each(store, queue, store.purge))
-
-
 def in_each(store: Store, queue: str, step: Callable[[str], T]) -> list[T]:
     """Do *step* to each partition of *queue*, its own last; return what they said, so ordered.
 
@@ -400,29 +390,19 @@ def delete(
     Each by itself, the queue's own last: where a condition fails half way, the partitions that
     went were empty, and unused. They are made again when the queue is declared.
     """
-    names = names_of(store, queue)
-    if len(names) == 1:
-        deleted = store.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
-    else:
-        with _alone(store, queue):  # else one that divides it meanwhile goes on making more
-            names = names_of(store, queue)
-            deleted = _delete(store, names, if_empty=if_empty, if_unused=if_unused)
-    if deleted.outcome in {"deleted", "missing"}:
-        store.partitions.pop(queue, None)
-    return deleted
-
-
-def _delete(store: Store, names: Sequence[str], *, if_empty: bool, if_unused: bool) -> QueueDeleted:
-    first, *others = names
-    count = 0
-    for name in (*reversed(others), first):
-        deleted = store.delete_queue(name, if_empty=if_empty, if_unused=if_unused)
-        if deleted.outcome == "deleted":
-            count += deleted.number
-            if name != first:
-                store.unbind_queue(name)
-        elif deleted.outcome != "missing":
-            return deleted
+    count, divided = 0, len(names_of(store, queue)) > 1
+    # Else one that divides it meanwhile goes on making more.
+    with _alone(store, queue) if divided else nullcontext():
+        first, *others = names_of(store, queue) if divided else (queue,)
+        for name in (*reversed(others), first):
+            deleted = store.delete_queue(name, if_empty=if_empty, if_unused=if_unused)
+            if deleted.outcome == "deleted":
+                count += deleted.number
+                if name != first:
+                    store.unbind_queue(name)
+            elif deleted.outcome != "missing":
+                return deleted
+    store.partitions.pop(queue, None)
     return deleted if deleted.outcome == "missing" else deleted._replace(number=count)
 
 

@@ -171,10 +171,9 @@ class Publisher:
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
         """Return the message's identity in *queue*: the same one for the same *tag*.
 
-        *broker* names where it is tried now. Tried elsewhere than the first time, it is
-        unconfirmed: only its number can tell the first broker, later, whether it has it. So
-        nothing that this process publishes from then on may settle that number: it goes
-        on under another name.
+        Tried at another *broker* than the first time, it is unconfirmed: only its number can tell
+        the first broker, later, whether it has it. So nothing that this process publishes from
+        then on may settle that number: it goes on under another name.
         """
         known = tag.numbers.get(queue) if tag.numbers else None
         if known is not None:

@@ -1,8 +1,7 @@
 """What a process declared over connections that are lost, for those that come after them.
 
 A connection declares again what the broker has forgotten (a restart without persistence,
-an eviction): queues it publishes to, exchanges and bindings it routes by. An application
-declares once and publishes for months, over many connections.
+an eviction). An application declares once and publishes for months, over many connections.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ class Topology:
     def keep(self, routes: Routes, declared: Declared, consumed: Collection[str] = ()) -> None:
         """Keep what a lost connection knew.
 
-        Not queues that are meant to go by themselves: they would be made again after
-        their end, and there may be any number of them. But for those that were *consumed*:
-        see :meth:`revive`.
+        Of queues that go by themselves, which would be made again after their end, only those
+        that were *consumed*: see :meth:`revive`.
         """
         with self._lock:
             durable = {q: given for q, given in declared.items() if is_durable(given[1])}

@@ -12,7 +12,7 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..errors import again as fresh
 from ..message.queue_names import number_of, queue_of
 from ..store.limits import chunks
-from ..store.values import CREATED, STALE, STORED
+from ..store.values import CREATED, NO_QUEUE, STALE, STORED
 from . import partitions
 from .outgoing import BY_STORING, together
 from .routes import ROUTE_TRIES
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Publication
     from .outgoing import Outgoing
-    from .publish_ids import PublishTag
     from .routes import Routes
 
     Redeclare = Callable[[str, Store], bool]
@@ -32,15 +31,11 @@ if TYPE_CHECKING:
 _SENT_AT_ONCE = 100
 
 
-def _is_not_ours(_queue: str, _store: Store) -> bool:
-    return False
-
-
 def send(
     store: Store,
     routes: Routes,
     messages: Sequence[Outgoing],
-    redeclare: Redeclare = _is_not_ours,
+    redeclare: Redeclare = lambda _queue, _store: False,
 ) -> None:
     """Store every message, and wait for its confirmation; each notes what became of it.
 
@@ -76,7 +71,8 @@ class _Sending:
     def send(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Send each message once; return those that are to be sent again."""
         store = self._store
-        tried = _tried(messages) if store.has_nodes else ()
+        tags = [item.tag for item in messages if item.tag is not None] if store.has_nodes else ()
+        tried = [(tag, frozenset(tag.numbers)) for tag in tags]  # where each was tried before
         self._owners: list[tuple[Outgoing, str]] = []  # for each copy its message and its queue
         self._nowhere: list[Outgoing] = []
         try:
@@ -155,7 +151,7 @@ class _Sending:
                 if queue not in asked:
                     asked[queue] = self._redeclare(queue, self._store)
                 if not asked[queue]:
-                    item.has_no_queue(queue)
+                    item.refused[queue] = NO_QUEUE
                     continue
             again.append(item)
         return again
@@ -177,9 +173,3 @@ class _Sending:
             if self._routes.refresh(exchange).version is not None:
                 changed.add(exchange)
         return [item for item in self._nowhere if item.exchange in changed]
-
-
-def _tried(messages: Iterable[Outgoing]) -> list[tuple[PublishTag, frozenset[str]]]:
-    """Return where each message was tried before."""
-    tags = [item.tag for item in messages if item.tag is not None]
-    return [(tag, frozenset(tag.numbers)) for tag in tags]

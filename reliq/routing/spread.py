@@ -70,8 +70,7 @@ class Spread:
     def turn_away(self, store: Store, tag: PublishTag | None, partition: str) -> None:
         """Note that *partition* takes nothing new: by the layout of now the message goes elsewhere.
 
-        To the queue's own partition, which is never closed, where that has told nothing new, and
-        the second time.
+        Where that says nothing new, and the second time, to the queue's own, which never closes.
         """
         queue = queue_of(partition)
         known = store.partitions.get(queue)
@@ -97,10 +96,7 @@ class Spread:
 
     @staticmethod
     def divided(store: Store, queues: Iterable[str]) -> set[str]:
-        """Return which of *queues* are divided, as known here or told by the nodes that answer.
-
-        For when a node of theirs does not.
-        """
+        """Return which of *queues* are divided, as known here or told by the nodes that answer."""
         for queue in queues:
             if queue not in store.partitions and (found := told_by_others(store, queue)):
                 store.partitions[queue] = found.partitions

@@ -6,10 +6,10 @@ of the batch's callback, whoever publishes it. Then it is noted as said, and is 
 
 from __future__ import annotations
 
-import logging
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..errors import logger
 from ..message.envelope import EnvelopeError, pack, unpack
 from ..routing.outgoing import Outgoing
 from ..routing.publish_ids import GivenNumber, publish_tag
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ..store.jobs import BatchRecord, Callback, Changed, State
     from ..store.protocol import Store
-
-logger = logging.getLogger("reliq")
 
 
 class CallbackMessage(NamedTuple):
@@ -55,10 +53,7 @@ def publish_due(store: Store, record: BatchRecord) -> None:
 
 
 def change(store: Store, batch: str, *changes: Change) -> Changed | None:
-    """Change jobs of *batch*, and publish what is due of it then; waits. Raises ReliqError.
-
-    Where this process dies in between, a consumer publishes it.
-    """
+    """Change jobs of *batch*, and publish what is due of it then; waits. Raises ReliqError."""
     changed = store.batches.change(batch, changes)
     record = store.batches.batch(batch) if changed is not None and changed.due else None
     if record is not None:
@@ -67,10 +62,7 @@ def change(store: Store, batch: str, *changes: Change) -> Changed | None:
 
 
 def tell_parent(store: Store, record: BatchRecord) -> None:
-    """Have a batch that is a job of another one end there, where it has; waits.
-
-    Harmless when repeated. Raises ReliqError.
-    """
+    """Have a batch that is a job of another one end there, where it has; waits. Repeatable."""
     parent, counts = record.fields.get(PARENT), record.counts
     if not parent or not record.ended_ms:
         return
@@ -89,9 +81,8 @@ def cancel_nested(
 ) -> None:
     """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
 
-    A process that is killed before that leaves it to consumers: each look at a batch looks at
-    its parent. *at_work* is given the ids of the jobs that run in each of them, some hundred at a
-    time. Waits, and reads all jobs. Raises ReliqError; harmless when repeated.
+    A process that is killed before that leaves it to consumers. *at_work* is given the ids of the
+    jobs that run in each of them, some hundred at a time. Waits. Raises ReliqError; repeatable.
     """
     left, seen = [batch], {batch}
     while left:

@@ -1,17 +1,16 @@
 """Rerouting: dead letters of queues that were declared with ``x-dead-letter-exchange``.
 
-They are routed on as RabbitMQ does, with the header ``x-death``, by a background loop: once a
-pass, and soon after a reject. Until then, and where no queue is bound for them, they
-are dead letters of their queue like any other.
+They are routed on as RabbitMQ does, with the header ``x-death``, by a background loop. Until then,
+and where no queue is bound for them, they are dead letters like any other.
 """
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timezone
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import logger
 from ..message.envelope import encode
 from ..routing.routes import Routes
 from ..routing.sending import send
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from ..store.inspection import DeadLetter
     from ..store.protocol import Store
     from ..store.values import Move
-
-logger = logging.getLogger("reliq")
 
 _STUCK_S = 60.0
 _LONGEST_S = 960.0

@@ -8,11 +8,10 @@ that moves to another broker what consumers hold is not touched; it can be moved
 
 from __future__ import annotations
 
-import logging
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigurationError, NotFound, QueueFull
+from ..errors import ConfigurationError, NotFound, QueueFull, logger
 from ..integrations.outcomes import job_of
 from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
@@ -154,18 +153,14 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
     return move_all(store, queue, f"queue:{target}", tags, stored)
 
 
-logger = logging.getLogger("reliq")
-
-
 def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
     """Move what waits in *queue*, and its dead letters; yield how many, step by step.
 
-    Ready messages become ready, delayed ones keep their time, those with a TTL what is
-    left of it, all of them their failed deliveries; dead letters stay dead. The queue is
-    declared on *target* with its arguments where it does not exist. But a queue that only a
-    publish has made is not made there by replies: they are dropped as they would have been
-    there, and the log says so. Raises NotFound where it does not exist on *source*,
-    ConfigurationError where both are one broker.
+    Delayed messages keep their time, those with a TTL what is left of it, all of them their failed
+    deliveries; dead letters stay dead. The queue is declared on *target* where it does not exist.
+    But one that only a publish has made is not made there by replies: they are dropped as they
+    would have been there, and the log says so. Raises NotFound, and ConfigurationError where both
+    are one broker.
     """
     here, other = source.broker_id(), target.broker_id()
     if here == other:

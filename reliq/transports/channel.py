@@ -21,7 +21,7 @@ from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
 from ..lazy import Lazy
-from ..routing.partitions import names_of, purge, refuse_partition, waiting
+from ..routing.partitions import in_each, names_of, refuse_partition, waiting
 from .link import Client
 from .message import Message
 from .qos import QoS
@@ -169,7 +169,8 @@ class Channel(virtual.Channel):
     def queue_purge(self, queue: str, *_: Any, **__: Any) -> int:
         """Remove what waits in *queue*, ready or delayed; returns how many messages."""
         refuse_partition(queue)
-        return purge(self.transport.link.store, queue)
+        store = self.transport.link.store
+        return sum(in_each(store, queue, store.purge))
 
     def list_bindings(self) -> Iterable[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) of every binding there is."""

@@ -18,7 +18,7 @@ from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
 from ..store.limits import MOST_REMEMBERED
 from ..store.protocol import goes_on
-from ..store.values import DUPLICATE, FULL, STALE
+from ..store.values import DUPLICATE, FULL, NO_QUEUE, STALE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -176,7 +176,7 @@ class Posting:
             self._link.store.partitions.pop(queue, None)
             item.spreads = False
             return self._post
-        item.has_no_queue(queue)
+        item.refused[queue] = NO_QUEUE
         if not item.exchange:
             report = partial(self._unroutable.report, "", item.routing_key)
             self.deferred.append(report)

@@ -4,7 +4,8 @@ import click
 import pytest
 
 from reliq.cli.application import Application
-from reliq.cli.options import Duration, Number
+from reliq.cli.options import Number
+from reliq.cli.options import duration as seconds_of
 from reliq.cli.tables import rate
 from reliq.cli.target import split_urls
 from reliq.failover.brokers import without_password
@@ -37,14 +38,14 @@ def test_a_duration_in_its_two_largest_units(seconds, expected):
 )
 def test_a_duration_that_is_typed(given, expected):
     """Seconds, or parts with a unit."""
-    assert expected == Duration().convert(given, None, None)
+    assert expected == seconds_of(given)
 
 
 @pytest.mark.parametrize("given", ["", "m", "1h 30m", "-5", "1y", "soon"])
 def test_a_duration_that_is_none(given):
     """The error says what was expected."""
     with pytest.raises(click.BadParameter, match="expected seconds, or for example 15m"):
-        Duration().convert(given, None, None)
+        seconds_of(given)
 
 
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "soon"])

@@ -27,7 +27,8 @@ LAYERS = (
         "reliq.units",
     },
     {"reliq.errors"},
-    {"reliq.message", "reliq.options"},
+    {"reliq.options"},
+    {"reliq.message"},
     {"reliq.embedded", "reliq.store"},
     {"reliq.engines", "reliq.integrations", "reliq.routing", "reliq.signals", "reliq.spool"},
     {"reliq.transfer"},
@@ -53,7 +54,7 @@ BORDERS = {
     "kombu": (
         "reliq.transports",
         "reliq.integrations",
-        "reliq.migration.kombu_messages",
+        "reliq.migration",
         "reliq.plugin",
         "reliq.cli",
     ),

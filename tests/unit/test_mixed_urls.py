@@ -61,7 +61,7 @@ def test_what_was_said_apart_stays():
         Connection,
         Inspector,
         lambda url: Connection(["reliq://localhost:1", url]).transport,
-        lambda url: Celery(broker=url).connection_for_write(),
+        lambda url: Celery(broker=url, set_as_current=False).connection_for_write(),
     ],
 )
 def test_a_file_is_no_broker(use):

@@ -87,14 +87,13 @@ def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None
     options = Options()
     sizes = f"{SHORTEST_MS} to {LONGEST_MS} ms each, {seconds_of_work(tasks):.0f} s of work"
     version = importlib.metadata.version("celery")
-    grace = f"orphan_grace {options.orphan_grace:g} s"
-    interval = f"restore_interval {options.restore_interval:g} s"
-    visibility = f"visibility_timeout {options.visibility_timeout:g} s"
+    names = ("visibility_timeout", "orphan_grace", "restore_interval")
+    defaults = ", ".join(f"{name} {getattr(options, name):g} s" for name in names)
     lines = [
         f"broker   {broker}",
         f"tasks    {tasks} word counts of reliq's own {len(texts())} files, {sizes}",
         f"worker   Celery {version}, prefork, {PROCESSES} processes, task_acks_late",
-        f"options  reliq's defaults: {visibility}, {grace}, {interval}",
+        f"options  reliq's defaults: {defaults}",
     ]
     if compare:
         settings = ", ".join(f"{name} {value}" for name, value in KOMBU_OPTIONS.items())

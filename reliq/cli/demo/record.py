@@ -1,8 +1,7 @@
 """The tasks of a demo run, apart from Celery, and its record: what they wrote down.
 
-One file of short lines, opened with O_APPEND, so that a line is written whole
-or not at all whoever else writes and whoever is killed. It is kept outside the
-broker on purpose: the broker is what is being examined.
+One file of short lines, opened to append, so that a line is written whole or not at all.
+It is not in the broker, which is what is being examined.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ def now_ms() -> float:
 def write(path: str, kind: str, worker: str, task: int = -1, value: int = 0) -> None:
     """Append one line to the record at *path*."""
     line = f"{kind} {now_ms():.3f} {worker} {task} {value}\n"
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+    with Path(path).open("ab", buffering=0) as file:
+        file.write(line.encode())
 
 
 @dataclass(slots=True)

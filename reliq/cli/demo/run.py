@@ -1,8 +1,4 @@
-"""One run of the demo over one broker: publish, kill, recover, count.
-
-And what it shows: events and a progress bar, then the outcome. Does not know where the broker
-comes from.
-"""
+"""One run of the demo over one broker, and what it shows: publish, kill, recover, count."""
 
 from __future__ import annotations
 
@@ -16,15 +12,16 @@ from rich.table import Table
 
 from reliq.admin import AuditResult, Inspector
 
-from ..endings import interrupts_deferred
 from .record import Record, Settings, lasts_ms, now_ms, words_of
-from .worker import PROCESSES, Worker, publish
+from .worker import PROCESSES, publish, worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rich.console import Console
+
+    from .worker import Process
 
 BOOTS_WITHIN_S = 60.0
 AIMS_WITHIN_S = 5.0
@@ -155,7 +152,7 @@ class DemoRun:
         """Do it all; every process that was started has ended when this returns or raises."""
         began = time.monotonic()
         with ExitStack() as stack:
-            first = self._worker("first", stack)
+            first = worker(self._settings("first"), self._folder, stack)
             publish(self._settings("publisher"), self._folder)
             self._watcher.say(f"{self._total} tasks published")
             self._wait(lambda: "first" in self._record.ready, BOOTS_WITHIN_S, first)
@@ -170,7 +167,7 @@ class DemoRun:
                 f"SIGKILL to the first worker: it held {len(held)} tasks and was running "
                 f"{len(running)} of them; {self._record.finished} had finished"
             )
-            second = self._worker("second", stack)
+            second = worker(self._settings("second"), self._folder, stack)
             self._finish(second, held, killed)
             audit = self._settle()
             second.stop()
@@ -188,23 +185,17 @@ class DemoRun:
             tasks=self._total,
         )
 
-    def _worker(self, name: str, stack: ExitStack) -> Worker:
-        with interrupts_deferred():
-            worker = Worker(self._settings(name), self._folder)
-            stack.callback(worker.kill)
-        return worker
-
     def _wait(
         self,
         condition: Callable[[], bool],
         timeout_s: float | None,
-        worker: Worker,
+        process: Process,
         pause_s: float = 0.02,
     ) -> bool:
         """Return whether *condition* came true in time (None: in patience_s of silence)."""
         heard = began = time.monotonic()
         while not condition():
-            worker.check()
+            process.check()
             time.sleep(pause_s)
             now = time.monotonic()
             if self._record.refresh():
@@ -219,10 +210,8 @@ class DemoRun:
     def _in_the_middle(self) -> bool:
         """Whether every process is well inside a task.
 
-        A task that has finished and whose ack is on its way when the worker is
-        killed is run again by every broker there is: nobody can know that it was
-        done. The demo aims beside that instant, so that what it counts as "ran
-        twice" is never this.
+        A task whose ack is on its way when the worker is killed is run again by every broker there
+        is. The demo aims beside that instant: what it counts as "ran twice" is never this.
         """
         self._record.refresh()
         now = now_ms()
@@ -234,7 +223,7 @@ class DemoRun:
             MARGIN_MS <= age <= lasts - MARGIN_MS for age, lasts in ages
         )
 
-    def _finish(self, second: Worker, held: set[int], killed: float) -> None:
+    def _finish(self, second: Process, held: set[int], killed: float) -> None:
         self._wait(lambda: "second" in self._record.ready, BOOTS_WITHIN_S, second)
         self._watcher.say(f"a second worker runs (pid {second.pid})")
         told = False

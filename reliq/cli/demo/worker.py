@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from ..endings import interrupts_deferred
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from .record import Settings
@@ -40,81 +41,68 @@ class ProcessFailed(Exception):
     """A process of the demo ended by itself; the text ends with its log."""
 
 
-def _failed(name: str, code: int, log: Path) -> ProcessFailed:
-    text = log.read_text(errors="replace")[-3000:]
-    return ProcessFailed(f"the {name} ended with code {code}. Its log:\n{text}")
+class Process:
+    """A process and its children, in a process group of its own; killed when *stack* ends."""
 
-
-def publish(settings: Settings, folder: Path) -> None:
-    """Publish the tasks from a process of its own; raises ProcessFailed."""
-    path = folder / "publisher.log"
-    with path.open("wb") as log, ExitStack() as stack:
-        with interrupts_deferred():
-            process = _started([sys.executable, "-m", APP], settings, folder, log)
-            stack.callback(process.wait)
-            stack.callback(process.kill)  # first, unless it has ended
-        code = process.wait(PUBLISHES_WITHIN_S)
-    if code:
-        raise _failed("publisher", code, path)
-
-
-def _started(
-    command: list[str], settings: Settings, folder: Path, log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in FOREIGN_SETTINGS and not name.startswith("CELERY_")
-    }
-    return subprocess.Popen(  # noqa: S603 - our own command
-        command,
-        cwd=folder,
-        # What a killed worker leaves in its temporary folder is then removed with ours.
-        env={**kept, "TMPDIR": str(folder), **settings.to_environment()},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-class Worker:
-    """One ``celery worker`` with its pool, in a process group of its own."""
-
-    def __init__(self, settings: Settings, folder: Path) -> None:
-        self._name = f"{settings.process} worker"
-        self._log = folder / f"{settings.process}.log"
-        with self._log.open("wb") as log:
-            command = [
-                *(sys.executable, "-m", "celery", "-A", APP, "worker"),
-                *("--pool", "prefork", "--concurrency", str(PROCESSES)),
-                *("--hostname", f"{settings.process}@%h", "--loglevel", "WARNING"),
-                *("--without-gossip", "--without-mingle", "--without-heartbeat"),
-            ]
-            self._process = _started(command, settings, folder, log)
-
-    @property
-    def pid(self) -> int:
-        """The worker's process id, which is also its group's."""
-        return self._process.pid
+    def __init__(
+        self, name: str, command: Sequence[str], settings: Settings, folder: Path, stack: ExitStack
+    ) -> None:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in FOREIGN_SETTINGS and not name.startswith("CELERY_")
+        }
+        self._name, self._log = name, folder / f"{settings.process}.log"
+        with self._log.open("wb") as log, interrupts_deferred():
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-m", *command],
+                cwd=folder,
+                # What a killed worker leaves in its temporary folder is then removed with ours.
+                env={**kept, "TMPDIR": str(folder), **settings.to_environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self.pid, self.wait = self._process.pid, self._process.wait
+            stack.callback(self.kill)
 
     def check(self) -> None:
-        """Raise ProcessFailed if the worker is no longer running."""
+        """Raise ProcessFailed if it is no longer running."""
         code = self._process.poll()
         if code is not None:
-            raise _failed(self._name, code, self._log)
+            text = self._log.read_text(errors="replace")[-3000:]
+            raise ProcessFailed(f"the {self._name} ended with code {code}. Its log:\n{text}")
 
     def kill(self) -> None:
-        """SIGKILL the worker and its pool processes, all at once."""
+        """SIGKILL it and its children, all at once."""
         if self._process.returncode is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
 
     def stop(self) -> None:
         """Ask for a warm shutdown, and kill what does not end in time."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(STOPS_WITHIN_S)
+                self.wait(STOPS_WITHIN_S)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+def publish(settings: Settings, folder: Path) -> None:
+    """Publish the tasks from a process of its own; raises ProcessFailed."""
+    with ExitStack() as stack:
+        process = Process("publisher", [APP], settings, folder, stack)
+        if process.wait(PUBLISHES_WITHIN_S):
+            process.check()
+
+
+def worker(settings: Settings, folder: Path, stack: ExitStack) -> Process:
+    """Start a ``celery worker`` with its pool."""
+    command = [
+        *("celery", "-A", APP, "worker", "--pool", "prefork", "--concurrency", str(PROCESSES)),
+        *("--hostname", f"{settings.process}@%h", "--loglevel", "WARNING"),
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+    ]
+    return Process(f"{settings.process} worker", command, settings, folder, stack)

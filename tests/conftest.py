@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from contextlib import ExitStack
 from typing import Any
 
@@ -51,9 +52,15 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def no_embedded_broker_left(tmp_path_factory):
-    """Fail where the keeper or server of a folder of these tests outlives them."""
-    yield
+    """Fail where the keeper or server of a folder of these tests outlives them.
+
+    All temporary folders are below pytest's own for that, also those that reliq makes.
+    """
     place = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(place))
+        patch.setattr(tempfile, "tempdir", None)  # found anew
+        yield
     wait_until(lambda: not processes_below(place), what=lambda: processes_below(place))
 
 

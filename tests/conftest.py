@@ -61,7 +61,10 @@ def no_embedded_broker_left(tmp_path_factory):
         patch.setenv("TMPDIR", str(place))
         patch.setattr(tempfile, "tempdir", None)  # found anew
         yield
-    wait_until(lambda: not processes_below(place), what=lambda: processes_below(place))
+    # Sooner than the idle one ends by itself.
+    wait_until(
+        lambda: not processes_below(place), timeout_s=10, what=lambda: processes_below(place)
+    )
 
 
 _FAILED = pytest.StashKey[bool]()

@@ -46,4 +46,4 @@ def bytes_of(text: str) -> int:
     if match is None:
         raise ValueError(text)
     powers = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-    return int(float(match[1]) * 1000 ** powers[(match[2] or "").upper()])
+    return round(float(match[1]) * 1000.0 ** powers[(match[2] or "").upper()])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from contextlib import ExitStack
 from typing import Any
 
@@ -51,10 +52,19 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def no_embedded_broker_left(tmp_path_factory):
-    """Fail where the keeper or server of a folder of these tests outlives them."""
-    yield
+    """Fail where the keeper or server of a folder of these tests outlives them.
+
+    All temporary folders are below pytest's own for that, also those that reliq makes.
+    """
     place = tmp_path_factory.getbasetemp()
-    wait_until(lambda: not processes_below(place), what=lambda: processes_below(place))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(place))
+        patch.setattr(tempfile, "tempdir", None)  # found anew
+        yield
+    # Sooner than the idle one ends by itself.
+    wait_until(
+        lambda: not processes_below(place), timeout_s=10, what=lambda: processes_below(place)
+    )
 
 
 _FAILED = pytest.StashKey[bool]()

@@ -1,13 +1,16 @@
 """The embedded broker: real keepers and servers in folders."""
 
+import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import zipapp
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.request import urlopen
@@ -28,6 +31,7 @@ from tests.support.disks import run_on_small_disk
 from tests.support.embedded import Place
 from tests.support.servers import redis_binary
 from tests.support.waiting import wait_until
+from tests.support.workers import POOLS, ROOT
 
 STAYS = {"embedded_idle": 3600}
 STAYING = parse(STAYS)
@@ -41,13 +45,13 @@ def place(tmp_path):
     place.close()
 
 
-def put(url, *values, **options):
-    """Publish."""
+def put(url, *values, each=None, **options):
+    """Publish; *each*: options of each message."""
     with Connection(url, transport_options={**STAYS, **options}) as connection:
         connection.connect()  # an error comes at once: others try again
         queue = connection.SimpleQueue("q")
         for value in values:
-            queue.put(value)
+            queue.put(value, **(each or {}))
         queue.close()
 
 
@@ -279,9 +283,8 @@ exec "$@"
 
 def test_a_read_only_root_without_a_home(place):
     """Only the folder's parent can be written."""
-    root = Path(__file__).resolve().parents[2]
     script = (
-        f"import sys; sys.path.insert(0, {str(root)!r}); sys.dont_write_bytecode = True\n"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.dont_write_bytecode = True\n"
         f"from tests.integration.test_embedded import put, take\n"
         f"put({place.url!r}, 1); print(take({place.url!r}, 1))"
     )
@@ -328,30 +331,36 @@ def _about(place):
 
 @pytest.mark.slow
 def test_fsynced_is_on_the_disk(place):
-    """Each publish with confirm="fsynced" is an fdatasync of the log by the client."""
-    script = (
-        "import sys; sys.path.insert(0, '.')\n"
-        "from tests.integration.test_embedded import put\n"
-        "put(sys.argv[1], 1, 2, 3, confirm=sys.argv[2])"
-    )
-    counts = []
-    for level in ("accepted", "fsynced"):
-        trace = place.path.parent / f"trace-{level}"
-        command = [sys.executable, "-c", script.replace("import sys; ", COUNTING, 1), place.url]
-        subprocess.run([*command, level, trace], check=True, timeout=60)
-        counts.append(int(trace.read_text()))
-    assert counts[0] == 0
-    assert counts[1] >= 3
+    """Each publish with confirm="fsynced" is an fdatasync of the log by the client.
+
+    As the transport's option or as that of one message, with either ``embedded_fsync``.
+    """
+    trace, one = place.path.parent / "trace", {"each": {"confirm": "fsynced"}}
+    for options, least in (
+        ({}, 0),
+        ({"confirm": "fsynced"}, 3),
+        (one, 3),
+        ({"embedded_fsync": "always", **one}, 3),
+    ):
+        command = [sys.executable, "-c", COUNTING, place.url, json.dumps(options), trace]
+        subprocess.run(command, check=True, timeout=60, cwd=ROOT)
+        count = int(trace.read_text())
+        assert count >= least, options
+        assert bool(count) == bool(least), options
+    assert "AOF always" == _about(place).persistence
 
 
 COUNTING = """
-import sys, os, atexit
+import sys, os, atexit, json
+sys.path.insert(0, '.')
+from tests.integration.test_embedded import put
 count, real = [0], os.fdatasync
 def fdatasync(fd):
     count[0] += 'aof' in os.readlink(f'/proc/self/fd/{fd}')
     real(fd)
 os.fdatasync = fdatasync
 atexit.register(lambda: open(sys.argv[3], 'w').write(str(count[0])))
+put(sys.argv[1], 1, 2, 3, **json.loads(sys.argv[2]))
 """
 
 
@@ -575,6 +584,101 @@ def test_where_the_program_is_no_python(place, tmp_path, before, expected):
     assert "started " == marker.read_text()
 
 
+ZIPPED = """
+import sys
+import reliq
+from kombu import Connection
+assert ".pyz/" in reliq.__file__, reliq.__file__
+with Connection(sys.argv[1], transport_options={"embedded_idle": 3600}) as connection:
+    queue = connection.SimpleQueue("q")
+    queue.put("zipped")
+    message = queue.get(timeout=5)
+    message.ack()
+    queue.close()
+print(message.payload)
+"""
+
+
+def test_from_a_zipapp(place, tmp_path):
+    """The scripts and the keeper are read from the archive."""
+    package = tmp_path / "app/reliq"
+    shutil.copytree(
+        Path(reliq.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (package.parent / "__main__.py").write_text(ZIPPED)
+    zipapp.create_archive(package.parent, tmp_path / "app.pyz")
+    done = subprocess.run(
+        [sys.executable, "app.pyz", place.url],
+        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (0, "zipped\n") == (done.returncode, done.stdout), done.stderr
+    assert len(place.servers) == len(place.keepers) == 1
+
+
+FORKED = """
+import multiprocessing, os, signal, sys
+import reliq
+from kombu import Connection
+signal.alarm(40)
+connection = Connection(sys.argv[1], transport_options={"embedded_idle": 3600})
+
+def use(name):
+    queue = connection.SimpleQueue(name)
+    for number in range(20):
+        queue.put([name, number])
+    for number in range(20):
+        message = queue.get(timeout=5)
+        assert [name, number] == message.payload, message.payload
+        message.ack()
+    queue.close()
+
+use("before")
+if child := os.fork():
+    process = multiprocessing.get_context("fork").Process(target=use, args=["of multiprocessing"])
+    process.start()
+    use("parent")
+    process.join()
+    assert [0, process.exitcode] == [os.waitpid(child, 0)[1], 0]
+    use("after")
+    connection.release()
+else:
+    use("of a fork")
+"""
+
+
+def test_a_process_that_forks(place):
+    """Its children and itself publish and consume over what was connected before."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, place.url],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (0, "") == (done.returncode, done.stderr)
+    with Inspector(place.url) as inspector:
+        for name in ("before", "of a fork", "of multiprocessing", "parent", "after"):
+            status = inspector.status(name)
+            assert (0, 0) == (status.ready, status.unacked)
+            assert 20 == status.ledger["published"] == status.ledger["acked"]
+    assert len(place.servers) == len(place.keepers) == 1
+
+
+def test_it_has_no_port(place):
+    """Neither server nor keeper has a socket of TCP or UDP; both have one of the file system."""
+    put(place.url, 1)
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6", "udp", "udp6")
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]
+    ]
+    network = {f"socket:[{row[9]}]" for row in rows}
+    for pid in (*place.servers, *place.keepers):
+        links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        sockets = {link for link in links if link.startswith("socket:")}
+        assert sockets
+        assert set() == sockets & network
+    with place.folder.socket() as path:
+        assert ask(path, "CONFIG GET port").endswith(b"port\r\n$1\r\n0\r\n+OK\r\n")
+
+
 def test_without_a_server_it_says_what_to_install(place, monkeypatch):
     """No wheel and none on PATH; or one that is none."""
     monkeypatch.setattr("reliq.embedded.start._WHEELS", ())
@@ -663,7 +767,7 @@ class _Folder:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", POOLS)
 def test_worker_server_and_keeper_are_told_to_end_together(place, site_factory, redis_server, pool):
     """As systemd does it, the server first: a task that acknowledges late runs once."""
     options = {**STAYS, "visibility_timeout": 2.0, "restore_interval": 0.5, "orphan_grace": 0.5}
@@ -682,15 +786,29 @@ def test_worker_server_and_keeper_are_told_to_end_together(place, site_factory, 
     assert 1 == site.journal.runs(task.id)
 
 
+def test_a_connected_worker_goes_on_after_kills(place, site_factory, redis_server):
+    """It starts the broker again by itself, and runs what comes then, once."""
+    site = site_factory(_Folder(place, redis_server), broker_transport_options=STAYS)
+    worker = site.worker(config={"task_ignore_result": True})
+    for keepers in (False, True):
+        before = place.servers
+        place.kill(*before, *(place.keepers if keepers else ()))
+        wait_until(lambda: place.servers and place.servers != before)  # noqa: B023
+        task = site.send("record")
+        site.journal.wait_finished(task.id)
+        assert 1 == site.journal.runs(task.id)
+    assert worker.running
+    site.settled()
+
+
 @pytest.mark.slow
 def test_two_containers_and_two_machines(place, tmp_path):
     """Other namespaces of pids, names and network share it; another boot id is refused."""
     put(place.url, 1)
     script = f"from tests.integration.test_embedded import take; print(take({place.url!r}, 1))"
-    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         ["unshare", "-mpfun", "--mount-proc", sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=60, cwd=root, check=False,
+        capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
     )  # fmt: skip
     assert "[1]" in done.stdout, done.stderr
     put(place.url, 2)
@@ -700,7 +818,7 @@ def test_two_containers_and_two_machines(place, tmp_path):
     for _ in range(2):  # with the keeper, and without it: the lock of the server says the same
         done = subprocess.run(
             ["unshare", "-m", "sh", "-c", f'{mount} "$@"', "sh", sys.executable, "-c", script],
-            capture_output=True, text=True, timeout=60, cwd=root, check=False,
+            capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
         )  # fmt: skip
         assert "another machine" in done.stderr, (done.stdout, done.stderr)
         place.kill(*place.keepers)
@@ -751,7 +869,7 @@ def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
         done = subprocess.run(
             ["sh", "-c", command, "sh", sys.executable, "-c", script, place.url],
             capture_output=True, text=True, timeout=100, check=False,
-            cwd=Path(__file__).resolve().parents[2],
+            cwd=ROOT,
         )  # fmt: skip
         place.close()
         assert 0 == done.returncode, done.stdout + done.stderr

@@ -8,7 +8,9 @@ from collections import Counter
 
 import pytest
 
+from tests.integration import test_embedded
 from tests.integration.test_celery_malformed import Hostile
+from tests.integration.test_embedded import place  # noqa: F401 - a fixture
 from tests.support.cluster import RedisCluster
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
@@ -41,6 +43,13 @@ def test_malformed_messages_end_no_worker(site):
     """What makes Celery's own code raise is a dead letter in this pool too; the good ones run."""
     hostile = Hostile(site, site.worker(pool="eventlet", concurrency=2))
     hostile.takes_bad_among_good("record_late")
+
+
+def test_an_embedded_broker(place, site_factory, redis_server):  # noqa: F811
+    """It ends together with the worker in this pool too: a task that acks late runs once."""
+    test_embedded.test_worker_server_and_keeper_are_told_to_end_together(
+        place, site_factory, redis_server, "eventlet"
+    )
 
 
 def test_two_large_commands_over_one_connection(redis_url):

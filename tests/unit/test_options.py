@@ -6,12 +6,14 @@ import pytest
 
 from reliq.errors import ConfigurationError, ReliqError
 from reliq.options import PASSED_THROUGH, RULES, Options, parse
+from reliq.units import bytes_of
 
 SECONDS = [name for name, (words, _) in RULES.items() if words.startswith("a number of seconds")]
 COUNTS = [
     name for name, (words, _) in RULES.items() if words.startswith("a whole number, at least")
 ]
 TEXTS = [name for name, (words, _) in RULES.items() if words.startswith("a string")]
+SIZES = [name for name, (words, _) in RULES.items() if words.startswith("a size")]
 CHOICES = [name for name, (words, _) in RULES.items() if words.startswith("one of")]
 NAN = float("nan")
 
@@ -19,6 +21,11 @@ WRONG = [
     *((name, value) for name in SECONDS for value in ("soon", "5", True, NAN, -1, [], 10**12)),
     *((name, value) for name in COUNTS for value in ("many", 1.0, True, 0, -5, {})),
     *((name, value) for name in TEXTS for value in (5, b"bytes", True, [])),
+    *(
+        (name, value)
+        for name in SIZES
+        for value in ("", "much", "64 M B", "-64MB", "64MB/s", "64MiB", "1kB", 1000, 64e6, True, [])
+    ),
     *((name, value) for name in CHOICES for value in ("other", 1, [], "")),
     *(("socket_keepalive", value) for value in (1, "yes")),
     *((name, None) for name, (words, _) in RULES.items() if not words.endswith("or None")),
@@ -86,6 +93,22 @@ def test_a_wrong_value_is_refused(name, value):
 def test_a_right_value_is_kept(name, value):
     """What was set is what holds."""
     assert value == getattr(parse({name: value}), name)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_bytes_or_text(name):
+    """Decimal units; what two processes write differently is the same number."""
+    for size in (64_000_000, "64000000", "64000kB", "64MB", " 64 mb ", "0.064GB", "64M"):
+        assert 64_000_000 == getattr(parse({name: size}), name)
+    assert 2_000_000_000 == getattr(parse({name: "2GB"}), name)
+    assert 16_400_000 == getattr(parse({name: "16.4MB"}), name)
+
+
+def test_the_bytes_of_a_text():
+    """As people write them; a part of a unit is not cut."""
+    texts = ("500", "1kB", "1MB", "2GB", "1TB", "1.5 GB", "4.1MB")
+    sizes = [500, 1000, 10**6, 2 * 10**9, 10**12, 1_500_000_000, 4_100_000]
+    assert sizes == [bytes_of(text) for text in texts]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import hashlib
 import re
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
+from pkgutil import get_data
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +23,6 @@ from ...store import limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_FOLDER = Path(__file__).with_name("lua")
 _KEYS = re.compile(r"^( *)-- keys( of each)?: (.+)$", re.MULTILINE)
 _LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
 _USE = re.compile(r"^( *)-- use: (.+)$", re.MULTILINE)
@@ -47,7 +46,7 @@ class Script:
         """Read the file for the first of these; no lock, which a fork could leave held."""
         if wanted not in {"text", "sha", "keys", "of"}:
             raise AttributeError(wanted)
-        written = (_FOLDER / f"{self.name}.lua").read_text("utf-8")
+        written = _read(self.name)
         keys = tuple(name for line in _KEYS.finditer(written) for name in line[3].split(", "))
         written = _KEYS.sub(partial(_key_locals, keys), written)
         self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)), keys)
@@ -63,6 +62,11 @@ class Script:
     def named(self, others: NamedTuple | None = None, /, **keys: str) -> tuple[str, ...]:
         """Return its KEYS: those that are given by their names, and *others*."""
         return tuple(keys.get(name) or getattr(others, name) for name in self.keys)
+
+
+def _read(name: str) -> str:
+    """Return a file of ``lua/`` by the package's loader, which also reads a zip."""
+    return str(get_data(__name__, f"lua/{name}.lua"), "utf-8")  # type: ignore[arg-type]
 
 
 def _key_locals(keys: Sequence[str], line: re.Match[str]) -> str:
@@ -82,8 +86,8 @@ def _locals(line: re.Match[str]) -> str:
 
 def _functions(line: re.Match[str]) -> str:
     """Return the shared functions of a line, as far to the right as it stands."""
-    files = [_FOLDER / "shared" / f"{name}.lua" for name in line[2].split(", ")]
-    return "\n".join(indent(file.read_text("utf-8"), line[1]) for file in files).rstrip()
+    texts = [_read(f"shared/{name}") for name in line[2].split(", ")]
+    return "\n".join(indent(text, line[1]) for text in texts).rstrip()
 
 
 def _taken(names: tuple[str, ...]) -> Callable[[NamedTuple], tuple[str, ...]]:

@@ -235,6 +235,8 @@ def test_publishers_and_forwarders_are_killed(spooled, messages, pause_s):
     spooled.redis.start()
     end(publishers)
     wait_until(lambda: 0 == spooled.forwarder().wait() and not spooled_in(spooled.path))
+    with closing(spooled.redis.client()) as client:
+        client.config_set("appendfsync", "no")  # what is stored is on the disk
     stored = [message.headers["id"] for message in drain(spooled.home, "celery")]
     assert len({*stored}) == len(stored)
     assert set() == spooled.confirmed() - {*stored}

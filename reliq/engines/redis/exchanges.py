@@ -25,9 +25,8 @@ class RedisExchanges(StoreBase):
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Store the declaration unless there is one; return what is stored."""
-        names = scripts.DECLARE_EXCHANGE.of(self._shared)
-        stored = self._wire.execute(scripts.DECLARE_EXCHANGE, names, (exchange, declaration))
-        return bytes(stored)
+        args = (exchange, declaration)
+        return bytes(self._wire.run(scripts.DECLARE_EXCHANGE, self._shared, args))
 
     def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
         """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
@@ -35,8 +34,8 @@ class RedisExchanges(StoreBase):
         if not if_unbound:
             self._wire.call_all(("HDEL", names, exchange), ("DEL", table))
             return
-        both = scripts.UNBOUND.named(bindings=table, guard=keys.guard(self._prefix, exchange))
-        if not self._wire.execute(scripts.UNBOUND, both, ()):
+        guard = keys.guard(self._prefix, exchange)
+        if not self._wire.run(scripts.UNBOUND, None, (), bindings=table, guard=guard):
             return
         declaration, _ = self._wire.call_all(("HGET", names, exchange), ("HDEL", names, exchange))
         if declaration is not None and self._wire.call(("EXISTS", table)):
@@ -72,7 +71,7 @@ class RedisExchanges(StoreBase):
         # One after the other: in a cluster the two are at different servers.
         if notes and bound:
             if present:
-                self._enlist(self._shared.queues, queue)
+                self.list_queue(queue)
             self._run(scripts.NOTE_BOUND, queue, notes)
         left = self._wire.call(*self._bind_command(exchange, 1 if bound else 0, bindings))
         if present and not self._wire.call(("HEXISTS", k.meta, "exists")):
@@ -90,11 +89,8 @@ class RedisExchanges(StoreBase):
     def _bind_command(
         self, exchange: str, change: int, bindings: Iterable[bytes]
     ) -> tuple[Command, scripts.Script]:
-        names = scripts.BIND.named(
-            bindings=keys.bindings(self._prefix, exchange), guard=keys.guard(self._prefix, exchange)
-        )
-        command = ("EVALSHA", scripts.BIND.sha, len(names), *names, change, *bindings)
-        return command, scripts.BIND
+        table, guard = keys.bindings(self._prefix, exchange), keys.guard(self._prefix, exchange)
+        return scripts.BIND.over(None, (change, *bindings), bindings=table, guard=guard)
 
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
         """Remove the bindings of a queue that is gone, however many exchanges there are.
@@ -138,9 +134,9 @@ class RedisExchanges(StoreBase):
         asked = ("HMGET", self._keys(queue).meta, "exists", "dead_letter_exchange")
         exists, dead_letter_exchange = self._wire.call(asked)
         if exists is not None:  # declared again meanwhile
-            self._enlist(listed, queue)
+            self.list_queue(queue)
         if dead_letter_exchange is not None:
-            self._enlist(dead_letter_routed, queue)
+            self.list_queue(queue, dead_letter_routed)
 
     def exchange_table(self, exchange: str) -> ExchangeTable:
         """Return declaration, bindings and version of *exchange*."""

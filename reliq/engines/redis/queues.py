@@ -38,10 +38,6 @@ class RedisQueues(StoreBase):
         """Return the names of all queues."""
         return queues_of(self._wire, self._prefix)
 
-    def list_queue(self, queue: str) -> None:
-        """Make a queue that a publish created visible to operators."""
-        self._enlist(self._shared.queues, queue)
-
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
     ) -> QueueDeclared:
@@ -49,15 +45,12 @@ class RedisQueues(StoreBase):
         pairs = [part for pair in meta.items() for part in pair]
         if not passive:  # first, in case we die: one that is listed and not there is left out
             self.list_queue(queue)
-        outcome, messages, consumers, stored = self._wire.execute(
-            scripts.DECLARE,
-            scripts.DECLARE.of(self._keys(queue)),
-            (1 if passive else 0, arguments, *pairs),
-        )
+        args = (int(passive), arguments, *pairs)
+        outcome, messages, consumers, stored = self._run(scripts.DECLARE, queue, args)
         if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
             self.list_queue(queue)
         if not passive and "dead_letter_exchange" in meta:
-            self._enlist(self._shared.dead_letter_routed, queue)
+            self.list_queue(queue, self._shared.dead_letter_routed)
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def create_queue(self, queue: str) -> None:
@@ -119,7 +112,7 @@ class RedisQueues(StoreBase):
         """
         args = (partitions, end, end_was, -1 if closed is None else int(closed))
         exists, *found = self._run(scripts.LAYOUT, queue, args)
-        return Layout(found[0], max(found[:2]), found[3] == 1) if exists else None
+        return Layout(found[0], max(found[:2]), found[2] == 1) if exists else None
 
     def purge(self, queue: str) -> int:
         """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
@@ -143,13 +136,11 @@ class RedisQueues(StoreBase):
         Atomic; the declaration that is compared stays as it is. Returns all fields as they
         are now (without *changes*: only looks), None where there is no such queue.
         """
-        of_queue = self._keys(queue)
         if changes:
             pairs = [part for field, value in changes.items() for part in (field, value or "")]
-            names = scripts.CONFIGURE.of(of_queue)
-            flat = self._wire.execute(scripts.CONFIGURE, names, pairs)
+            flat = self._run(scripts.CONFIGURE, queue, pairs)
         else:
-            flat = self._wire.call(("HGETALL", of_queue.meta))
+            flat = self._wire.call(("HGETALL", self._keys(queue).meta))
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         if b"exists" not in fields:
             return None

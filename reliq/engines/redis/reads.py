@@ -82,8 +82,8 @@ class RedisReads:
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
 
-    def _run(self, script: Script, queue: str, args: Sequence[Any] = ()) -> Reply:
-        return self._wire.execute(script, script.of(queue_keys(self._prefix, queue)), args)
+    def _run(self, script: Script, queue: str, args: Sequence[Any]) -> Reply:
+        return self._wire.run(script, self._keys(queue), args)
 
     # -- queues
 
@@ -97,7 +97,7 @@ class RedisReads:
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
-        exists, *reply = self._wire.call(*self._measure_command(queue))
+        exists, *reply = self._run(scripts.MEASURE, queue, ())
         return _measure(self.broker, queue, *reply).status if exists else None
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
@@ -122,8 +122,7 @@ class RedisReads:
         return found
 
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
-        names = scripts.MEASURE.of(self._keys(queue))
-        return ("EVALSHA", scripts.MEASURE.sha, len(names), *names), scripts.MEASURE
+        return scripts.MEASURE.over(self._keys(queue), ())
 
     def history(
         self, queue: str, since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
@@ -153,10 +152,8 @@ class RedisReads:
         Cheap: what it costs does not grow with the messages in a queue, nor with their size. Of
         a queue that is divided the partition is asked in which it is stored.
         """
-        names = scripts.WHEREABOUTS.of(self._keys(queue))
-        script = scripts.WHEREABOUTS
-        start = ("EVALSHA", script.sha, len(names), *names)
-        replies = self._wire.exchange([((*start, *some), script) for some in chunks(tags)])
+        k = self._keys(queue)
+        replies = self._wire.exchange([scripts.WHEREABOUTS.over(k, some) for some in chunks(tags)])
         found = (_WHEREABOUTS[reply] for part in replies for reply in part)
         return dict(zip(tags, found, strict=True))
 

@@ -23,6 +23,12 @@ from ...store import limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .stream import Command
+
+    def __getattr__(name: str) -> Script:
+        """Return a script by its name in capitals: there is one for each file."""
+
+
 _FOLDER = Path(__file__).with_name("lua")
 _KEYS = re.compile(r"^( *)-- keys( of each)?: (.+)$", re.MULTILINE)
 _LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
@@ -64,6 +70,13 @@ class Script:
         """Return its KEYS: those that are given by their names, and *others*."""
         return tuple(keys.get(name) or getattr(others, name) for name in self.keys)
 
+    def over(
+        self, others: NamedTuple | None, args: Sequence[Any], /, **keys: str
+    ) -> tuple[Command, Script]:
+        """Return the command that runs it over these keys, and itself, as wires take them."""
+        names = self.named(others, **keys) if keys or others is None else self.of(others)
+        return ("EVALSHA", self.sha, len(names), *names, *args), self
+
 
 def _key_locals(keys: Sequence[str], line: re.Match[str]) -> str:
     """Return the code that gives a script the KEYS of a line; the guard is never read."""
@@ -93,53 +106,4 @@ def _taken(names: tuple[str, ...]) -> Callable[[NamedTuple], tuple[str, ...]]:
     return attrgetter(*names)
 
 
-ACCEPT = Script("accept")
-ACK = Script("ack")
-ATTACH = Script("attach")
-BIND = Script("bind")
-CHANGE_JOBS = Script("change_jobs")
-CONFIGURE = Script("configure")
-DEAD_LETTER = Script("dead_letter")
-DECLARE = Script("declare")
-DECLARE_EXCHANGE = Script("declare_exchange")
-DELETE_QUEUE = Script("delete_queue")
-END_LEASES = Script("end_leases")
-EXPIRE = Script("expire")
-HAND_BACK = Script("hand_back")
-HEARTBEAT = Script("heartbeat")
-KOMBU_ACCEPT = Script("kombu_accept")
-KOMBU_TAKE = Script("kombu_take")
-KOMBU_TAKE_UNACKED = Script("kombu_take_unacked")
-LAYOUT = Script("layout")
-LEASES_OF = Script("leases_of")
-LIST_BATCH = Script("list_batch")
-LIST_QUEUE = Script("list_queue")
-LOOK = Script("look")
-LOOK_UP = Script("look_up")
-MEASURE = Script("measure")
-MOVE = Script("move")
-MOVED = Script("moved")
-MOVE_OUT = Script("move_out")
-NEXT_BATCHES = Script("next_batches")
-NOTE_BOUND = Script("note_bound")
-NOTE_JOB = Script("note_job")
-ONCE = Script("once")
-OPEN_BATCH = Script("open_batch")
-PAUSE = Script("pause")
-PROMOTE = Script("promote")
-PUBLISH = Script("publish")
-PURGE = Script("purge")
-PURGE_DEAD = Script("purge_dead")
-RELEASE = Script("release")
-RENEW = Script("renew")
-REPLAY = Script("replay")
-RESERVE = Script("reserve")
-RESTORE_VISIBLE = Script("restore_visible")
-SAID = Script("said")
-SCAN = Script("scan")
-SNAPSHOT = Script("snapshot")
-SURVEY = Script("survey")
-TELL_RUNNING = Script("tell_running")
-UNBOUND = Script("unbound")
-WAKE = Script("wake")
-WHEREABOUTS = Script("whereabouts")
+globals().update({path.stem.upper(): Script(path.stem) for path in _FOLDER.glob("*.lua")})

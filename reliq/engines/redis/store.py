@@ -53,7 +53,6 @@ class RedisStore(
         Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
         has finished it; else the ms that the claim of another still counts.
         """
-        guard = keys.guard(self._prefix, name)
-        names = scripts.ONCE.named(once=keys.once(self._prefix, name), guard=guard)
-        args = (token, keep_ms, 1 if finished else 0)
-        return int(self._wire.execute(scripts.ONCE, names, args))
+        once, guard = keys.once(self._prefix, name), keys.guard(self._prefix, name)
+        args = (token, keep_ms, int(finished))
+        return int(self._wire.run(scripts.ONCE, None, args, once=once, guard=guard))

@@ -117,7 +117,10 @@ class Wire(Commands):
         return stream.fileno()
 
     def descriptors(self) -> dict[int, object]:
-        """Return the descriptor to watch for replies; dials if need be."""
+        """Return the descriptors to watch for replies, each with what it belongs to; dials.
+
+        Where that is another object, it is another connection with the same number.
+        """
         return {self.fileno(): self}
 
     def disable_reconnect(self) -> None:

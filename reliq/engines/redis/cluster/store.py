@@ -43,6 +43,7 @@ class ClusterStore(RedisStore):
     def _open(self, address: ClusterAddress, name: str) -> None:  # type: ignore[override]
         cluster = ClusterWire(address, self.options, name)
         self._wire = cluster
+        self.give_up_lost_slots = cluster.give_up_lost_slots
         self.partitions = address.slots.layouts[self._prefix]
         self.confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
         self.notifier = ClusterNotifier(cluster, f"{name}:notification")
@@ -120,10 +121,6 @@ class ClusterStore(RedisStore):
                 return int(seconds) * 1000 + int(micros) // 1000
             refusals.append(str(reply))
         raise BrokerUnavailable(f"{self.broker}: no node answers: {'; '.join(refusals)}")
-
-    def give_up_lost_slots(self, after_s: float) -> None:
-        """Wait no longer than that for what is lost until somebody does something about it."""
-        self._wire.give_up_lost_slots(after_s)
 
     # -- publishing
 

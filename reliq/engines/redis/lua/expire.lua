@@ -7,7 +7,7 @@
 -- keys: guard
 -- limits: BATCH, JOB_MARK
 
--- use: intact, add, keep_expired, remove_expired, without_body, keep_events, expire, bytes_of
+-- use: intact, add, keep_expired, remove, without_body, keep_events, expire, bytes_of
 -- use: count_down_bytes
 
 local clock = redis.call('TIME')

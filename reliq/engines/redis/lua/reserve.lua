@@ -55,7 +55,7 @@ redis.call('ZPOPMIN', ready, 0)
 -- What has expired leaves first, so that none of it is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
-  -- use: bytes_of, keep_expired, remove_expired, without_body, keep_events, expire
+  -- use: bytes_of, keep_expired, remove, without_body, keep_events, expire
 
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead, job_events})
   bytes = max_bytes and bytes_of(overdue) or 0

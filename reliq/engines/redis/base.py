@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
 from ...lazy import Lazy
-from ...store.limits import MOST_REMEMBERED, MOVES_KEPT_MS
+from ...store.limits import MOST_REMEMBERED
 from .. import redis as engine
 from . import refusals, scripts
 from .keys import QueueKeys, broker_keys, queue_keys
@@ -135,7 +135,7 @@ class StoreBase:
     @Lazy
     def confirmer(self) -> Confirmer | ClusterConfirmer:
         """What waits until messages are as safe as ``confirm`` asks."""
-        return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
+        return engine.Confirmer(self._wire, self._prefix)
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
@@ -191,10 +191,7 @@ class StoreBase:
         return self._wire.connections, self._wire.client_id
 
     def require_writable(self) -> None:
-        """Raise BrokerUnavailable unless the broker takes writes now.
-
-        A replica, and a server that is loading, accept a login all the same.
-        """
+        """Raise BrokerUnavailable unless the broker takes writes now: a replica lets us log in."""
         with suppress(BrokerRefused):  # it is the master; what it refuses is not for now
             self.probe()
 
@@ -214,10 +211,7 @@ class StoreBase:
         return self.broker
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
-        """Let the thread, in the block, wait no longer than that for one of several nodes.
-
-        What it asks raises BrokerTimeout then. Without nodes it means nothing.
-        """
+        """Let the thread wait no longer than that for one of several nodes: BrokerTimeout then."""
         del seconds
         return nullcontext()
 

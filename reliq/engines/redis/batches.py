@@ -66,10 +66,7 @@ _REPORT = re.compile(rb"(\d{1,19})\|(\d{1,9})\|(.*)", re.DOTALL)
 
 
 class RedisBatches:
-    """The batches of one broker. Each is in a slot of its own.
-
-    Methods that change something are one atomic step each, but for what says otherwise.
-    """
+    """The batches of one broker, each in a slot of its own. A change is one atomic step."""
 
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
@@ -189,11 +186,11 @@ class RedisBatches:
         the place of one that cannot be read is the error; of several nodes, one may not answer.
         Raises BrokerRefused where none can, which is a matter of this user's rights.
         """
-        replies = [reply for part in chunks(batches) for reply in self._records(part, fields)]
+        names = (*_READ, *(_OWN_FIELD + name for name in fields))
+        replies = [reply for part in chunks(batches) for reply in self._records(part, names)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # not of one, but of this user's rights
             raise again(refused[0])
-        names = (*_READ, *(_OWN_FIELD + name for name in fields))
         found: list[BatchRecord | ReliqError | None] = []
         for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReliqError):
@@ -204,12 +201,10 @@ class RedisBatches:
                 found.append(_record(batch, there))
         return found
 
-    def _records(self, batches: Sequence[str], fields: Sequence[str]) -> list[Reply]:
-        return self._wire.replies([(self._asked(batch, fields), None) for batch in batches])
-
-    def _asked(self, batch: str, fields: Sequence[str]) -> Command:
-        names = (*_READ, *(_OWN_FIELD + name for name in fields))
-        return ("HMGET", self._keys(batch).batch, *names)
+    def _records(self, batches: Sequence[str], names: Sequence[str]) -> list[Reply]:
+        return self._wire.replies(
+            [(("HMGET", self._keys(batch).batch, *names), None) for batch in batches]
+        )
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""
@@ -231,10 +226,7 @@ class RedisBatches:
                 return
 
     def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
-        """Return some hundred of all jobs, and *after* what the next are; "": these are the last.
-
-        So who looks at many may go on later, over another connection, too.
-        """
+        """Return some hundred of all jobs, and *after* what the next are; "": it has no more."""
         key = self._keys(batch).jobs
         cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
         stored = zip(map(text_of, found[::2]), found[1::2], strict=True)

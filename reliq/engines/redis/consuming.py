@@ -31,7 +31,7 @@ from . import scripts
 from .base import StoreBase, flat_of, text_of, texts, then
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ...store.values import OnResult
     from .stream import Reply
@@ -262,7 +262,7 @@ class RedisConsuming(StoreBase):
         the result comes once for each command.
         """
         limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
-        for names in chunks(queues, _SURVEYED):
+        for names in self._together(queues, _SURVEYED):
             places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)
             self._wire.post_script(scripts.SURVEY, places, (self.consumer, *limits), on_reply)
@@ -276,9 +276,13 @@ class RedisConsuming(StoreBase):
         temporary queue (auto_delete, ``x-expires``). The result is the time until the next one is
         due, in ms; it comes once for each command.
         """
-        for names in chunks(queues, _NOTED):
+        for names in self._together(queues, _NOTED):
             places = [key for queue in names for key in scripts.SNAPSHOT.of(self._keys(queue))]
             self._wire.post_script(scripts.SNAPSHOT, places, (every_ms,), on_result)
+
+    def _together(self, queues: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+        """Yield groups of *queues* that one command can reach."""
+        return chunks(queues, at_once)
 
 
 def _returned(flat: Sequence[Any], envelopes: bool) -> Iterable[Returned]:

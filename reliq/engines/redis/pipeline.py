@@ -97,11 +97,6 @@ class Pipeline:
         """Whether a command has no reply yet, or its handler has not returned."""
         return bool(self.asked or self.arrived)
 
-    @property
-    def silent_s(self) -> float:
-        """How long the oldest unanswered command has been waiting without a word."""
-        return monotonic() - self.since if self.asked else 0.0
-
     # -- writing
 
     def write(self, data: bytes, post: Post, now: float) -> tuple[Stream | None, int]:

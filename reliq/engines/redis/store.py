@@ -17,10 +17,9 @@ from .. import redis as engine
 from . import keys, scripts
 from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
-from .exchanges import RedisExchanges
 from .publishing import RedisPublishing
-from .queues import RedisQueues
 from .register import RedisRegister
+from .topology import RedisTopology
 
 if TYPE_CHECKING:
     from .batches import RedisBatches
@@ -31,8 +30,7 @@ class RedisStore(
     RedisPublishing,
     RedisConsuming,
     RedisRegister,
-    RedisQueues,
-    RedisExchanges,
+    RedisTopology,
     RedisDeadLetters,
 ):
     """One connection to one broker. Each part is in a file of its own."""

@@ -100,7 +100,8 @@ class Wire(Commands):
     @property
     def silent_s(self) -> float:
         """How long the oldest posted command has been waiting without a word."""
-        return self.pipeline.silent_s if self._process == here() else 0.0
+        asked = self.pipeline.asked and self._process == here()
+        return monotonic() - self.pipeline.since if asked else 0.0
 
     @property
     def client_id(self) -> int:

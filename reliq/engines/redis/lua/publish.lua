@@ -1,8 +1,7 @@
 -- publish: stores messages in one queue, each once, all in one step.
 --
--- Where a limit of the queue is reached, what has expired there leaves first. A file of more than
--- 300 lines: functions that only some calls need are defined where they are needed, since what
--- a script defines costs time in each call.
+-- Where a limit of the queue is reached, what has expired there leaves first. Functions that only
+-- some calls need are defined where they are needed: what a script defines costs time in each call.
 --
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)

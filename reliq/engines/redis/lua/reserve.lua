@@ -1,7 +1,6 @@
 -- reserve: promotes what is due, removes what has expired, and leases up to n messages.
 --
--- A file of more than 300 lines: it is one step. Functions that only some calls need are defined
--- where they are needed, since what a script defines costs time in each call.
+-- Functions that only some calls need are defined where they are needed, as in publish.lua.
 --
 -- ARGV[1] n (messages at most; 1 at least)
 -- ARGV[2] lease (ms)

@@ -4,8 +4,7 @@
 -- last for longer than four intervals is of before the server's clock was set back.
 -- A failed delivery is counted, and the message may have to wait (backoff). One in company
 -- brings a message to its limit less one at most: at the limit it is dead-lettered, after an
--- isolated delivery, of which the mark of its consumer tells. A file of more than 300 lines:
--- a pass is one step, and looks after all that nobody else would.
+-- isolated delivery, of which the mark of its consumer tells.
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait

@@ -69,9 +69,7 @@ class Confirmer:
         """Wait for replicas or the disk; raises NotConfirmed after *timeout_ms*.
 
         "replicated": on so many replicas; "fsynced": on the broker's disk. It holds for DUPLICATEs
-        too: what an earlier try has stored, over whatever connection, is waited for. In a second
-        round trip: where the server did not know the script, a publish is sent again, behind what
-        was pipelined after it.
+        too: what an earlier try has stored, over whatever connection, is waited for.
         """
         if level not in {"replicated", "fsynced"}:
             return

@@ -256,10 +256,8 @@ class RedisConsuming(StoreBase):
         """Ask what there is to do in *queues*; the result names those with something.
 
         Of several nodes it also names those that others consume from: what they do there nobody
-        else sees.
-        Changes nothing and is cheap, however many queues and messages: one command for some
-        hundred queues where they can be reached by one. Each queue is seen at one instant;
-        the result comes once for each command.
+        else sees. Cheap, however many queues and messages. Each queue is seen at one instant; the
+        result comes once for each command.
         """
         limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
         for names in self._together(queues, _SURVEYED):
@@ -272,9 +270,8 @@ class RedisConsuming(StoreBase):
     ) -> None:
         """Note counts and ledger of *queues* as they are now, each once in *every_ms*.
 
-        Kept for 72 hours (72 times sixty *every_ms*), and deleted with the queue. Not of a
-        temporary queue (auto_delete, ``x-expires``). The result is the time until the next one is
-        due, in ms; it comes once for each command.
+        Not of a temporary queue (auto_delete, ``x-expires``). The result is the time until the next
+        one is due, in ms; it comes once for each command.
         """
         for names in self._together(queues, _NOTED):
             places = [key for queue in names for key in scripts.SNAPSHOT.of(self._keys(queue))]

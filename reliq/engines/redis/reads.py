@@ -149,8 +149,7 @@ class RedisReads:
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
         """Say of each of *tags* whether its message is in *queue*, some hundred at one instant.
 
-        Cheap: what it costs does not grow with the messages in a queue, nor with their size. Of
-        a queue that is divided the partition is asked in which it is stored.
+        Of a queue that is divided the partition is asked in which it is stored.
         """
         k = self._keys(queue)
         replies = self._wire.exchange([scripts.WHEREABOUTS.over(k, some) for some in chunks(tags)])

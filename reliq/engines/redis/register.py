@@ -95,10 +95,9 @@ class RedisRegister(StoreBase):
         return bool(self._run(scripts.ATTACH, queue, (consumer, mark, "", 0)))
 
     def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
-        """Take a dead consumer off *queue*, unless it has come back: its mark is another.
+        """Do so with a dead consumer, unless it has come back: its mark is another.
 
-        Its last use counts from when it was heard of. False when it was the last and the
-        queue was deleted (auto_delete).
+        The last use of the queue counts from when it was heard of.
         """
         return bool(self._run(scripts.ATTACH, queue, (consumer, "", mark, silent_ms)))
 

@@ -231,9 +231,8 @@ class RedisTopology(StoreBase):
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
         """Remove the bindings of a queue that is gone, however many exchanges there are.
 
-        Returns the exchanges that have none left, with their declarations. Not atomic with
-        the deletion of the queue: one that was made anew meanwhile keeps its bindings. Then it is
-        listed no more.
+        Returns the exchanges that have none left, with their declarations. A queue that was made
+        anew meanwhile keeps its bindings; another is listed no more.
         """
         k = self._keys(queue)
         notes = self._wire.call(("SMEMBERS", k.bound))

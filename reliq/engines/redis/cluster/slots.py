@@ -290,9 +290,7 @@ def cluster_address(
 ) -> ClusterAddress:
     """Return the address that *urls*, a node each, and *options* describe.
 
-    User, password and TLS are the same at all nodes; one of the URLs naming them is enough.
-    *username*, *password* and *tls* (Kombu's ``ssl``) hold where the URLs say nothing. Raises
-    ConfigurationError, without showing a password.
+    User, password and TLS are the same at all nodes; see :func:`..urls.together`.
     """
     said = [read(url, (SCHEME,)) for url in urls]
     whole = together(said, username=username, password=password, tls=tls)

@@ -232,10 +232,9 @@ class ClusterWire(Commands):
         return self.nodes.connect(place)
 
     def give_up_lost_slots(self, after_s: float) -> None:
-        """Wait no longer than that for a slot that is lost until somebody does something.
+        """Wait no longer than that for a slot that has no node, or one that no replica replaces.
 
-        No node has it; or one that cannot be reached, and has no replica that could take over:
-        it is left alone for so long, too.
+        Such a node is left alone for so long, too.
         """
         self._lost_s = self.unserved.lost_s = after_s
         self.nodes.left_alone_s = 0.0 if after_s == inf else after_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BrokerRefused, ReliqError, again
+from ...errors import BrokerRefused, ConfigurationError, ReliqError, again
 from ...store.jobs import (
     CALLBACKS,
     LETTER_OF,
@@ -23,7 +23,6 @@ from ...store.jobs import (
     State,
     checked,
     checked_note,
-    one_step,
 )
 from ...store.limits import BATCH, chunks
 from ...store.unreadable import left_out, number
@@ -112,7 +111,12 @@ class RedisBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Post what :meth:`change` sends: one step, of up to 200 changes."""
-        command, script = self._change(batch, one_step(changes), "")
+        if len(changes) > BATCH:
+            raise ConfigurationError(
+                f"expected up to {BATCH} changes of jobs in one step, got {len(changes)}; "
+                "nothing was stored"
+            )
+        command, script = self._change(batch, checked(changes), "")
         self._wire.post(command, then(_changed, on_result), script)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> tuple[Command, Script]:

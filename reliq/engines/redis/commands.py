@@ -99,16 +99,6 @@ class Commands(ABC):
         not called. Over a cluster *on_reply* is called, unless all of it was closed.
         """
 
-    def post_script(
-        self,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[Any],
-        on_reply: OnReply = ignore_result,
-    ) -> None:
-        """Post *script*; see :meth:`post`."""
-        self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)
-
     @abstractmethod
     def call_in_order(self, command: Command, script: Script) -> Reply:
         """Do as :meth:`call` does, behind what was posted to the same server before."""

@@ -162,30 +162,19 @@ class ClusterConfirmer:
             by_wire.setdefault(noted.pop(item.tag, (None, 0)), []).append(item)
         for (wire, broken), items in by_wire.items():
             left_ms = max(int((ends_at - monotonic()) * 1000), 1)
-            self._confirm_over(wire, broken, level, replicas, left_ms, items)
-
-    def _confirm_over(
-        self,
-        wire: Wire | None,
-        broken: int,
-        level: Confirm,
-        replicas: int,
-        timeout_ms: int,
-        items: Sequence[Publication],
-    ) -> None:
-        if wire is not None and wire.alive:
-            try:
-                Confirmer(wire, self._prefix).confirm(level, replicas, timeout_ms, items)
-            except BrokerRefused as exc:
-                if not self._cluster.unserved.heed(exc):
-                    raise
-            else:
-                if wire.alive and wire.calls.broken == broken:
-                    return  # it was the same server all the time
-        queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in items))
-        raise NotConfirmed(
-            f"{self._cluster.address}: not confirmed as {level!r} for {queues}: the node that has "
-            "stored it was lost, or its slot has moved. The message may be lost with it; "
-            "publishing it again with the same properties, as Kombu's retry does, is safe and "
-            "stores it once"
-        )
+            if wire is not None and wire.alive:
+                try:
+                    Confirmer(wire, self._prefix).confirm(level, replicas, left_ms, items)
+                except BrokerRefused as exc:
+                    if not self._cluster.unserved.heed(exc):
+                        raise
+                else:
+                    if wire.alive and wire.calls.broken == broken:
+                        continue  # it was the same server all the time
+            queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in items))
+            raise NotConfirmed(
+                f"{self._cluster.address}: not confirmed as {level!r} for {queues}: the node that "
+                "has stored it was lost, or its slot has moved. The message may be lost with it; "
+                "publishing it again with the same properties, as Kombu's retry does, is safe and "
+                "stores it once"
+            )

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ...store.values import OnResult
+    from .pipeline import OnReply
+    from .scripts import Script
     from .stream import Reply
 
 
@@ -261,9 +263,8 @@ class RedisConsuming(StoreBase):
         """
         limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
         for names in self._together(queues, _SURVEYED):
-            places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
             on_reply = then(partial(_work, names), on_result)
-            self._wire.post_script(scripts.SURVEY, places, (self.consumer, *limits), on_reply)
+            self._post_each(scripts.SURVEY, names, (self.consumer, *limits), on_reply)
 
     def post_snapshots(
         self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
@@ -274,8 +275,13 @@ class RedisConsuming(StoreBase):
         one is due, in ms; it comes once for each command.
         """
         for names in self._together(queues, _NOTED):
-            places = [key for queue in names for key in scripts.SNAPSHOT.of(self._keys(queue))]
-            self._wire.post_script(scripts.SNAPSHOT, places, (every_ms,), on_result)
+            self._post_each(scripts.SNAPSHOT, names, (every_ms,), on_result)
+
+    def _post_each(
+        self, script: Script, queues: Sequence[str], args: Sequence[Any], on_reply: OnReply
+    ) -> None:
+        names = [key for queue in queues for key in script.of(self._keys(queue))]
+        self._wire.post(("EVALSHA", script.sha, len(names), *names, *args), on_reply, script)
 
     def _together(self, queues: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
         """Yield groups of *queues* that one command can reach."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Lease
+    from .stream import Reply
 
 
 # What keep_events of the scripts writes; the error, which may be any text, has so many bytes.
@@ -73,11 +74,7 @@ class RedisDeadLetters(StoreBase):
         *target* names the destination; a dead letter that is on its way to another one is left
         out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
         """
-        low_water, *flat = self._run(scripts.MOVE, queue, (target, *tags[:MOVED_AT_ONCE]))
-        moves = [
-            Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
-        ]
-        return int(low_water), moves
+        return _moves(self._run(scripts.MOVE, queue, (target, *tags[:MOVED_AT_ONCE])), 3)
 
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
         """Take up to 100 waiting messages out of *queue*, or go on with those taken out before.
@@ -85,12 +82,7 @@ class RedisDeadLetters(StoreBase):
         They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
         Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
         """
-        low_water, *flat = self._run(scripts.MOVE_OUT, queue, (target,))
-        moves = []
-        for i in range(0, len(flat), 6):
-            tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
-            moves.append(Move(text_of(tag), int(number), envelope, delay_ms, ttl_ms, failed))
-        return int(low_water), moves
+        return _moves(self._run(scripts.MOVE_OUT, queue, (target,)), 6)
 
     def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
         """Store messages that come from *source*, each once; return what became of each.
@@ -114,6 +106,13 @@ class RedisDeadLetters(StoreBase):
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now, counted as moved; return how many."""
         return sum(self._run(scripts.MOVED, queue, chunk) for chunk in chunks(tags))
+
+
+def _moves(reply: Reply, width: int) -> tuple[int, list[Move]]:
+    """Return low_water and the moves of a reply, of so many parts each."""
+    low_water, *flat = reply
+    parts = (flat[i : i + width] for i in range(0, len(flat), width))
+    return int(low_water), [Move(text_of(tag), int(number), *rest) for tag, number, *rest in parts]
 
 
 def _event(stored: bytes, at: int) -> JobEvent:

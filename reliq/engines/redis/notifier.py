@@ -177,8 +177,9 @@ class RedisNotifier:
 
     def _post_token(self) -> None:
         guard = queue_keys(self._prefix, self._waits_at).guard
-        names = scripts.WAKE.named(wakeup=self._wakeup, guard=guard)
-        self._commands.post_script(scripts.WAKE, names, (_TOKEN_MS,), self._on_token)
+        key = self._wakeup
+        command, script = scripts.WAKE.over(None, (_TOKEN_MS,), wakeup=key, guard=guard)
+        self._commands.post(command, self._on_token, script)
 
     def _on_token(self, reply: Reply) -> None:
         self._ending = False

@@ -300,8 +300,7 @@ class RedisReads:
                 found.append(_consumer_of(name, seen[name], liveness, said))
             except (ValueError, RecursionError):  # also JSON's, and that of text that is none
                 wrong.append(name)
-        if wrong:
-            left_out(self.broker, "records of consumers", wrong)
+        left_out(self.broker, "records of consumers", wrong)
         return found
 
     # -- the broker
@@ -320,10 +319,7 @@ class RedisReads:
         return self._server.diagnose(behind_sentinels=behind)
 
     def nodes(self) -> list[Node]:
-        """Return the servers that the broker consists of, where it is several; else none.
-
-        One that does not answer is among them.
-        """
+        """Return the servers that the broker consists of, where it is several; else none."""
         return []
 
 
@@ -331,8 +327,7 @@ def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int
     """Return the counters of a queue; one that is no number is left out."""
     found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
     wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
-    if wrong:
-        left_out(broker, f"counters of {queue!r}", wrong)
+    left_out(broker, f"counters of {queue!r}", wrong)
     return {name: int(value) for name, value in found.items() if name not in wrong}
 
 

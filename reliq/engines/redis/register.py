@@ -62,7 +62,7 @@ class RedisRegister(StoreBase):
         self, script: Script, consumer: str, args: Sequence[Any], on_reply: OnReply
     ) -> None:
         key = keys.consumer(self._prefix, consumer)
-        self._wire.post_script(script, script.named(self._shared, consumer=key), args, on_reply)
+        self._wire.post(script.over(self._shared, args, consumer=key)[0], on_reply, script)
 
     def post_running(
         self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]

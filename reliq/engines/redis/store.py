@@ -1,9 +1,5 @@
 """The store: one connection to one broker, all that the parts above know of Redis.
 
-It keeps the invariants of docs/design.md: each method that changes state is one atomic step on the
-broker. Deadlines come from the broker's clock. One method per script builds keys and arguments and
-reads the reply.
-
 ``post_*`` methods start a step and return; their callback gets the result, or the ReliqError it
 ended with, from whichever thread reads the reply. All other methods wait, and raise ReliqError.
 """

@@ -255,10 +255,8 @@ class ClusterReads(RedisReads):
             except (BrokerUnavailable, BrokerRefused) as exc:
                 found.append(_lost(place, exc))
         found += [_named(finding, places, count) for finding, places in said.items()]
-        found += [
-            *judge_replicas(replicas),
-            *look_at_replicas(self._cluster, self._prefix, lacking),
-        ]
+        found += judge_replicas(replicas)
+        found += look_at_replicas(self._cluster, self._prefix, lacking)
         found += judge_clocks(clocks)
         return found
 

@@ -8,8 +8,7 @@
 if redis.call('HEXISTS', meta, 'exists') == 0 then
   return {}
 end
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', meta, '')
+-- begin: HDEL meta
 for i = 1, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]
   if value == '' then

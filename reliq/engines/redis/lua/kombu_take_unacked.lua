@@ -15,8 +15,7 @@ local target, age = ARGV[1], tonumber(ARGV[2])
 
 -- use: last_held, hold
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', kombu_held, '')
+-- begin: HDEL kombu_held
 local clock = redis.call('TIME')
 local last = last_held(clock)
 local before = clock[1] + clock[2] / 1000000 - age

@@ -8,8 +8,7 @@
 -- limits: LOOKED_AT
 local consumer, hold = ARGV[1], tonumber(ARGV[2])
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', consumers, '')
+-- begin: ZREM consumers
 if not redis.call('SET', looking, consumer, 'NX', 'PX', hold) then
   -- A duty that is to last for much longer is of before the server's clock was set back.
   if redis.call('GET', looking) ~= consumer and redis.call('PTTL', looking) <= 4 * hold then

@@ -33,8 +33,7 @@ local mark = 'candidate:' .. consumer
 
 -- use: whole, add, intact
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating =
   unpack(redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark, 'delivery_limit',
     'dead_expired', 'max_bytes', 'isolating'))
@@ -218,8 +217,7 @@ elseif not paused then
         places[2 * i] = expires[i] or ''
       end
     else
-      -- A first write that does not grow lets the rest run when memory is full.
-      redis.call('ZREM', unacked_index, '')
+      -- begin: ZREM unacked_index
       local given = redis.pcall('HINCRBY', stats, 'token', #tags)
       if type(given) == 'table' or given < #tags or given > 9007199254740991 then
         given = clock[1] * 1000000 + clock[2] -- no number of ours: beyond what was given out
@@ -252,8 +250,7 @@ elseif not paused then
 end
 
 if expires_itself then
-  -- A first write that does not grow lets the rest run when memory is full.
-  redis.call('HDEL', meta, '')
+  -- begin: HDEL meta
   redis.call('HSET', meta, 'used_at', now)
 end
 if max_bytes and bytes > 0 then

@@ -36,8 +36,7 @@ local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', unacked_index, '')
+-- begin: ZREM unacked_index
 if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX', interval) then
   local left = redis.call('PTTL', unacked_mutex)
   if redis.call('GET', unacked_mutex) ~= consumer and left <= 4 * interval then
@@ -46,8 +45,7 @@ if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX'
   redis.call('SET', unacked_mutex, consumer, 'PX', interval)
 end
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local own_lease, own_limit, max_bytes, dead_letter_exchange, paused, known_run, run_since,
   passed, pass_due, spared_from, spared_until = unpack(redis.call('HMGET', meta, 'lease',
   'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused', 'run', 'run_since',

@@ -91,7 +91,7 @@ class DeadConsumers:
                 # is taken off the queue.
                 self._missing.pop(key, None)
                 stopped = liveness is None or self._has_stopped(liveness, store)
-                if name in marks and stopped and not store.leases_of_session(queue, name):
+                if name in marks and stopped and not store.leases_of(queue, f"{name}/"):
                     self._remove(store, queue, name, marks[name], liveness)
                 continue
             if liveness.connected:
@@ -172,7 +172,7 @@ class DeadConsumers:
         """Take one whose heartbeats have stopped off the queues of which it holds nothing."""
         left = False
         for queue in liveness.queues:
-            if store.leases_of_session(queue, name):
+            if store.leases_of(queue, f"{name}/"):
                 left = True
                 continue
             mark = store.attached(queue).marks.get(name)
@@ -206,7 +206,7 @@ class DeadConsumers:
         if liveness is None:
             return False  # it was taken for dead a moment ago, and may be back
         if liveness.connected:
-            return liveness.lapsed and not store.leases_of_session(queue, name)
+            return liveness.lapsed and not store.leases_of(queue, f"{name}/")
         # A living one is heard of a few times in its ttl, unless the broker was away; and others
         # need as much time to connect as we did.
         silence_ms = liveness.ttl_ms / 2 + self._grace_s * 1000
@@ -226,7 +226,7 @@ class DeadConsumers:
         ours: bool = False,
     ) -> None:
         """End the leases of a dead consumer: the next pass returns the messages, counted."""
-        leases = store.leases_of_session(queue, name)
+        leases = store.leases_of(queue, f"{name}/")
         if leases:
             store.post_end_leases(queue, leases, _refused)
         if mark is not None:

@@ -38,13 +38,13 @@ def readable(descriptors: Sequence[int], timeout_s: float) -> list[int]:
     return [descriptor for descriptor, _ in poller.poll(_milliseconds(timeout_s))]
 
 
-def writable(descriptor: int, timeout_s: float, *, or_readable: bool = False) -> None:
+def usable(descriptor: int, timeout_s: float) -> None:
     """Wait up to *timeout_s* until *descriptor* takes bytes, or fails to; or can be read."""
     poller = _poller()
     if poller is None:
-        _select((descriptor,) if or_readable else (), (descriptor,), timeout_s)
+        _select((descriptor,), (descriptor,), timeout_s)
         return
-    poller.register(descriptor, select.POLLOUT | (select.POLLIN if or_readable else 0))
+    poller.register(descriptor, select.POLLOUT | select.POLLIN)
     poller.poll(_milliseconds(timeout_s))
 
 

@@ -150,7 +150,7 @@ class Migration(AbstractContextManager["Migration"]):
             to_move(queue, 0, message, self._options, 0).delay_ms > 0
             for message in self._kombu.messages(queue)
         )
-        unacked = sum(queue in queues_of(item.message, bindings) for item in self._kombu.unacked())
+        unacked = sum(queue in queues_of(item, bindings) for _, item in self._kombu.unacked())
         held = self._kombu.held()
         here = held.get((self._target, queue), 0)
         everywhere = sum(count for (_, name), count in held.items() if name == queue)
@@ -203,10 +203,10 @@ class Migration(AbstractContextManager["Migration"]):
         self._known = None
         bindings = self._bindings()
         routed: list[tuple[str, list[str]]] = []
-        for item in self._kombu.unacked(older_than_s):
-            goes_to = queues_of(item.message, bindings)
+        for tag, message in self._kombu.unacked(older_than_s):
+            goes_to = queues_of(message, bindings)
             if goes_to and wanted.issuperset(goes_to):
-                routed.append((item.tag, goes_to))
+                routed.append((tag, goes_to))
             if len(routed) == MOVED_AT_ONCE:
                 yield from self._recover(older_than_s, routed)
                 routed = []

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import ConfigurationError, MessageRefused
-from .limits import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 State: TypeAlias = Literal[
     "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
@@ -108,16 +107,6 @@ _STATES_OF: dict[What, frozenset[str]] = {
     "enter": frozenset({"waiting", "delayed"}),
     "end": frozenset({*ENDED, "lost"}),
 }
-
-
-def one_step(changes: Sequence[Change]) -> list[Change]:
-    """Return what :func:`checked` does, of what is one step; raises ConfigurationError too."""
-    if len(changes) > BATCH:
-        raise ConfigurationError(
-            f"expected up to {BATCH} changes of jobs in one step, got {len(changes)}; "
-            "nothing was stored"
-        )
-    return checked(changes)
 
 
 def checked(changes: Iterable[Change]) -> list[Change]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
-from reliq.engines.redis.cluster.address import ClusterAddress
-from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.cluster.slots import ClusterAddress, slot_of
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address

@@ -358,7 +358,7 @@ def audit(store: Store, queues: Iterable[str]) -> None:
         account = sum(here.values()) + sum(left.values())
         assert status.ledger.get("published", 0) == account, (queue, here, left)
         assert status.stored == sum(here.values()), (queue, here)
-        held = [*store.leases_of_session(queue, "s"), *store.leases_of_session(queue, "move")]
+        held = [*store.leases_of(queue, "s/"), *store.leases_of(queue, "move/")]
         assert status.unacked == len(held), (queue, here)
         waiting_bytes = status.ledger.get("waiting_bytes", 0)
         assert waiting_bytes >= 0, (queue, waiting_bytes)

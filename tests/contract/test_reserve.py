@@ -93,11 +93,11 @@ def test_a_lease_names_its_consumer(connect):
     expected = {name: [(held.tag, held.token)] for name, held in (("s/1", mine), ("s/10", its))}
     for name, leases in expected.items():
         assert leases == foreign.store.leases_of("q", name)
-    assert sorted(expected["s/1"] + expected["s/10"]) == foreign.store.leases_of_session("q", "s")
+    assert sorted(expected["s/1"] + expected["s/10"]) == foreign.store.leases_of("q", "s/")
     for name in ("s", "s/2", "s2/1", "s/1/", "/", ""):
         assert [] == foreign.store.leases_of("q", name)
     for name in ("s/1", "s/", "s2/1", "/", ""):
-        assert [] == foreign.store.leases_of_session("q", name)
+        assert [] == foreign.store.leases_of("q", f"{name}/")
     assert [] == foreign.store.leases_of("unknown", "s/1")
 
 
@@ -130,7 +130,7 @@ def test_no_ack_finishes_as_it_takes(store):
     assert reservation.left
     assert {"ready": 1} == store.places()
     assert 2 == store.ledger("acked")
-    assert [] == store.store.leases_of_session("q", "s")
+    assert [] == store.store.leases_of("q", "s/")
     assert 0 == store.ack(reservation.deliveries[0].tag)
 
 

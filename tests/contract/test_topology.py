@@ -121,7 +121,7 @@ def test_deleting_a_queue_takes_everything_in_it(store):
     assert ("deleted", 3) == store.delete()
     assert store.store.reads.status("q") is None
     assert [] == store.store.queues()
-    assert [] == store.store.leases_of_session("q", "s")
+    assert [] == store.store.leases_of("q", "s/")
     assert [] == store.store.reads.dead_letters("q", 9)
     assert ("created", 0, 0, b"new") == store.declare(arguments=b"new")
     assert LONG_MS == store.reserve().lease_ms

@@ -190,7 +190,7 @@ def seconds_until_all_is_held_again(site, *, poison_candidates):
             names = {
                 name
                 for name in store.consumers_of("celery")
-                if len(store.leases_of_session("celery", name)) == HELD
+                if len(store.leases_of("celery", f"{name}/")) == HELD
             }
             return names.pop() if names else None
 

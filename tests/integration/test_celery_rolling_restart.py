@@ -54,7 +54,7 @@ def test_a_rolling_restart(fresh_redis, site_factory, acks):
             consumer = registered()[worker.pid]
             assert worker.shut_down(60) == 0
             # At once: what it had, and did not run, is with others already.
-            left = store.leases_of_session("celery", consumer)
+            left = store.leases_of("celery", f"{consumer}/")
             assert [] == left, f"{number} ({worker.pool})"
             start(number)
             load.wait(50)

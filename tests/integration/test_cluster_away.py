@@ -12,8 +12,7 @@ import pytest
 from kombu import Connection, Consumer, Queue
 
 from reliq.admin import Inspector
-from reliq.engines.redis.cluster.address import cluster_address
-from reliq.engines.redis.cluster.slots import SlotMap, slot_of
+from reliq.engines.redis.cluster.slots import SlotMap, cluster_address, slot_of
 from reliq.engines.redis.cluster.wire import ClusterWire
 from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.errors import BatchUncertain, BrokerTimeout, BrokerUnavailable, ConfigurationError

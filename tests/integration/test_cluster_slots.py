@@ -191,8 +191,8 @@ class MovingBatch:
         self.migration = Migration(source, target, batch_keys("", self.name).batch)
         self.source, self.target = (Moving._store(node) for node in cluster.masters)
         # The list of all batches is another slot's: entering this one there is not what is tested.
-        names = scripts.OPEN_BATCH.named(**batch_keys("", self.name)._asdict())
-        self.source._wire.execute(scripts.OPEN_BATCH, names, ("enrol", 1))
+        known = batch_keys("", self.name)
+        self.source._wire.run(scripts.OPEN_BATCH, known, ("enrol", 1))
         self.change(self.source, *map(enter, "abcdef"), *(begin(job) for job in "bcdef"))
         self.change(
             self.source, end("failed", "c"), lost("d"), enter("e", tag=OTHER_TAG, retries=1)

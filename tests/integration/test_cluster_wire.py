@@ -11,8 +11,7 @@ from itertools import count
 import pytest
 from kombu import Connection, Queue
 
-from reliq.engines.redis.cluster.address import cluster_address
-from reliq.engines.redis.cluster.slots import slot_of
+from reliq.engines.redis.cluster.slots import cluster_address, slot_of
 from reliq.engines.redis.cluster.store import ClusterStore
 from reliq.engines.redis.cluster.wire import ClusterWire
 from reliq.engines.redis.keys import broker_keys, queue_keys

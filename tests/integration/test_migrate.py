@@ -438,7 +438,7 @@ def test_unacked_messages_are_looked_at_twice(client, redis_server):
         long_ago = time.time() - 100
         raw.zadd("unacked_index", {m.delivery_tag: long_ago for m in (done, fresh, old)})
         with Migration(redis_server.url("redis"), client.url) as migration:
-            listed = [(item.tag, ["q"]) for item in migration._kombu.unacked(60)]
+            listed = [(tag, ["q"]) for tag, _ in migration._kombu.unacked(60)]
             done.ack()
             raw.zadd("unacked_index", {fresh.delivery_tag: time.time()})
             assert 3 == len(listed)

@@ -201,4 +201,4 @@ def test_a_visit_ends_who_was_gone_at_the_one_before(looker, holder):
     looker.orphans.end_dead(["s"], gone, looker.steps.store)
     assert 1 == looker.unacked()
     looker.orphans.end_dead(["s"], gone, looker.steps.store)
-    assert [] == looker.steps.store.leases_of_session("q", "s")
+    assert [] == looker.steps.store.leases_of("q", "s/")

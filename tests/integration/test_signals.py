@@ -209,7 +209,7 @@ def test_a_lost_lease_is_told(client, heard, caplog, ending):
     store = other.default_channel.transport.link.store
 
     def returned():
-        leases = store.leases_of_session("q", session.id)
+        leases = store.leases_of("q", f"{session.id}/")
         store.post_end_leases("q", leases, lambda _result: None)
         store.post_restore("q", 1000, lambda _result: None, force=True)
         store.wait_for_replies()

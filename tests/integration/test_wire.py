@@ -57,13 +57,13 @@ def wire(fresh_redis):
 def test_a_posted_script_runs_though_nobody_reads(wire, fresh_redis):
     """The server has an empty cache, as one that was restarted: an ack that is written is done."""
     names = queue_keys("", "q")
-    keys = scripts.ACK.of(names)
     with closing(fresh_redis.client()) as client:
         client.script_flush()
         for number in range(3):
             tag = f"tag{number}"
             client.hset(names.messages, tag, b"any")
-            wire.post_script(scripts.ACK, keys, (tag,))
+            command, script = scripts.ACK.over(names, (tag,))
+            wire.post(command, script=script)
             wait_until(lambda tag=tag: not client.hexists(names.messages, tag))
         calls = {
             name: client.info("commandstats").get(f"cmdstat_{name}") for name in ("eval", "evalsha")

@@ -220,7 +220,7 @@ MUTANTS = (
     Mutant("survey: rings while paused", "survey", "not about[3] and ", ""),
     Mutant("survey: the pass of another", "survey", "and holder ~= consumer", "and holder == ''"),
     Mutant("survey: expired by a ms", "survey", "tonumber(ends) <= now", "tonumber(ends) < now"),
-    Mutant("expire: not counted", "expire", "'expired', #tags", "'expired', 0"),
+    Mutant("expire: not counted", "expire", "stats, counter, #tags", "stats, counter, 0"),
     Mutant(
         "expire: too soon by a ms", "expire", "expiry, '-inf', now, ", "expiry, '-inf', now + 1, "
     ),

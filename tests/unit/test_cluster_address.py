@@ -2,8 +2,7 @@
 
 import pytest
 
-from reliq.engines.redis.cluster.address import cluster_address
-from reliq.engines.redis.cluster.slots import SLOTS, Place, SlotMap
+from reliq.engines.redis.cluster.slots import SLOTS, Place, SlotMap, cluster_address
 from reliq.engines.redis.connect import Address
 from reliq.engines.redis.sentinel import sentinel_address
 from reliq.errors import BrokerUnavailable

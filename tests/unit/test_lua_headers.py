@@ -260,7 +260,7 @@ def test_functions_are_put_where_they_are_named(name):
     assert found.keys() == functions(FILES[name]).keys()
     assert not _USE.search(SCRIPTS[name])
     sent = iter(SCRIPTS[name].splitlines())
-    own = re.sub(r"(?m)^( *-- use:| *-- keys|-- limits:).*\n", "", FILES[name]).splitlines()
+    own = re.sub(r"(?m)^ *-- (use:|begin:|clock:|keys|limits:).*\n", "", FILES[name]).splitlines()
     assert all(line in sent for line in own)
 
 

@@ -9,9 +9,9 @@ from ...lazy import names_of
 if TYPE_CHECKING:
     from ...embedded.folder import folder_of as folder_of
     from .batches import RedisBatches as RedisBatches
-    from .cluster.address import cluster_address as cluster_address
     from .cluster.reads import ClusterBatches as ClusterBatches
     from .cluster.reads import ClusterReads as ClusterReads
+    from .cluster.slots import cluster_address as cluster_address
     from .cluster.store import ClusterStore as ClusterStore
     from .confirm import Confirmer as Confirmer
     from .embedded import EmbeddedAddress as EmbeddedAddress
@@ -28,7 +28,7 @@ __getattr__ = names_of(
     {
         "...embedded.folder": "folder_of",
         ".batches": "RedisBatches",
-        ".cluster.address": "cluster_address",
+        ".cluster.slots": "cluster_address",
         ".cluster.reads": "ClusterBatches ClusterReads",
         ".cluster.store": "ClusterStore",
         ".confirm": "Confirmer",

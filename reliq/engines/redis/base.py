@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import BrokerRefused, ReliqError
 from ...lazy import Lazy
-from ...store.limits import MOST_REMEMBERED, MOVES_KEPT_MS
+from ...store.limits import MOST_REMEMBERED
 from .. import redis as engine
 from . import refusals, scripts
 from .keys import QueueKeys, broker_keys, queue_keys
@@ -19,7 +18,7 @@ from .stream import Prefix
 from .wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ...options import Options
     from ...store.values import Lease, OnResult
@@ -106,6 +105,10 @@ class StoreBase:
         self._shared = broker_keys(self._prefix)
         self.partitions = {}
         self._open(address, f"{options.client_name}:{consumer}")
+        wire = self._wire
+        self.connect, self.disable_reconnect = wire.connect, wire.disable_reconnect
+        self.descriptors, self.receive, self.check = wire.descriptors, wire.receive, wire.check
+        self.wait_for_replies = wire.wait_for_replies
         # By script, queue and exchange.
         self._prefixes: dict[tuple[Script, str, str], Prefix] = {}
         self._kept: dict[tuple[str, str], float] = {}
@@ -132,7 +135,7 @@ class StoreBase:
     @Lazy
     def confirmer(self) -> Confirmer | ClusterConfirmer:
         """What waits until messages are as safe as ``confirm`` asks."""
-        return engine.Confirmer(self._wire, self._prefix, MOVES_KEPT_MS)
+        return engine.Confirmer(self._wire, self._prefix)
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
@@ -163,10 +166,9 @@ class StoreBase:
         self._prefixes[script, queue, exchange] = prefix
         return prefix
 
-    def _enlist(self, queues: str, queue: str) -> None:
-        """Enter *queue* in the list of all, or of some, that is at the key *queues*."""
-        names = scripts.LIST_QUEUE.named(self._shared, queues=queues)
-        self._wire.execute(scripts.LIST_QUEUE, names, (queue,))
+    def list_queue(self, queue: str, queues: str = "") -> None:
+        """Enter *queue* in the list of all, or in that at the key *queues*."""
+        self._wire.run(scripts.LIST_QUEUE, self._shared, (queue,), queues=queues)
 
     @property
     def alive(self) -> bool:
@@ -188,15 +190,8 @@ class StoreBase:
         """The connection by which the register knows this store: another, where it is another."""
         return self._wire.connections, self._wire.client_id
 
-    def connect(self) -> None:
-        """Open the connection unless it is open; raises BrokerUnavailable."""
-        self._wire.connect()
-
     def require_writable(self) -> None:
-        """Raise BrokerUnavailable unless the broker takes writes now.
-
-        A replica, and a server that is loading, accept a login all the same.
-        """
+        """Raise BrokerUnavailable unless the broker takes writes now: a replica lets us log in."""
         with suppress(BrokerRefused):  # it is the master; what it refuses is not for now
             self.probe()
 
@@ -216,36 +211,9 @@ class StoreBase:
         return self.broker
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
-        """Let the thread, in the block, wait no longer than that for one of several nodes.
-
-        What it asks raises BrokerTimeout then. Without nodes it means nothing.
-        """
+        """Let the thread wait no longer than that for one of several nodes: BrokerTimeout then."""
         del seconds
         return nullcontext()
-
-    def descriptors(self) -> Mapping[int, object]:
-        """Return the descriptors to watch for replies, each with what it belongs to.
-
-        Where that is another object, it is another connection with the same number. Raises
-        BrokerUnavailable where there is none, and none can be opened.
-        """
-        return self._wire.descriptors()
-
-    def disable_reconnect(self) -> None:
-        """Never open the connection anew: an event loop watches its descriptor."""
-        self._wire.disable_reconnect()
-
-    def receive(self) -> None:
-        """Read replies that have come, without waiting, and run their callbacks."""
-        self._wire.receive()
-
-    def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait for the replies of all that was posted; at most *timeout_s*."""
-        self._wire.wait_for_replies(timeout_s)
-
-    def check(self) -> None:
-        """Raise BrokerTimeout if a posted step has had no answer within socket_timeout."""
-        self._wire.check()
 
     @property
     def waiting(self) -> bool:

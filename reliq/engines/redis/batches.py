@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...errors import BrokerRefused, ReliqError, again
+from ...errors import BrokerRefused, ConfigurationError, ReliqError, again
 from ...store.jobs import (
     CALLBACKS,
     LETTER_OF,
@@ -23,7 +23,6 @@ from ...store.jobs import (
     State,
     checked,
     checked_note,
-    one_step,
 )
 from ...store.limits import BATCH, chunks
 from ...store.unreadable import left_out, number
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from ...store.values import OnResult
     from .commands import Commands
+    from .scripts import Script
     from .stream import Command, Reply
 
 # A hash's field of that name says when the whole batch was cancelled.
@@ -65,10 +65,7 @@ _REPORT = re.compile(rb"(\d{1,19})\|(\d{1,9})\|(.*)", re.DOTALL)
 
 
 class RedisBatches:
-    """The batches of one broker. Each is in a slot of its own.
-
-    Methods that change something are one atomic step each, but for what says otherwise.
-    """
+    """The batches of one broker, each in a slot of its own. A change is one atomic step."""
 
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
@@ -80,20 +77,21 @@ class RedisBatches:
         # First, in case we die: one that is listed and not there is passed over. And again, in
         # case that somebody has found none meanwhile, and forgotten it.
         created = self._list(batch)
-        names = scripts.OPEN_BATCH.of(self._keys(batch))
         noted = [part for key, value in fields.items() for part in (_OWN_FIELD + key, value)]
-        made = bool(self._wire.execute(scripts.OPEN_BATCH, names, (name, created, *noted)))
+        made = bool(self._run(scripts.OPEN_BATCH, batch, (name, created, *noted)))
         if made:
             self._list(batch)
         return made
 
     def _list(self, batch: str) -> int:
         """Enter *batch* in the list of all, unless it is there; return when it was."""
-        names = scripts.LIST_BATCH.of(self._shared)
-        return int(self._wire.execute(scripts.LIST_BATCH, names, (batch,)))
+        return int(self._wire.run(scripts.LIST_BATCH, self._shared, (batch,)))
 
     def _keys(self, batch: str) -> keys.BatchKeys:
         return keys.batch_keys(self._prefix, batch)
+
+    def _run(self, script: Script, batch: str, args: Sequence[Any]) -> Reply:
+        return self._wire.run(script, self._keys(batch), args)
 
     # -- changes
 
@@ -103,8 +101,7 @@ class RedisBatches:
         *by* is the job that adds others: while it runs it may add to a batch that is sealed.
         """
         parts = [self._change(batch, part, by) for part in chunks(checked(changes), BATCH)]
-        replies = self._wire.exchange([(command, scripts.CHANGE_JOBS) for command in parts])
-        found = [done for reply in replies if (done := _changed(reply)) is not None]
+        found = [done for one in self._wire.exchange(parts) if (done := _changed(one)) is not None]
         if not found or len(found) < len(parts):
             return None
         last = found[-1]
@@ -114,22 +111,25 @@ class RedisBatches:
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
         """Post what :meth:`change` sends: one step, of up to 200 changes."""
-        command = self._change(batch, one_step(changes), "")
-        self._wire.post(command, then(_changed, on_result), scripts.CHANGE_JOBS)
+        if len(changes) > BATCH:
+            raise ConfigurationError(
+                f"expected up to {BATCH} changes of jobs in one step, got {len(changes)}; "
+                "nothing was stored"
+            )
+        command, script = self._change(batch, checked(changes), "")
+        self._wire.post(command, then(_changed, on_result), script)
 
-    def _change(self, batch: str, changes: Sequence[Change], by: str) -> Command:
-        names = scripts.CHANGE_JOBS.of(self._keys(batch))
+    def _change(self, batch: str, changes: Sequence[Change], by: str) -> tuple[Command, Script]:
         rows = [
             part
             for what, job, state, *rest in changes
             for part in (what, job, LETTER_OF[state], *rest)
         ]
-        return ("EVALSHA", scripts.CHANGE_JOBS.sha, len(names), *names, by, *rows)
+        return scripts.CHANGE_JOBS.over(self._keys(batch), (by, *rows))
 
     def said(self, batch: str, callback: Callback) -> None:
         """Note that a callback that was due is published. It is not due again."""
-        names = scripts.SAID.of(self._keys(batch))
-        self._wire.execute(scripts.SAID, names, (callback,))
+        self._run(scripts.SAID, batch, (callback,))
 
     def note(self, batch: str, note: Note) -> bool:
         """Note what an open job says; whether it is noted.
@@ -139,9 +139,8 @@ class RedisBatches:
         """
         job, retries, token, queue, progress, report = checked_note(note)
         done, total, text = ("", "", "") if progress is None else map(str, progress)
-        names = scripts.NOTE_JOB.of(self._keys(batch))
         rows = (job, retries, token, queue, done, total, text, report)
-        return bool(self._wire.execute(scripts.NOTE_JOB, names, rows))
+        return bool(self._run(scripts.NOTE_JOB, batch, rows))
 
     def forget_batch(self, batch: str) -> None:
         """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""
@@ -165,25 +164,22 @@ class RedisBatches:
         which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
         finds it so takes it off the list.
         """
-        return texts(self._take_due(max(limit, 0), again_ms))
-
-    def _take_due(self, *args: int | str) -> Reply:
-        names = scripts.NEXT_BATCHES.of(self._shared)
-        return self._wire.execute(scripts.NEXT_BATCHES, names, args)
+        args = (max(limit, 0), again_ms)
+        return texts(self._wire.run(scripts.NEXT_BATCHES, self._shared, args))
 
     def look_later(self, at_ms: Mapping[str, int]) -> None:
         """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each.
 
         By the broker's clock. A batch that is forgotten meanwhile is not listed again.
         """
-        self._take_due(0, 0, *[part for batch, at in at_ms.items() for part in (at, batch)])
+        pairs = [part for batch, at in at_ms.items() for part in (at, batch)]
+        self._wire.run(scripts.NEXT_BATCHES, self._shared, (0, 0, *pairs))
 
     def batch(self, batch: str) -> BatchRecord | None:
         """Return what is known of *batch*, at one instant."""
         reply = self._wire.call(("HGETALL", self._keys(batch).batch))
-        return _record(
-            batch, dict(zip(map(text_of, reply[::2]), map(text_of, reply[1::2]), strict=True))
-        )
+        found = texts(reply)
+        return _record(batch, dict(zip(found[::2], found[1::2], strict=True)))
 
     def records(
         self, batches: Sequence[str], fields: Sequence[str] = ()
@@ -194,11 +190,11 @@ class RedisBatches:
         the place of one that cannot be read is the error; of several nodes, one may not answer.
         Raises BrokerRefused where none can, which is a matter of this user's rights.
         """
-        replies = [reply for part in chunks(batches) for reply in self._records(part, fields)]
+        names = (*_READ, *(_OWN_FIELD + name for name in fields))
+        replies = [reply for part in chunks(batches) for reply in self._records(part, names)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # not of one, but of this user's rights
             raise again(refused[0])
-        names = (*_READ, *(_OWN_FIELD + name for name in fields))
         found: list[BatchRecord | ReliqError | None] = []
         for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReliqError):
@@ -209,12 +205,10 @@ class RedisBatches:
                 found.append(_record(batch, there))
         return found
 
-    def _records(self, batches: Sequence[str], fields: Sequence[str]) -> list[Reply]:
-        return self._wire.replies([(self._asked(batch, fields), None) for batch in batches])
-
-    def _asked(self, batch: str, fields: Sequence[str]) -> Command:
-        names = (*_READ, *(_OWN_FIELD + name for name in fields))
-        return ("HMGET", self._keys(batch).batch, *names)
+    def _records(self, batches: Sequence[str], names: Sequence[str]) -> list[Reply]:
+        return self._wire.replies(
+            [(("HMGET", self._keys(batch).batch, *names), None) for batch in batches]
+        )
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
         """Return the ids of up to *limit* batches, those opened last first."""
@@ -236,10 +230,7 @@ class RedisBatches:
                 return
 
     def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
-        """Return some hundred of all jobs, and *after* what the next are; "": these are the last.
-
-        So who looks at many may go on later, over another connection, too.
-        """
+        """Return some hundred of all jobs, and *after* what the next are; "": it has no more."""
         key = self._keys(batch).jobs
         cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
         stored = zip(map(text_of, found[::2]), found[1::2], strict=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .connect import Broker
     from .scripts import Script
 
-_LOOK_AFTER_S = 0.02  # silence after which a connection is looked at for a closed peer
+LOOK_AFTER_S = 0.02  # silence after which a connection is looked at for a closed peer
 _MOST_IDLE = 32
 # Only a server says so that is not, or not yet, the master. It may never be again, and a
 # connection that is only posted over would go on asking it for ever.
@@ -101,7 +101,7 @@ class Calls:
             stream = self._idle.pop()
         except IndexError:
             return self._dial()
-        if monotonic() - stream.used > _LOOK_AFTER_S and not self._serves(stream):
+        if monotonic() - stream.used > LOOK_AFTER_S and not self._serves(stream):
             stream.close()
             self.broken += 1
             return self.take()

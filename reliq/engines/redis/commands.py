@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ReliqError, again
 from ...store.values import ignore_result
@@ -77,9 +77,11 @@ class Commands(ABC):
         """Write *command*, wait for its reply and return it; raises ReliqError."""
         return raise_first(self.replies(((command, script),)), ReliqError)[0]
 
-    def execute(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Reply:
-        """Run *script* and return its reply; raises ReliqError. Atomic on its server."""
-        return self.call(("EVALSHA", script.sha, len(keys), *keys, *args), script)
+    def run(
+        self, script: Script, others: NamedTuple | None, args: Sequence[Any], /, **keys: str
+    ) -> Reply:
+        """Run *script* over these keys (:meth:`.scripts.Script.named`); raises ReliqError."""
+        return self.call(*script.over(others, args, **keys))
 
     # -- posts
 
@@ -96,16 +98,6 @@ class Commands(ABC):
         Raises BrokerUnavailable when it could not be written; *on_reply* is then
         not called. Over a cluster *on_reply* is called, unless all of it was closed.
         """
-
-    def post_script(
-        self,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[Any],
-        on_reply: OnReply = ignore_result,
-    ) -> None:
-        """Post *script*; see :meth:`post`."""
-        self.post(("EVALSHA", script.sha, len(keys), *keys, *args), on_reply, script)
 
     @abstractmethod
     def call_in_order(self, command: Command, script: Script) -> Reply:

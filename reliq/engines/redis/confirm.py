@@ -1,17 +1,9 @@
 """Confirming: waiting until what was published is on replicas, or on disk.
 
-Owns WAIT and WAITAOF and what makes them mean what they seem to; knows nothing of
-how messages are stored. Both wait for what **this connection** has written. That
-is not enough: a retry that finds its message stored writes nothing, and on a new
-connection, which has written nothing, they are satisfied at once, though no
-replica may have the message (seen on Redis 7.0 and Valkey 9). Therefore each wait
-follows a write of its own, later in the stream of replication than the message,
-whoever wrote that and over whatever connection.
-
-Over a cluster each node is asked about what it has stored, while the connections to it have not
-broken since it said so. A server that was started anew, or another node that has the slot by now,
-says nothing of it: a replica that was promoted before it had the message would answer that all of
-its own replicas have what it has.
+WAIT and WAITAOF wait for what **this connection** has written, and a retry writes nothing. So each
+wait follows a write of its own (docs/design.md). Over a cluster each node is asked about what it
+has stored, while the connections to it have not broken since it said so: a replica that was
+promoted before it had the message would answer that all of its own replicas have what it has.
 """
 
 from __future__ import annotations
@@ -21,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, NotConfirmed
+from ...store.limits import MOVES_KEPT_MS
 from .keys import queue_keys
 
 if TYPE_CHECKING:
@@ -33,14 +26,13 @@ if TYPE_CHECKING:
     from .stream import Command, Reply
     from .wire import Wire
 
-_NO_COMMAND = (
-    'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer or Valkey, '
-    'or confirm="replicated"'
-)
-_NO_AOF = (
-    'it keeps no append-only file, without which confirm="fsynced" means nothing: set '
-    'appendonly yes on the server, or use confirm="replicated"'
-)
+# By a word of the server's error.
+_REASONS = {
+    "unknown command": 'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer '
+    'or Valkey, or confirm="replicated"',
+    "appendonly": 'it keeps no append-only file, without which confirm="fsynced" means nothing: '
+    'set appendonly yes on the server, or use confirm="replicated"',
+}
 
 # What a thread has published and not had confirmed: of one that has it confirmed, a few.
 _MOST_NOTED = 4096
@@ -49,10 +41,9 @@ _MOST_NOTED = 4096
 class Confirmer:
     """The confirmations of one connection."""
 
-    def __init__(self, wire: Commands, prefix: str, kept_ms: int) -> None:
+    def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
-        self._kept_ms = kept_ms
         self._able_epoch = -1
 
     def require_confirm(self, level: Confirm) -> None:
@@ -78,9 +69,7 @@ class Confirmer:
         """Wait for replicas or the disk; raises NotConfirmed after *timeout_ms*.
 
         "replicated": on so many replicas; "fsynced": on the broker's disk. It holds for DUPLICATEs
-        too: what an earlier try has stored, over whatever connection, is waited for. In a second
-        round trip: where the server did not know the script, a publish is sent again, behind what
-        was pipelined after it.
+        too: what an earlier try has stored, over whatever connection, is waited for.
         """
         if level not in {"replicated", "fsynced"}:
             return
@@ -91,7 +80,7 @@ class Confirmer:
         touched = dict.fromkeys(
             queue_keys(self._prefix, item.queue).publishers for item in publications if item.number
         )
-        touches: list[Command] = [("PEXPIRE", key, self._kept_ms) for key in touched]
+        touches: list[Command] = [("PEXPIRE", key, MOVES_KEPT_MS) for key in touched]
         began = monotonic()
         reply = self._call(wait, timeout_ms / 1000, "the messages are stored", touches)
         answered, wanted = (reply[0], 1) if fsynced else (reply, replicas)
@@ -117,14 +106,7 @@ class Confirmer:
         try:
             *_, reply = self._wire.exchange(commands, patience_s=patience_s)
         except BrokerRefused as exc:
-            reason = next(
-                (
-                    text
-                    for word, text in (("unknown command", _NO_COMMAND), ("appendonly", _NO_AOF))
-                    if word in str(exc)
-                ),
-                None,
-            )
+            reason = next((text for word, text in _REASONS.items() if word in str(exc)), None)
             if reason is None:
                 raise
             raise BrokerRefused(f"{self._wire.address} refused: {reason}; {stored}") from exc
@@ -141,10 +123,9 @@ class _Noted(threading.local):
 class ClusterConfirmer:
     """The confirmations of one connection to a cluster: a :class:`Confirmer` for each node."""
 
-    def __init__(self, cluster: ClusterWire, prefix: str, kept_ms: int) -> None:
+    def __init__(self, cluster: ClusterWire, prefix: str) -> None:
         self._cluster = cluster
         self._prefix = prefix
-        self._kept_ms = kept_ms
         self._noted = _Noted()
 
     def note(self, publications: Sequence[Publication], wire: Wire | None) -> None:
@@ -159,7 +140,7 @@ class ClusterConfirmer:
         """Raise BrokerRefused where the cluster cannot say that a write is on disk."""
         if level == "fsynced":
             wire = self._cluster.wire_of(self._cluster.anchor_slot)
-            Confirmer(wire, self._prefix, self._kept_ms).require_confirm(level)
+            Confirmer(wire, self._prefix).require_confirm(level)
 
     def confirm(
         self,
@@ -181,32 +162,19 @@ class ClusterConfirmer:
             by_wire.setdefault(noted.pop(item.tag, (None, 0)), []).append(item)
         for (wire, broken), items in by_wire.items():
             left_ms = max(int((ends_at - monotonic()) * 1000), 1)
-            self._confirm_over(wire, broken, level, replicas, left_ms, items)
-
-    def _confirm_over(
-        self,
-        wire: Wire | None,
-        broken: int,
-        level: Confirm,
-        replicas: int,
-        timeout_ms: int,
-        items: Sequence[Publication],
-    ) -> None:
-        if wire is not None and wire.alive:
-            try:
-                Confirmer(wire, self._prefix, self._kept_ms).confirm(
-                    level, replicas, timeout_ms, items
-                )
-            except BrokerRefused as exc:
-                if not self._cluster.unserved.heed(exc):
-                    raise
-            else:
-                if wire.alive and wire.calls.broken == broken:
-                    return  # it was the same server all the time
-        queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in items))
-        raise NotConfirmed(
-            f"{self._cluster.address}: not confirmed as {level!r} for {queues}: the node that has "
-            "stored it was lost, or its slot has moved. The message may be lost with it; "
-            "publishing it again with the same properties, as Kombu's retry does, is safe and "
-            "stores it once"
-        )
+            if wire is not None and wire.alive:
+                try:
+                    Confirmer(wire, self._prefix).confirm(level, replicas, left_ms, items)
+                except BrokerRefused as exc:
+                    if not self._cluster.unserved.heed(exc):
+                        raise
+                else:
+                    if wire.alive and wire.calls.broken == broken:
+                        continue  # it was the same server all the time
+            queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in items))
+            raise NotConfirmed(
+                f"{self._cluster.address}: not confirmed as {level!r} for {queues}: the node that "
+                "has stored it was lost, or its slot has moved. The message may be lost with it; "
+                "publishing it again with the same properties, as Kombu's retry does, is safe and "
+                "stores it once"
+            )

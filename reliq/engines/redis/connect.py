@@ -232,9 +232,8 @@ def socket_of(connection: redis.connection.AbstractConnection) -> socket.socket:
 def format_questions(prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the commands that ask in which version everything under *prefix* is stored.
 
-    Sent over each connection that is opened; of a cluster the node that has the key answers. The
-    version is written, where it is missing, by list_queue.lua, heartbeat.lua and
-    declare_exchange.lua. The oldest layout had no such key, and other ones for all queues.
+    Of a cluster the node that has the key answers. The oldest layout had no such key, and other
+    ones for all queues.
     """
     stored_format = keys.broker_keys(prefix).stored_format
     return ("HMGET", stored_format, "version"), ("EXISTS", *keys.older_layout(prefix))

@@ -31,9 +31,11 @@ from . import scripts
 from .base import StoreBase, flat_of, text_of, texts, then
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ...store.values import OnResult
+    from .pipeline import OnReply
+    from .scripts import Script
     from .stream import Reply
 
 
@@ -174,19 +176,15 @@ class RedisConsuming(StoreBase):
             args = flat_of(chunk)
             self._post(scripts.END_LEASES, queue, args, then(texts, on_result))
 
-    def leases_of(self, queue: str, consumer: str) -> list[Lease]:
-        """Return the leases of *consumer*: of one connection, as it takes messages."""
-        return self._leases(queue, consumer, of_session=False)
+    def leases_of(self, queue: str, owner: str) -> list[Lease]:
+        """Return the leases of a consumer, which is one connection.
 
-    def leases_of_session(self, queue: str, session: str) -> list[Lease]:
-        """Return the leases of *session*: of all its connections, of now and before."""
-        return self._leases(queue, session, of_session=True)
-
-    def _leases(self, queue: str, owner: str, *, of_session: bool) -> list[Lease]:
+        Of a session, named with a slash behind it, those of all its connections, now and before.
+        """
         found: set[Lease] = set()
         cursor = "0"
         while True:
-            args = (owner, 1 if of_session else 0, cursor)
+            args = (owner, cursor)
             cursor, *flat = texts(self._run(scripts.LEASES_OF, queue, args))
             found.update(map(Lease, flat[::2], flat[1::2]))
             if cursor == "0":
@@ -232,7 +230,6 @@ class RedisConsuming(StoreBase):
         args = (
             self.consumer,
             0 if force else max(int(self.options.restore_interval * 1000), 1),
-            BATCH,
             self._delivery_limit,
             self.options.dead_letter_max,
             self._dead_letter_ttl_ms,
@@ -261,29 +258,34 @@ class RedisConsuming(StoreBase):
         """Ask what there is to do in *queues*; the result names those with something.
 
         Of several nodes it also names those that others consume from: what they do there nobody
-        else sees.
-        Changes nothing and is cheap, however many queues and messages: one command for some
-        hundred queues where they can be reached by one. Each queue is seen at one instant;
-        the result comes once for each command.
+        else sees. Cheap, however many queues and messages. Each queue is seen at one instant; the
+        result comes once for each command.
         """
         limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
-        for names in chunks(queues, _SURVEYED):
-            places = [key for queue in names for key in scripts.SURVEY.of(self._keys(queue))]
+        for names in self._together(queues, _SURVEYED):
             on_reply = then(partial(_work, names), on_result)
-            self._wire.post_script(scripts.SURVEY, places, (self.consumer, *limits), on_reply)
+            self._post_each(scripts.SURVEY, names, (self.consumer, *limits), on_reply)
 
     def post_snapshots(
         self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
     ) -> None:
         """Note counts and ledger of *queues* as they are now, each once in *every_ms*.
 
-        Kept for 72 hours (72 times sixty *every_ms*), and deleted with the queue. Not of a
-        temporary queue (auto_delete, ``x-expires``). The result is the time until the next one is
-        due, in ms; it comes once for each command.
+        Not of a temporary queue (auto_delete, ``x-expires``). The result is the time until the next
+        one is due, in ms; it comes once for each command.
         """
-        for names in chunks(queues, _NOTED):
-            places = [key for queue in names for key in scripts.SNAPSHOT.of(self._keys(queue))]
-            self._wire.post_script(scripts.SNAPSHOT, places, (every_ms,), on_result)
+        for names in self._together(queues, _NOTED):
+            self._post_each(scripts.SNAPSHOT, names, (every_ms,), on_result)
+
+    def _post_each(
+        self, script: Script, queues: Sequence[str], args: Sequence[Any], on_reply: OnReply
+    ) -> None:
+        names = [key for queue in queues for key in script.of(self._keys(queue))]
+        self._wire.post(("EVALSHA", script.sha, len(names), *names, *args), on_reply, script)
+
+    def _together(self, queues: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+        """Yield groups of *queues* that one command can reach."""
+        return chunks(queues, at_once)
 
 
 def _returned(flat: Sequence[Any], envelopes: bool) -> Iterable[Returned]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...message.delivery_tag import is_of_job, new_tag, rank_of
 from ...store.jobs import JobEvent
-from ...store.limits import MOVED_AT_ONCE, MOVES_KEPT_MS, chunks
+from ...store.limits import MOVED_AT_ONCE, chunks
 from ...store.unreadable import number
 from ...store.values import Move
 from . import keys, scripts
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.values import Lease
+    from .stream import Reply
 
 
 # What keep_events of the scripts writes; the error, which may be any text, has so many bytes.
@@ -73,12 +74,7 @@ class RedisDeadLetters(StoreBase):
         *target* names the destination; a dead letter that is on its way to another one is left
         out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
         """
-        names = scripts.MOVE.of(self._keys(queue))
-        low_water, *flat = self._wire.execute(scripts.MOVE, names, (target, *tags[:MOVED_AT_ONCE]))
-        moves = [
-            Move(text_of(flat[i]), int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)
-        ]
-        return int(low_water), moves
+        return _moves(self._run(scripts.MOVE, queue, (target, *tags[:MOVED_AT_ONCE])), 3)
 
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
         """Take up to 100 waiting messages out of *queue*, or go on with those taken out before.
@@ -86,12 +82,7 @@ class RedisDeadLetters(StoreBase):
         They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
         Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
         """
-        low_water, *flat = self._run(scripts.MOVE_OUT, queue, (target,))
-        moves = []
-        for i in range(0, len(flat), 6):
-            tag, number, envelope, delay_ms, ttl_ms, failed = flat[i : i + 6]
-            moves.append(Move(text_of(tag), int(number), envelope, delay_ms, ttl_ms, failed))
-        return int(low_water), moves
+        return _moves(self._run(scripts.MOVE_OUT, queue, (target,)), 6)
 
     def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
         """Store messages that come from *source*, each once; return what became of each.
@@ -99,8 +90,7 @@ class RedisDeadLetters(StoreBase):
         STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
         """
         publisher = keys.publisher(self._prefix, queue, f"move:{source}")
-        names = scripts.ACCEPT.named(self._keys(queue), publisher=publisher)
-        args: list[Any] = [MOVES_KEPT_MS, low_water]
+        args: list[Any] = [low_water]
         for move in moves:
             rank, dead = rank_of(move.tag), move.dead_letter
             tag = new_tag(rank, job=is_of_job(move.tag))
@@ -110,12 +100,19 @@ class RedisDeadLetters(StoreBase):
                 args += 0, ""
             else:
                 args += dead.died_ms, f"{dead.reason}|{dead.count}|{dead.consumer}|{dead.error}"
-        outcomes: list[int] = self._wire.execute(scripts.ACCEPT, names, args)
-        return outcomes
+        found = self._wire.run(scripts.ACCEPT, self._keys(queue), args, publisher=publisher)
+        return list(found)
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Take out what is stored elsewhere now, counted as moved; return how many."""
         return sum(self._run(scripts.MOVED, queue, chunk) for chunk in chunks(tags))
+
+
+def _moves(reply: Reply, width: int) -> tuple[int, list[Move]]:
+    """Return low_water and the moves of a reply, of so many parts each."""
+    low_water, *flat = reply
+    parts = (flat[i : i + width] for i in range(0, len(flat), width))
+    return int(low_water), [Move(text_of(tag), int(number), *rest) for tag, number, *rest in parts]
 
 
 def _event(stored: bytes, at: int) -> JobEvent:

@@ -12,7 +12,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...store.limits import MOVES_KEPT_MS, chunks
+from ...store.limits import chunks
 from . import keys, scripts
 from .base import StoreBase, texts
 
@@ -58,13 +58,6 @@ class KombuBinding(NamedTuple):
     """Whether it is known to go with a queue that expires."""
 
 
-class KombuUnacked(NamedTuple):
-    """What a consumer has taken and not acknowledged."""
-
-    tag: str
-    message: bytes
-
-
 class KombuRedis(StoreBase):
     """One connection to a Redis that Kombu's transport keeps its messages in."""
 
@@ -82,9 +75,8 @@ class KombuRedis(StoreBase):
     def bindings(self) -> list[KombuBinding]:
         """Return all bindings. Not read at one instant."""
         beginning = keys.kombu_bindings(self._prefix, "")
-        pattern = "".join(f"\\{char}" if char in "\\*?[]" else char for char in beginning)
         found = []
-        for key in sorted(self._scan(f"{pattern}*")):
+        for key in sorted(self._scan(f"{keys.literal(beginning)}*")):
             exchange = key[len(beginning) :]
             members, durable, deadline = self._wire.call_all(
                 ("SMEMBERS", key),
@@ -125,20 +117,15 @@ class KombuRedis(StoreBase):
                 start += len(page)
                 yield from page
 
-    def unacked(self, older_than_s: float = 0.0) -> Iterator[KombuUnacked]:
-        """Yield what was delivered so long ago and is unacked, the oldest first."""
-        k = self.layout
-        index, messages = f"{self._prefix}{k.unacked_index_key}", f"{self._prefix}{k.unacked_key}"
+    def unacked(self, older_than_s: float = 0.0) -> Iterator[tuple[str, bytes]]:
+        """Yield tag and message of what was delivered so long ago and is unacked, oldest first."""
+        index, messages = self._unacked_keys()
         seconds, micros = self._wire.call(("TIME",))
         before = int(seconds) + int(micros) / 1e6 - older_than_s
         tags = texts(self._wire.call(("ZRANGEBYSCORE", index, "-inf", repr(before))))
         for chunk in chunks(tags):
             found = self._wire.call(("HMGET", messages, *chunk))
-            yield from (
-                KombuUnacked(tag, message)
-                for tag, message in zip(chunk, found, strict=True)
-                if message is not None
-            )
+            yield from (item for item in zip(chunk, found, strict=True) if item[1] is not None)
 
     def held(self) -> dict[tuple[str, str], int]:
         """Return how many messages are half way, by (target, queue)."""
@@ -157,8 +144,8 @@ class KombuRedis(StoreBase):
         Atomic: they are held under numbers until :meth:`drop`. Returns (low_water, [(number,
         message), ...]); no messages when nothing is held and the list is empty.
         """
-        names = scripts.KOMBU_TAKE.named(self._shared, waiting=self._list(queue, step))
-        low_water, *flat = self._wire.execute(scripts.KOMBU_TAKE, names, (target, queue))
+        waiting, args = self._list(queue, step), (target, queue)
+        low_water, *flat = self._wire.run(scripts.KOMBU_TAKE, self._shared, args, waiting=waiting)
         return int(low_water), [(int(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
 
     def take_unacked(
@@ -169,17 +156,18 @@ class KombuRedis(StoreBase):
         Atomic for some hundred at a time. One that is no longer unacked, or was delivered
         less than *older_than_s* ago by the server's clock, is left.
         """
-        names = scripts.KOMBU_TAKE_UNACKED.named(
-            self._shared,
-            unacked=f"{self._prefix}{self.layout.unacked_key}",
-            unacked_index=f"{self._prefix}{self.layout.unacked_index_key}",
-        )
-        taken = 0
+        taken, index, unacked = 0, *self._unacked_keys()
         for chunk in chunks(routed):
             pairs = [part for tag, queues in chunk for queue in queues for part in (tag, queue)]
-            args = (target, repr(float(older_than_s)), MOVES_KEPT_MS, *pairs)
-            taken += self._wire.execute(scripts.KOMBU_TAKE_UNACKED, names, args)
+            args = (target, repr(float(older_than_s)), *pairs)
+            taken += self._wire.run(
+                scripts.KOMBU_TAKE_UNACKED, self._shared, args, unacked=unacked, unacked_index=index
+            )
         return taken
+
+    def _unacked_keys(self) -> tuple[str, str]:
+        k = self.layout
+        return f"{self._prefix}{k.unacked_index_key}", f"{self._prefix}{k.unacked_key}"
 
     def drop(self, numbers: Sequence[int]) -> int:
         """Forget what is stored elsewhere now; return how many. Dropping twice is harmless."""
@@ -201,9 +189,8 @@ class KombuRedis(StoreBase):
         publisher = keys.publisher(self._prefix, queue, f"move:{source}")
         stored = 0
         for step, flat in by_step.items():
-            names = scripts.KOMBU_ACCEPT.named(publisher=publisher, waiting=self._list(queue, step))
-            args = (MOVES_KEPT_MS, low_water, *flat)
-            stored += sum(self._wire.execute(scripts.KOMBU_ACCEPT, names, args))
+            at = {"publisher": publisher, "waiting": self._list(queue, step)}
+            stored += sum(self._wire.run(scripts.KOMBU_ACCEPT, None, (low_water, *flat), **at))
         return stored
 
     def bind(self, bindings: Sequence[KombuBinding]) -> None:

@@ -20,7 +20,7 @@ from . import keys, refusals, scripts
 from .keys import queue_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from .commands import Commands
     from .pipeline import OnReply
@@ -44,6 +44,7 @@ class RedisNotifier:
         Where that is refused a token in a list of its own does, sent over *commands*.
         """
         self._wire = wire
+        self.descriptors, self.disable_reconnect = wire.descriptors, wire.disable_reconnect
         self._commands = commands
         self._unblock = unblock
         self._id = os.urandom(8).hex()
@@ -69,14 +70,6 @@ class RedisNotifier:
         """Return a queue whose notification has come, each once; None when there is no more."""
         notified, self._notified = self._notified, None
         return notified
-
-    def descriptors(self) -> Mapping[int, object]:
-        """Return what becomes readable when a notification comes; see :class:`Store`."""
-        return self._wire.descriptors()
-
-    def disable_reconnect(self) -> None:
-        """Never open the connection anew: an event loop watches its descriptor."""
-        self._wire.disable_reconnect()
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Begin to wait, unless a wait is under way; over nodes, for what is not waited for yet."""
@@ -184,8 +177,9 @@ class RedisNotifier:
 
     def _post_token(self) -> None:
         guard = queue_keys(self._prefix, self._waits_at).guard
-        names = scripts.WAKE.named(wakeup=self._wakeup, guard=guard)
-        self._commands.post_script(scripts.WAKE, names, (_TOKEN_MS,), self._on_token)
+        key = self._wakeup
+        command, script = scripts.WAKE.over(None, (_TOKEN_MS,), wakeup=key, guard=guard)
+        self._commands.post(command, self._on_token, script)
 
     def _on_token(self, reply: Reply) -> None:
         self._ending = False

@@ -19,7 +19,7 @@ from hiredis import ReplyError
 
 from ...errors import BrokerUnavailable, ReliqError, again
 from ..poll import readable
-from .calls import as_text, dismissal, needs_text
+from .calls import LOOK_AFTER_S, as_text, dismissal, needs_text
 from .connect import translate_reply
 from .stream import FAILURES, Command, Reply, Stream, failure, late, pack
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 OnReply: TypeAlias = "Callable[[Reply], None]"
 
-_LOOK_AFTER_S = 0.02  # silence after which a connection is looked at for a closed peer
 LOOK_AGAIN_S = 0.005
 """A thread that waits for what another one may do looks so often."""
 
@@ -98,11 +97,6 @@ class Pipeline:
         """Whether a command has no reply yet, or its handler has not returned."""
         return bool(self.asked or self.arrived)
 
-    @property
-    def silent_s(self) -> float:
-        """How long the oldest unanswered command has been waiting without a word."""
-        return monotonic() - self.since if self.asked else 0.0
-
     # -- writing
 
     def write(self, data: bytes, post: Post, now: float) -> tuple[Stream | None, int]:
@@ -114,7 +108,7 @@ class Pipeline:
         """
         with self.lock:
             stream = self.stream
-            if stream is not None and not self.asked and now - stream.used > _LOOK_AFTER_S:
+            if stream is not None and not self.asked and now - stream.used > LOOK_AFTER_S:
                 self.take()
                 stream = self.stream
             if stream is None:

@@ -71,7 +71,7 @@ class Posts:
     def receive(self) -> None:
         """Read what has come, without waiting, and call its handlers; raises BrokerUnavailable.
 
-        Leaves it to a thread that drives already.
+        Leaves it to a thread that drives already: the background loop must not be blocked with it.
         """
         pipeline = self._pipeline
         stream = pipeline.stream

@@ -82,8 +82,8 @@ class RedisReads:
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
 
-    def _run(self, script: Script, queue: str, args: Sequence[Any] = ()) -> Reply:
-        return self._wire.execute(script, script.of(queue_keys(self._prefix, queue)), args)
+    def _run(self, script: Script, queue: str, args: Sequence[Any]) -> Reply:
+        return self._wire.run(script, self._keys(queue), args)
 
     # -- queues
 
@@ -97,7 +97,7 @@ class RedisReads:
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
-        exists, *reply = self._wire.call(*self._measure_command(queue))
+        exists, *reply = self._run(scripts.MEASURE, queue, ())
         return _measure(self.broker, queue, *reply).status if exists else None
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
@@ -122,8 +122,7 @@ class RedisReads:
         return found
 
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
-        names = scripts.MEASURE.of(self._keys(queue))
-        return ("EVALSHA", scripts.MEASURE.sha, len(names), *names), scripts.MEASURE
+        return scripts.MEASURE.over(self._keys(queue), ())
 
     def history(
         self, queue: str, since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
@@ -150,13 +149,10 @@ class RedisReads:
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
         """Say of each of *tags* whether its message is in *queue*, some hundred at one instant.
 
-        Cheap: what it costs does not grow with the messages in a queue, nor with their size. Of
-        a queue that is divided the partition is asked in which it is stored.
+        Of a queue that is divided the partition is asked in which it is stored.
         """
-        names = scripts.WHEREABOUTS.of(self._keys(queue))
-        script = scripts.WHEREABOUTS
-        start = ("EVALSHA", script.sha, len(names), *names)
-        replies = self._wire.exchange([((*start, *some), script) for some in chunks(tags)])
+        k = self._keys(queue)
+        replies = self._wire.exchange([scripts.WHEREABOUTS.over(k, some) for some in chunks(tags)])
         found = (_WHEREABOUTS[reply] for part in replies for reply in part)
         return dict(zip(tags, found, strict=True))
 
@@ -304,8 +300,7 @@ class RedisReads:
                 found.append(_consumer_of(name, seen[name], liveness, said))
             except (ValueError, RecursionError):  # also JSON's, and that of text that is none
                 wrong.append(name)
-        if wrong:
-            left_out(self.broker, "records of consumers", wrong)
+        left_out(self.broker, "records of consumers", wrong)
         return found
 
     # -- the broker
@@ -324,10 +319,7 @@ class RedisReads:
         return self._server.diagnose(behind_sentinels=behind)
 
     def nodes(self) -> list[Node]:
-        """Return the servers that the broker consists of, where it is several; else none.
-
-        One that does not answer is among them.
-        """
+        """Return the servers that the broker consists of, where it is several; else none."""
         return []
 
 
@@ -335,8 +327,7 @@ def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int
     """Return the counters of a queue; one that is no number is left out."""
     found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
     wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
-    if wrong:
-        left_out(broker, f"counters of {queue!r}", wrong)
+    left_out(broker, f"counters of {queue!r}", wrong)
     return {name: int(value) for name, value in found.items() if name not in wrong}
 
 

@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
-from ...store.limits import LOOKED_AT
 from ...store.unreadable import left_out, number
 from ...store.values import Attached, Duties, Liveness
 from . import keys, scripts
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
     from ...store.values import OnResult
     from .commands import Commands
+    from .pipeline import OnReply
+    from .scripts import Script
     from .stream import Reply
 
 _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
@@ -32,8 +33,8 @@ class RedisRegister(StoreBase):
         The result is who is in the register, those first who have been silent longest, up
         to some hundred; nobody where the duty is another's.
         """
-        names, args = scripts.LOOK.of(self._shared), (consumer, hold_ms, LOOKED_AT)
-        self._wire.post_script(scripts.LOOK, names, args, then(texts, on_result))
+        command, script = scripts.LOOK.over(self._shared, (consumer, hold_ms))
+        self._wire.post(command, then(texts, on_result), script)
 
     def post_heartbeat(
         self,
@@ -48,16 +49,20 @@ class RedisRegister(StoreBase):
         A queue that is named as due is so again, to whoever asks first, *again_ms* later;
         later than that where there are very many queues.
         """
-        record_key = keys.consumer(self._prefix, consumer)
-        names = scripts.HEARTBEAT.named(self._shared, consumer=record_key)
         pairs = [part for pair in record.items() for part in pair]
-        args = (consumer, ttl_ms, again_ms, *pairs)
 
         def parse(reply: Reply) -> Duties:
             due, more, dead_letter_routed, new = reply
             return Duties(texts(due), more == 1, texts(dead_letter_routed), new == 1)
 
-        self._wire.post_script(scripts.HEARTBEAT, names, args, then(parse, on_result))
+        args = (consumer, ttl_ms, again_ms, *pairs)
+        self._post_of(scripts.HEARTBEAT, consumer, args, then(parse, on_result))
+
+    def _post_of(
+        self, script: Script, consumer: str, args: Sequence[Any], on_reply: OnReply
+    ) -> None:
+        key = keys.consumer(self._prefix, consumer)
+        self._wire.post(script.over(self._shared, args, consumer=key)[0], on_reply, script)
 
     def post_running(
         self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
@@ -67,10 +72,8 @@ class RedisRegister(StoreBase):
         What was said with a higher *number* stays. The result is False where the consumer is
         not in the register: then nothing was said.
         """
-        record_key = keys.consumer(self._prefix, consumer)
-        names = scripts.TELL_RUNNING.named(self._shared, consumer=record_key)
         args = (number, json.dumps(running))
-        self._wire.post_script(scripts.TELL_RUNNING, names, args, then(bool, on_result))
+        self._post_of(scripts.TELL_RUNNING, consumer, args, then(bool, on_result))
 
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""
@@ -92,10 +95,9 @@ class RedisRegister(StoreBase):
         return bool(self._run(scripts.ATTACH, queue, (consumer, mark, "", 0)))
 
     def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
-        """Take a dead consumer off *queue*, unless it has come back: its mark is another.
+        """Do so with a dead consumer, unless it has come back: its mark is another.
 
-        Its last use counts from when it was heard of. False when it was the last and the
-        queue was deleted (auto_delete).
+        The last use of the queue counts from when it was heard of.
         """
         return bool(self._run(scripts.ATTACH, queue, (consumer, "", mark, silent_ms)))
 

@@ -1,11 +1,12 @@
 """The Lua scripts of the package: their text, their digests, and their keys.
 
-Each is one file of ``lua/``, read when it is first sent. Three kinds of comment become code, in
+Each is one file of ``lua/``, read when it is first sent. Five kinds of comment become code, in
 the place of that line. ``-- keys: meta, ready`` becomes locals with these KEYS, whose types are
 in :mod:`.keys`; ``-- keys of each: meta`` those of one queue of many, from ``n`` on. ``-- limits:
 BATCH, RANK`` becomes locals with these numbers of :mod:`reliq.store.limits`, and ``-- use: add,
-whole`` these functions of ``lua/shared/``. A digest, and the line that an error names, are those
-of the expanded text.
+whole`` these functions of ``lua/shared/``. ``-- begin: HDEL meta`` is a first write that does not
+grow: it lets the rest run when memory is full. ``-- clock: now`` is the server's time, in ms. A
+digest, and the line that an error names, are those of the expanded text.
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ from ...store import limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .stream import Command
+
 _KEYS = re.compile(r"^( *)-- keys( of each)?: (.+)$", re.MULTILINE)
 _LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
 _USE = re.compile(r"^( *)-- use: (.+)$", re.MULTILINE)
+_BEGIN = re.compile(r"-- begin: (\w+) (\w+)$", re.MULTILINE)
+_CLOCK = re.compile(r"^( *)-- clock: now$", re.MULTILINE)
+_NOW = r"""\1local clock = redis.call('TIME')
+\1local now = clock[1] * 1000 + math.floor(clock[2] / 1000)"""
 
 
 class Script:
@@ -49,6 +56,7 @@ class Script:
         written = _read(self.name)
         keys = tuple(name for line in _KEYS.finditer(written) for name in line[3].split(", "))
         written = _KEYS.sub(partial(_key_locals, keys), written)
+        written = _CLOCK.sub(_NOW, _BEGIN.sub(r"redis.call('\1', \2, '')", written))
         self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)), keys)
         return object.__getattribute__(self, wanted)
 
@@ -56,12 +64,20 @@ class Script:
         self.text = text
         # SHA1 names a script in Redis's cache; it protects nothing here.
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        self.keys = keys
-        self.of = _taken(keys)
+        self.keys, self.of = keys, attrgetter(*keys)
+        if len(keys) == 1:
+            self.of = lambda others: (getattr(others, keys[0]),)
 
     def named(self, others: NamedTuple | None = None, /, **keys: str) -> tuple[str, ...]:
         """Return its KEYS: those that are given by their names, and *others*."""
         return tuple(keys.get(name) or getattr(others, name) for name in self.keys)
+
+    def over(
+        self, others: NamedTuple | None, args: Sequence[Any], /, **keys: str
+    ) -> tuple[Command, Script]:
+        """Return the command that runs it over these keys, and itself, as wires take them."""
+        names = self.named(others, **keys) if keys or others is None else self.of(others)
+        return ("EVALSHA", self.sha, len(names), *names, *args), self
 
 
 def _read(name: str) -> str:
@@ -90,13 +106,6 @@ def _functions(line: re.Match[str]) -> str:
     return "\n".join(indent(text, line[1]) for text in texts).rstrip()
 
 
-def _taken(names: tuple[str, ...]) -> Callable[[NamedTuple], tuple[str, ...]]:
-    """Return a function that takes the keys of these *names* out of a tuple of keys."""
-    if len(names) == 1:
-        return lambda keys: (getattr(keys, names[0]),)
-    return attrgetter(*names)
-
-
 ACCEPT = Script("accept")
 ACK = Script("ack")
 ATTACH = Script("attach")
@@ -122,8 +131,8 @@ LOOK = Script("look")
 LOOK_UP = Script("look_up")
 MEASURE = Script("measure")
 MOVE = Script("move")
-MOVED = Script("moved")
 MOVE_OUT = Script("move_out")
+MOVED = Script("moved")
 NEXT_BATCHES = Script("next_batches")
 NOTE_BOUND = Script("note_bound")
 NOTE_JOB = Script("note_job")

@@ -52,9 +52,7 @@ class SentinelAddress:
     def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
         """Open a connection to the master; raises BrokerUnavailable when none is found.
 
-        The Sentinels are asked in turn, the one that knew last time first. What one names
-        counts when it answers ROLE with "master": a Sentinel may not have heard of a
-        failover, and a master that was cut off may not know that it is none any more.
+        The Sentinels are asked in turn, the one that knew last time first.
         """
         refusals: list[str] = []
         tried: set[tuple[str, int]] = set()
@@ -117,9 +115,7 @@ def sentinel_address(
     """Return the address that *urls*, one Sentinel each, and *options* describe.
 
     User, password and database are the master's; one of the URLs naming them is enough.
-    *username*, *password* and *tls* (Kombu's ``ssl``) hold where the URLs say nothing;
-    TLS is for the Sentinels and the master alike. Raises ConfigurationError, without
-    showing a password.
+    TLS is for the Sentinels as well; see :func:`.urls.together`.
     """
     said = [read(url, (SCHEME,)) for url in urls]
     if not options.master_name:

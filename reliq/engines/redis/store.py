@@ -1,9 +1,5 @@
 """The store: one connection to one broker, all that the parts above know of Redis.
 
-It keeps the invariants of docs/design.md: each method that changes state is one atomic step on the
-broker. Deadlines come from the broker's clock. One method per script builds keys and arguments and
-reads the reply.
-
 ``post_*`` methods start a step and return; their callback gets the result, or the ReliqError it
 ended with, from whichever thread reads the reply. All other methods wait, and raise ReliqError.
 """
@@ -17,10 +13,9 @@ from .. import redis as engine
 from . import keys, scripts
 from .consuming import RedisConsuming
 from .dead_letters import RedisDeadLetters
-from .exchanges import RedisExchanges
 from .publishing import RedisPublishing
-from .queues import RedisQueues
 from .register import RedisRegister
+from .topology import RedisTopology
 
 if TYPE_CHECKING:
     from .batches import RedisBatches
@@ -31,8 +26,7 @@ class RedisStore(
     RedisPublishing,
     RedisConsuming,
     RedisRegister,
-    RedisQueues,
-    RedisExchanges,
+    RedisTopology,
     RedisDeadLetters,
 ):
     """One connection to one broker. Each part is in a file of its own."""
@@ -53,7 +47,6 @@ class RedisStore(
         Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
         has finished it; else the ms that the claim of another still counts.
         """
-        guard = keys.guard(self._prefix, name)
-        names = scripts.ONCE.named(once=keys.once(self._prefix, name), guard=guard)
-        args = (token, keep_ms, 1 if finished else 0)
-        return int(self._wire.execute(scripts.ONCE, names, args))
+        once, guard = keys.once(self._prefix, name), keys.guard(self._prefix, name)
+        args = (token, keep_ms, int(finished))
+        return int(self._wire.run(scripts.ONCE, None, args, once=once, guard=guard))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import hiredis
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
-from ..poll import Readable, writable
+from ..poll import Readable, usable
 from .connect import hang_up, socket_of, translate
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Stream:
     def wait(self, timeout_s: float) -> None:
         """Wait up to *timeout_s* until it can be read, or takes the rest; or is interrupted."""
         if self.unsent and not self._reads_first:
-            writable(self._sock.fileno(), timeout_s, or_readable=True)
+            usable(self._sock.fileno(), timeout_s)
         else:
             self._readable.wait(timeout_s)
 

@@ -171,8 +171,8 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
 def together(said: Sequence[Said], *, username: str | None, password: str | None, tls: Any) -> Said:
     """Return what the URLs of one broker say of it together: the host is that of the first.
 
-    *username*, *password* and *tls* hold where none says anything. Raises ConfigurationError
-    where they do not agree.
+    *username*, *password* and *tls* (Kombu's ``ssl``) hold where none says anything. Raises
+    ConfigurationError, without showing a password, where they do not agree.
     """
     scheme = said[0].scheme
     stated: dict[str, Any] = {}

@@ -100,7 +100,8 @@ class Wire(Commands):
     @property
     def silent_s(self) -> float:
         """How long the oldest posted command has been waiting without a word."""
-        return self.pipeline.silent_s if self._process == here() else 0.0
+        asked = self.pipeline.asked and self._process == here()
+        return monotonic() - self.pipeline.since if asked else 0.0
 
     @property
     def client_id(self) -> int:
@@ -117,7 +118,10 @@ class Wire(Commands):
         return stream.fileno()
 
     def descriptors(self) -> dict[int, object]:
-        """Return the descriptor to watch for replies; dials if need be."""
+        """Return the descriptors to watch for replies, each with what it belongs to; dials.
+
+        Where that is another object, it is another connection with the same number.
+        """
         return {self.fileno(): self}
 
     def disable_reconnect(self) -> None:
@@ -241,10 +245,7 @@ class Wire(Commands):
         return reply
 
     def ask(self, command: Command, within_s: float) -> Reply:
-        """Return the reply to *command*; raises BrokerTimeout where it takes longer than that.
-
-        Nothing else is given up because of it.
-        """
+        """Return the reply to *command*; raises BrokerTimeout, which ends nothing else."""
         self._leave_parent()
         replies = self.calls.replies(((command, None),), ends_at=monotonic() + within_s)
         return raise_first(replies, ReliqError)[0]
@@ -272,12 +273,7 @@ class Wire(Commands):
         return raise_first(replies, ReliqError)[0]
 
     def receive(self) -> None:
-        """Read what has come, without waiting, and call its handlers.
-
-        Leaves it to a thread that reads already, because it waits for a reply: the background
-        loop, which looks after many connections, must not be blocked with it. Raises
-        BrokerUnavailable when the connection is found broken.
-        """
+        """Read what has come, without waiting (:meth:`.posts.Posts.receive`)."""
         self._leave_parent()
         self.posts.receive()
 
@@ -287,9 +283,6 @@ class Wire(Commands):
             self.posts.check()
 
     def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait until everything that was posted so far has its reply; at most *timeout_s*.
-
-        Raises BrokerUnavailable where the connection fails meanwhile.
-        """
+        """Wait for the replies to all that was posted so far (:meth:`.posts.Posts.wait`)."""
         self._leave_parent()
         self.posts.wait(timeout_s)

@@ -116,7 +116,7 @@ class ClusterNotifier:
             return timeout_s
         now = monotonic()
         if turns.ends_at == inf:
-            turns.begin()
+            turns.ends_at = 0.0  # the first one is due
             self.end_wait()  # it may last much longer than a turn
         if now >= turns.ends_at and not self._still_waits(now):
             turns.change(timeout_s)

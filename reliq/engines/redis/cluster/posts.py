@@ -1,9 +1,7 @@
 """Posts over a cluster: written to the node of their slot, or sent again while nobody serves it.
 
-A slot that moves, or whose node is lost, is served by no node for a while. The threads that read
-replies send such posts again, and give them up after ``socket_timeout``. Not every post has an
-owner that repeats it (``confirm="none"``), and a consumer asks again only after ``poll_interval``.
-A timer sends what no thread reads the replies of.
+The threads that read replies send such posts again, and give them up after ``socket_timeout``; a
+timer sends what no thread reads the replies of. docs/design.md says why they are kept at all.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class ClusterReads(RedisReads):
     def nodes(self) -> list[Node]:
         """Return the nodes that have slots, and whether each answers; never raises for one."""
         with suppress(ReliqError):
-            self._cluster.slots.refresh(self._cluster.options, self._cluster.name)
+            self._refresh()
         sizes = self._cluster.slots.sizes
         return [
             _node(place, sizes[place], wire) for place, wire in self._cluster.nodes.each_master()
@@ -255,10 +255,8 @@ class ClusterReads(RedisReads):
             except (BrokerUnavailable, BrokerRefused) as exc:
                 found.append(_lost(place, exc))
         found += [_named(finding, places, count) for finding, places in said.items()]
-        found += [
-            *judge_replicas(replicas),
-            *look_at_replicas(self._cluster, self._prefix, lacking),
-        ]
+        found += judge_replicas(replicas)
+        found += look_at_replicas(self._cluster, self._prefix, lacking)
         found += judge_clocks(clocks)
         return found
 
@@ -293,27 +291,25 @@ class ClusterReads(RedisReads):
 
 
 class ClusterBatches(RedisBatches):
-    """See :class:`reliq.store.jobs.Batches`."""
+    """See :class:`..batches.RedisBatches`."""
 
     def __init__(self, cluster: ClusterWire, prefix: str) -> None:
         super().__init__(cluster, prefix)
         self._cluster = cluster
 
-    def _records(self, batches: Sequence[str], fields: Sequence[str]) -> list[Reply]:
+    def _records(self, batches: Sequence[str], names: Sequence[str]) -> list[Reply]:
         """Return the reply for each; of a node that does not answer the error, without waiting."""
         _, lost = answering(self._cluster)
-        places = {batch: self._cluster.slots.place_of(self._slot(batch)) for batch in batches}
-        there = [batch for batch in batches if places[batch] not in lost]
+        keys_ = [self._keys(batch).batch for batch in batches]
+        places = {key: self._cluster.slots.place_of(slot_of(key)) for key in keys_}
+        there = [key for key in keys_ if places[key] not in lost]
         with self._cluster.calls.patience(SLOT_PATIENCE_S):
-            asked = self._cluster.tried([(self._asked(batch, fields), None) for batch in there])
+            asked = self._cluster.tried([(("HMGET", key, *names), None) for key in there])
         replies = dict(zip(there, (request.reply for request in asked), strict=True))
-        for batch, place in places.items():
+        for key, place in places.items():
             if place in lost:
-                replies[batch] = BrokerUnavailable(f"{place or 'no node'}: {lost[place]}")
-        return [replies[batch] for batch in batches]
-
-    def _slot(self, batch: str) -> int:
-        return slot_of(self._keys(batch).batch)
+                replies[key] = BrokerUnavailable(f"{place or 'no node'}: {lost[place]}")
+        return [replies[key] for key in keys_]
 
 
 def _each(values: Any) -> str:

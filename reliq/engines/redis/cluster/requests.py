@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from ..scripts import Script
     from ..stream import Command, Reply
     from ..wire import Wire
-    from .address import ClusterAddress
     from .nodes import Nodes
-    from .slots import Place
+    from .slots import ClusterAddress, Place
 
 COVER = "give it one by `redis-cli --cluster fix`, or by CLUSTER ADDSLOTS at the node that had it"
 _END_MOVE = "if nobody is moving it now, its move was broken off: `redis-cli --cluster fix` ends it"
@@ -102,6 +101,11 @@ class Request:
         """Whether it is sent again without a pause, to the node that was named."""
         return 0 < self.moves <= _MOVES_AT_ONCE
 
+    def note_way(self, wire: Wire, error: ReliqError) -> None:
+        """Note where its slot goes, where the node says so."""
+        if (way := _ASK.match(error.reply)) is not None:
+            self.way = f"it is on its way from {wire.address} to {way[2]}"
+
     def finish(self, reply: Reply, wire: Wire | None = None) -> None:
         """Note the reply that came over *wire*; call the handler of a post."""
         self.reply, self.answered_by = reply, wire
@@ -151,9 +155,7 @@ class Unserved:
             self.doubt()
         request.why = f"{wire.address} says {error.reply}"
         request.advice, request.lost = for_reply(error.reply), False
-        way = _ASK.match(error.reply)
-        if way is not None:
-            request.way = f"it is on its way from {wire.address} to {way[2]}"
+        request.note_way(wire, error)
         return True
 
     def heed(self, error: ReliqError) -> bool:
@@ -196,9 +198,7 @@ class Unserved:
         try:
             wire.ask(("EXISTS", absent), PATIENCE_S)
         except ReliqError as exc:
-            found = _ASK.match(exc.reply)
-            if found is not None:
-                request.way = f"it is on its way from {wire.address} to {found[2]}"
+            request.note_way(wire, exc)
 
 
 def next_number() -> int:

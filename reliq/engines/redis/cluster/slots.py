@@ -1,4 +1,4 @@
-"""Slots: which node of a cluster has which, as this process knows it.
+"""Slots: which node of a cluster has which, as this process knows it; and the cluster's address.
 
 A MOVED corrects one slot at once. The whole map is asked for where a node does not answer, or a
 slot is on its way: one thread at a time, at most once a second. The nodes of the last map are
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
 from time import monotonic
@@ -28,12 +28,16 @@ from ....errors import (
 )
 from ....forks import OwnLock
 from ..connect import Address, ask_once
+from ..urls import PORT, address_of, read, together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import redis
 
     from ....options import Options
 
+SCHEME = "reliq-cluster"
 SLOTS = 16384
 # Processes that lose a node together do not ask for the map together.
 _LEAST_S, _MOST_S = 1.0, 1.5
@@ -233,11 +237,70 @@ def _explained(error: BrokerRefused, address: Address) -> ReliqError:
     return again(error)
 
 
+# One map for the whole process, by what identifies the cluster.
 _maps: WeakValueDictionary[object, SlotMap] = WeakValueDictionary()
 
 
-def shared_map(
-    identity: object, seeds: tuple[Address, ...], reachable: Mapping[Place, Place]
-) -> SlotMap:
-    """Return the map of a cluster: one for the whole process."""
-    return _maps.setdefault(identity, SlotMap(seeds, reachable))
+@dataclass(frozen=True)
+class ClusterAddress:
+    """A cluster that some nodes are named of. Its repr shows no password."""
+
+    seeds: tuple[Address, ...]
+    reachable: tuple[tuple[Place, Place], ...] = ()
+    """Where a node is reached that announces itself as another."""
+    slots: SlotMap = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Share the map with others of this process."""
+        slots = SlotMap(self.seeds, dict(self.reachable))
+        object.__setattr__(self, "slots", _maps.setdefault(self.identity, slots))
+
+    def __str__(self) -> str:
+        """Name the broker in messages, as a URL that can be used: nothing secret."""
+        first, *others = (f"{SCHEME}://{Place(seed.host, seed.port)}" for seed in self.seeds)
+        tls = "" if self.seeds[0].tls is None else "?ssl=true"
+        return ";".join([f"{first}{tls}", *others])
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what stays the same, in whatever order the nodes are named."""
+        return (SCHEME, tuple(sorted(str(seed.identity) for seed in self.seeds)), self.reachable)
+
+    @property
+    def password(self) -> str | None:
+        """The password, at every node the same."""
+        return self.seeds[0].password
+
+    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+        """Refuse: a connection is one to a node, whose address :class:`SlotMap` knows."""
+        raise NotImplementedError(f"{self}: {name} asks for one connection, {options!r}")
+
+
+def _mapped(text: str) -> Place:
+    host, _, port = text.rpartition(":")
+    return Place(host.strip("[]"), int(port))
+
+
+def cluster_address(
+    urls: Sequence[str],
+    options: Options,
+    username: str | None = None,
+    password: str | None = None,
+    tls: Any = None,
+) -> ClusterAddress:
+    """Return the address that *urls*, a node each, and *options* describe.
+
+    User, password and TLS are the same at all nodes; see :func:`..urls.together`.
+    """
+    said = [read(url, (SCHEME,)) for url in urls]
+    whole = together(said, username=username, password=password, tls=tls)
+    if whole.path not in {"", "0"}:
+        raise ConfigurationError(
+            f"expected no database, or 0, in a {SCHEME}:// URL: Redis Cluster has no other. Use "
+            "the transport option global_keyprefix to keep applications apart"
+        )
+    first = address_of(replace(whole, path=""))
+    places = dict.fromkeys((item.host or "localhost", item.port or PORT) for item in said)
+    reachable = tuple((_mapped(one), _mapped(other)) for one, other in options.address_map)
+    seeds = tuple(replace(first, host=host, port=port) for host, port in places)
+    return ClusterAddress(seeds, reachable)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerUnavailable, ReliqError, again
 from ....lazy import Lazy
-from ....store.limits import MINUTE_MS, MOVES_KEPT_MS, alike
+from ....store.limits import alike, chunks
 from ....store.values import STALE
 from ... import redis as engine
 from .. import keys, scripts
@@ -22,14 +22,14 @@ from .slots import SLOTS, slot_of
 from .wire import ClusterWire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from ....store.values import OnResult, Publication, Work
+    from ....store.values import OnResult, Publication
     from ..stream import Reply
-    from .address import ClusterAddress
     from .reads import ClusterBatches, ClusterReads
     from .requests import Request
+    from .slots import ClusterAddress
 
 
 class ClusterStore(RedisStore):
@@ -43,8 +43,9 @@ class ClusterStore(RedisStore):
     def _open(self, address: ClusterAddress, name: str) -> None:  # type: ignore[override]
         cluster = ClusterWire(address, self.options, name)
         self._wire = cluster
+        self.give_up_lost_slots = cluster.give_up_lost_slots
         self.partitions = address.slots.layouts[self._prefix]
-        self.confirmer = ClusterConfirmer(cluster, self._prefix, MOVES_KEPT_MS)
+        self.confirmer = ClusterConfirmer(cluster, self._prefix)
         self.notifier = ClusterNotifier(cluster, f"{name}:notification")
 
     @Lazy
@@ -98,13 +99,16 @@ class ClusterStore(RedisStore):
 
     has_nodes = True
 
+    def _slot(self, queue: str) -> int:
+        return slot_of(self._keys(queue).meta)
+
     def is_away(self, queue: str) -> bool:
         """Whether the node that has *queue* is known not to answer; does not wait."""
-        return self._wire.is_away(slot_of(self._keys(queue).meta))
+        return self._wire.is_away(self._slot(queue))
 
     def node_of(self, queue: str) -> str:
         """Return where the node is that has *queue*, as far as is known."""
-        slot = slot_of(self._keys(queue).meta)
+        slot = self._slot(queue)
         return str(self._wire.slots.place_of(slot) or f"of slot {slot}, which none has,")
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
@@ -120,10 +124,6 @@ class ClusterStore(RedisStore):
                 return int(seconds) * 1000 + int(micros) // 1000
             refusals.append(str(reply))
         raise BrokerUnavailable(f"{self.broker}: no node answers: {'; '.join(refusals)}")
-
-    def give_up_lost_slots(self, after_s: float) -> None:
-        """Wait no longer than that for what is lost until somebody does something about it."""
-        self._wire.give_up_lost_slots(after_s)
 
     # -- publishing
 
@@ -183,23 +183,12 @@ class ClusterStore(RedisStore):
 
     # -- surveying
 
-    def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
-        """Ask what there is to do in *queues*: those of one slot at once."""
-        for names in self._by_slot(queues):
-            super().post_survey(names, on_result)
-
-    def post_snapshots(
-        self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
-    ) -> None:
-        """Note counts and ledger of *queues*: those of one slot at once."""
-        for names in self._by_slot(queues):
-            super().post_snapshots(names, on_result, every_ms)
-
-    def _by_slot(self, queues: Sequence[str]) -> Iterable[list[str]]:
-        found: dict[int, list[str]] = {}
+    def _together(self, queues: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+        by_slot: dict[int, list[str]] = {}
         for queue in queues:
-            found.setdefault(slot_of(self._keys(queue).meta), []).append(queue)
-        return found.values()
+            by_slot.setdefault(self._slot(queue), []).append(queue)
+        for names in by_slot.values():
+            yield from chunks(names, at_once)
 
 
 def _raise_loss(groups: Sequence[Sequence[Publication]], requests: Sequence[Request]) -> None:

@@ -41,10 +41,6 @@ class Turns:
         self.slots, self.ends_at = frozenset(self._known), inf
         return False
 
-    def begin(self) -> None:
-        """Have the first turn due."""
-        self.ends_at = 0.0
-
     def change(self, timeout_s: float) -> None:
         """Begin the next turn, of a wait that takes *timeout_s*."""
         self.slots = frozenset(self.next(sorted(self._known)))

@@ -1,9 +1,7 @@
 """The wire of a cluster: a wire's methods, over connections to each node.
 
 A command goes to the node that has the slot of its first key; one without a key to the anchor,
-the node of what belongs to no queue. A node that is the wrong one, or that does not serve the slot
-now, has not carried it out: a call is sent again by the thread that waits for it (:mod:`.calls`), a
-post by those that read (:mod:`.posts`), until ``socket_timeout``.
+the node of what belongs to no queue.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from ..scripts import Script
     from ..stream import Command, Reply
     from ..wire import Wire
-    from .address import ClusterAddress
-    from .slots import Place
+    from .slots import ClusterAddress, Place
 
 # So often the nodes are asked who has which slot, while somebody needs to know.
 _LOOK_EVERY_S = 1.0
@@ -235,10 +232,9 @@ class ClusterWire(Commands):
         return self.nodes.connect(place)
 
     def give_up_lost_slots(self, after_s: float) -> None:
-        """Wait no longer than that for a slot that is lost until somebody does something.
+        """Wait no longer than that for a slot that has no node, or one that no replica replaces.
 
-        No node has it; or one that cannot be reached, and has no replica that could take over:
-        it is left alone for so long, too.
+        Such a node is left alone for so long, too.
         """
         self._lost_s = self.unserved.lost_s = after_s
         self.nodes.left_alone_s = 0.0 if after_s == inf else after_s

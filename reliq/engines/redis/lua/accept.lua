@@ -2,9 +2,8 @@
 --
 -- Limits of the queue do not apply: they were accepted once, and lose nothing now.
 --
--- ARGV[1] keep (ms that the numbers of the move are kept from now)
--- ARGV[2] low_water (every number below it is settled; one that comes late all the same is old)
--- ARGV[3..] tag, envelope, rank, number, delay, ttl, failed, died, info (nine for each
+-- ARGV[1] low_water (every number below it is settled; one that comes late all the same is old)
+-- ARGV[2..] tag, envelope, rank, number, delay, ttl, failed, died, info (nine for each
 --   message: delivery tag; bytes; 0-255; number of the move; ms; ms or -1: none; failed
 --   deliveries or -1: never delivered; ms since the epoch when it died or 0: it lives;
 --   "reason|count|consumer|error" of a dead letter)
@@ -12,8 +11,8 @@
 -- Returns for each 1 stored, 0 was stored before, -1 no such queue.
 -- keys: messages, ready, delayed, expiry, deliveries, dead, dead_info, notification, stats, meta
 -- keys: publisher, guard
--- limits: RANK
-local keep, low_water = tonumber(ARGV[1]), ARGV[2]
+-- limits: RANK, MOVES_KEPT_MS
+local low_water = ARGV[1]
 
 -- use: add, whole, notify, intact, settle
 
@@ -21,9 +20,8 @@ intact({messages, deliveries, dead_info, stats}, {ready, delayed, expiry, dead, 
 local outcomes = {}
 local queue = redis.call('HMGET', meta, 'exists', 'promoted', 'max_bytes')
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-for i = 3, #ARGV, 9 do
+-- clock: now
+for i = 2, #ARGV, 9 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl, failed = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
   -- By another server's clock, which may be ahead: what dies in the future is not found.

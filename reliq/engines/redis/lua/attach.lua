@@ -17,8 +17,7 @@ local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]
 
 -- use: whole, marks_of, lease_of, forget_marks, delete_everything
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', consumers, '')
+-- begin: HDEL consumers
 if seen ~= '' and redis.call('HGET', consumers, consumer) ~= seen then
   return 1
 end

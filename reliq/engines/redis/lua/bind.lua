@@ -7,8 +7,7 @@
 -- keys: bindings, guard
 local bound = tonumber(ARGV[1])
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', bindings, '')
+-- begin: HDEL bindings
 local changed = 0
 for i = 2, #ARGV do
   if bound == 1 then

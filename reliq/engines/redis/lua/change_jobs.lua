@@ -53,8 +53,7 @@ local function one_change(what, id, state, retries, token, tag, queue, text)
     retries, token = math.max(retries, tried), math.max(token, known)
     tag, text, queue = '', '', ''
   end
-  -- A first write that does not grow lets the rest run when memory is full.
-  redis.call('HDEL', batch, '')
+  -- begin: HDEL batch
   redis.call('HSET', jobs, id, (begins and 'k' or 's') ..
     string.format('|%.0f|%.0f|%.0f|', retries, token, since) .. tag .. '|' .. text .. '|' .. queue)
   if from ~= to then
@@ -94,8 +93,7 @@ for i, value in ipairs(redis.call('HMGET', batch, unpack(counters))) do
   was[counters[i]], is[counters[i]] = value, value
 end
 intact({jobs, errors}, {failures})
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- clock: now
 
 -- Returns what is stored of a job, nil where there is nothing. What cannot be read has no state:
 -- it was counted in one, and stays so.

@@ -1,6 +1,6 @@
 -- configure: changes what scripts know of a queue's arguments, not its declaration.
 --
--- ARGV[1..] field, value (pairs; an empty value removes the field; none: only look)
+-- ARGV[1..] field, value (pairs; an empty value removes the field)
 --
 -- Returns {field, value, ...} of all there is now; {} no such queue: nothing was changed.
 -- keys: meta, guard
@@ -8,10 +8,7 @@
 if redis.call('HEXISTS', meta, 'exists') == 0 then
   return {}
 end
--- A first write that does not grow lets the rest run when memory is full.
-if #ARGV > 0 then
-  redis.call('HDEL', meta, '')
-end
+-- begin: HDEL meta
 for i = 1, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]
   if value == '' then

@@ -14,8 +14,7 @@ local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 -- use: add, intact, lease_of, remove, trim_dead, without_body, keep_events, note_failures
 
 intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead, job_events})
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local refused, died, noted = {}, 0, {}
 for i = 4, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]

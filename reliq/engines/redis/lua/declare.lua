@@ -13,8 +13,7 @@ local passive, arguments = ARGV[1] == '1', ARGV[2]
 -- A first write that does not grow: a worker must be able to start, and drain its
 -- queues, when memory is full.
 redis.call('HDEL', meta, '')
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local stored = redis.call('HMGET', meta, 'exists', 'arguments')
 local outcome = 1
 if not stored[1] and passive then

@@ -36,8 +36,7 @@ if if_idle then
   if not expires then
     return {-3, -1}
   end
-  local clock = redis.call('TIME')
-  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  -- clock: now
   if users > 0 then
     redis.call('HSET', meta, 'used_at', now)
   end

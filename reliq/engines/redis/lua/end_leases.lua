@@ -7,8 +7,7 @@
 
 -- use: lease_of
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', unacked_index, '')
+-- begin: ZREM unacked_index
 local refused = {}
 for i = 1, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]

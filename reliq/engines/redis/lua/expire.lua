@@ -7,11 +7,10 @@
 -- keys: guard
 -- limits: BATCH, JOB_MARK
 
--- use: intact, add, keep_expired, remove_expired, without_body, keep_events, expire, bytes_of
+-- use: intact, add, keep_expired, remove, without_body, keep_events, expire, bytes_of
 -- use: count_down_bytes
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue == 0 then
   return 0

@@ -14,8 +14,7 @@ if not flags[1] then
   return 0
 end
 intact({messages, deliveries, stats}, {ready, expiry})
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', messages, '')
+-- begin: HDEL messages
 for i = 1, #ARGV, 5 do
   local tag, score, expires, count, envelope = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
   if redis.call('HSETNX', messages, tag, envelope) == 1 then

@@ -12,10 +12,8 @@
 -- limits: FORMAT, FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE, MINUTE_MS
 local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', consumers, '')
+-- clock: now
+-- begin: ZREM consumers
 redis.call('HSETNX', stored_format, 'version', FORMAT)
 redis.call('HSET', consumer, 'seen', now, 'ttl', ttl, unpack(ARGV, 4))
 local new = redis.call('ZADD', consumers, now, id)

@@ -1,12 +1,12 @@
 -- kombu_accept: puts messages that are moved here into one of Kombu's lists, each once.
 --
--- ARGV[1] keep (ms that the numbers of the move are kept from now)
--- ARGV[2] low_water (every number below it is settled; one that comes late all the same is old)
--- ARGV[3..] number, message (pairs: number of the move; Kombu's JSON)
+-- ARGV[1] low_water (every number below it is settled; one that comes late all the same is old)
+-- ARGV[2..] number, message (pairs: number of the move; Kombu's JSON)
 --
 -- Returns for each 1 stored, 0 was stored before.
 -- keys: publisher, waiting
-local keep, low_water = tonumber(ARGV[1]), ARGV[2]
+-- limits: MOVES_KEPT_MS
+local low_water = ARGV[1]
 
 -- use: settle
 
@@ -14,7 +14,7 @@ local keep, low_water = tonumber(ARGV[1]), ARGV[2]
 redis.call('LLEN', waiting)
 local outcomes = {}
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
-for i = 3, #ARGV, 2 do
+for i = 2, #ARGV, 2 do
   local number, message = ARGV[i], ARGV[i + 1]
   local outcome = 0
   if tonumber(number) >= settled and redis.call('ZADD', publisher, 'NX', number, number) == 1 then

@@ -15,8 +15,7 @@ local target, queue = ARGV[1], ARGV[2]
 
 -- use: last_held, hold
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', kombu_held, '')
+-- begin: HDEL kombu_held
 local last = last_held(redis.call('TIME'))
 local low_water = last + 1
 local begun = redis.call('HGETALL', kombu_held)

@@ -5,24 +5,23 @@
 --
 -- ARGV[1] target (of the move)
 -- ARGV[2] age (s since it was delivered, at least)
--- ARGV[3] keep (ms that the last number is kept from now)
--- ARGV[4..] tag, queue (pairs: Kombu's delivery tag; where it goes. One that goes to
+-- ARGV[3..] tag, queue (pairs: Kombu's delivery tag; where it goes. One that goes to
 --   several queues is named once for each, one after the other)
 --
 -- Returns how many messages were taken.
 -- keys: kombu_held, kombu_last, unacked, unacked_index
-local target, age, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- limits: MOVES_KEPT_MS
+local target, age = ARGV[1], tonumber(ARGV[2])
 
 -- use: last_held, hold
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', kombu_held, '')
+-- begin: HDEL kombu_held
 local clock = redis.call('TIME')
 local last = last_held(clock)
 local before = clock[1] + clock[2] / 1000000 - age
 local taken, tag, message = 0, nil, nil
 local done = {}
-for i = 4, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
   local queue = ARGV[i + 1]
   if ARGV[i] ~= tag then
     tag = ARGV[i]
@@ -43,6 +42,6 @@ end
 if taken > 0 then
   redis.call('HDEL', unacked, unpack(done))
   redis.call('ZREM', unacked_index, unpack(done))
-  redis.call('SET', kombu_last, string.format('%d', last), 'PX', keep)
+  redis.call('SET', kombu_last, string.format('%d', last), 'PX', MOVES_KEPT_MS)
 end
 return taken

@@ -5,16 +5,14 @@
 -- ARGV[3] lowered (finish that may be lowered to ARGV[2]; 0: none)
 -- ARGV[4] closed (1: takes nothing new; 0: takes; -1: as it is)
 --
--- Returns {1, partitions, end, 1 when closed or 0, 1 when paused or 0} as they are now; {0} no
--- such queue.
+-- Returns {1, partitions, end, 1 when paused or 0} as they are now; {0} no such queue.
 -- keys: meta, guard
 local partitions, finish, lowered = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local closed = ARGV[4]
 
 -- use: whole
 
-local known = redis.call('HMGET', meta, 'exists', 'partitions', 'partitions_end', 'closed',
-  'paused')
+local known = redis.call('HMGET', meta, 'exists', 'partitions', 'partitions_end', 'paused')
 if not known[1] then
   return {0}
 end
@@ -32,5 +30,4 @@ if closed == '1' then
 elseif closed == '0' then
   redis.call('HDEL', meta, 'closed')
 end
-local is_closed = closed == '1' or closed == '-1' and known[4]
-return {1, count, last, is_closed and 1 or 0, known[5] and 1 or 0}
+return {1, count, last, known[4] and 1 or 0}

@@ -8,8 +8,7 @@
 -- limits: FORMAT
 local queue = ARGV[1]
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', queues, '')
+-- begin: ZREM queues
 redis.call('HSETNX', stored_format, 'version', FORMAT)
 redis.call('ZADD', queues, 'NX', 0, queue)
 return 1

@@ -2,14 +2,13 @@
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] hold (ms that the duty stays its own)
--- ARGV[3] most (consumers that are named)
 --
 -- Returns the ids of those who have been silent longest, or nothing where the duty is another's.
 -- keys: consumers, looking, guard
-local consumer, hold, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- limits: LOOKED_AT
+local consumer, hold = ARGV[1], tonumber(ARGV[2])
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', consumers, '')
+-- begin: ZREM consumers
 if not redis.call('SET', looking, consumer, 'NX', 'PX', hold) then
   -- A duty that is to last for much longer is of before the server's clock was set back.
   if redis.call('GET', looking) ~= consumer and redis.call('PTTL', looking) <= 4 * hold then
@@ -17,4 +16,4 @@ if not redis.call('SET', looking, consumer, 'NX', 'PX', hold) then
   end
   redis.call('SET', looking, consumer, 'PX', hold)
 end
-return redis.call('ZRANGE', consumers, 0, most - 1)
+return redis.call('ZRANGE', consumers, 0, LOOKED_AT - 1)

@@ -7,8 +7,7 @@
 -- keys: messages, ready, delayed, unacked_index, dead, stats, meta, consumers
 -- limits: RANK, HIGHEST_RANK
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 -- Two look-ups for each rank that has messages, however many they are.
 -- By their scores, which only grow: there are 256 ranks, whatever is stored.
 local ranks, from = {}, '-inf'

@@ -16,8 +16,7 @@ local target = ARGV[1]
 -- use: whole, intact, last_number, settled_below, number_of_move
 
 intact({messages, stats}, {dead, unacked_index})
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', moves, '')
+-- begin: HDEL moves
 local last = last_number(redis.call('TIME'))
 local result = {string.format('%d', settled_below(last + 1, redis.call('HGETALL', moves)))}
 for i = 2, #ARGV do

@@ -18,10 +18,8 @@ local target = ARGV[1]
 
 intact({messages, unacked, deliveries, stats, moves},
   {ready, delayed, unacked_index, expiry, dead})
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', moves, '')
+-- clock: now
+-- begin: HDEL moves
 local last, begun = last_number(clock), redis.call('HGETALL', moves)
 local low_water, going = settled_below(last + 1, begun), {}
 for i = 1, #begun, 2 do

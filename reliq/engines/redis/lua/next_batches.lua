@@ -8,10 +8,8 @@
 -- keys: batches, guard
 local count, again = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', batches, '')
+-- clock: now
+-- begin: ZREM batches
 for i = 3, #ARGV, 2 do
   redis.call('ZADD', batches, 'XX', 'GT', ARGV[i], ARGV[i + 1])
 end

@@ -7,8 +7,7 @@
 
 -- use: add, whole, intact, head_of_rank, promote, notify
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   intact({stats, meta}, {ready})

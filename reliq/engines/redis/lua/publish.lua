@@ -1,8 +1,7 @@
 -- publish: stores messages in one queue, each once, all in one step.
 --
--- Where a limit of the queue is reached, what has expired there leaves first. A file of more than
--- 300 lines: functions that only some calls need are defined where they are needed, since what
--- a script defines costs time in each call.
+-- Where a limit of the queue is reached, what has expired there leaves first. Functions that only
+-- some calls need are defined where they are needed: what a script defines costs time in each call.
 --
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
 -- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
@@ -67,7 +66,7 @@ if limited then
   for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
-  -- use: without_body, keep_events
+  -- use: without_body, keep_events, remove
 
   -- Something may have to give way: a key that holds something else is told before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
@@ -79,7 +78,7 @@ if limited then
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
-      -- use: bytes_of, count_down_bytes, keep_expired, remove_expired, expire
+      -- use: bytes_of, count_down_bytes, keep_expired, expire
 
       local gone = queue[5] and bytes_of(overdue)
       expire(overdue, now, about[2])
@@ -89,7 +88,7 @@ if limited then
 
   -- The oldest of the lowest priority gives way, to the dead letters.
   function drop_head()
-    -- use: remove, trim_dead
+    -- use: trim_dead
 
     local clock = redis.call('TIME')
     local died, dropped = clock[1] * 1000 + math.floor(clock[2] / 1000), 0

@@ -23,8 +23,7 @@ local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead, job_events})
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
 delivery_limit = whole(limits[1]) or delivery_limit
 

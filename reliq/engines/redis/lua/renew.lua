@@ -10,10 +10,8 @@ local lease = tonumber(ARGV[1])
 
 -- use: whole
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', unacked_index, '')
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- begin: ZREM unacked_index
+-- clock: now
 lease = whole(redis.call('HGET', meta, 'lease')) or lease
 local tags = {}
 for i = 2, #ARGV, 2 do

@@ -1,7 +1,6 @@
 -- reserve: promotes what is due, removes what has expired, and leases up to n messages.
 --
--- A file of more than 300 lines: it is one step. Functions that only some calls need are defined
--- where they are needed, since what a script defines costs time in each call.
+-- Functions that only some calls need are defined where they are needed, as in publish.lua.
 --
 -- ARGV[1] n (messages at most; 1 at least)
 -- ARGV[2] lease (ms)
@@ -34,8 +33,7 @@ local mark = 'candidate:' .. consumer
 
 -- use: whole, add, intact
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating =
   unpack(redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark, 'delivery_limit',
     'dead_expired', 'max_bytes', 'isolating'))
@@ -55,7 +53,7 @@ redis.call('ZPOPMIN', ready, 0)
 -- What has expired leaves first, so that none of it is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
-  -- use: bytes_of, keep_expired, remove_expired, without_body, keep_events, expire
+  -- use: bytes_of, keep_expired, remove, without_body, keep_events, expire
 
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead, job_events})
   bytes = max_bytes and bytes_of(overdue) or 0
@@ -219,8 +217,7 @@ elseif not paused then
         places[2 * i] = expires[i] or ''
       end
     else
-      -- A first write that does not grow lets the rest run when memory is full.
-      redis.call('ZREM', unacked_index, '')
+      -- begin: ZREM unacked_index
       local given = redis.pcall('HINCRBY', stats, 'token', #tags)
       if type(given) == 'table' or given < #tags or given > 9007199254740991 then
         given = clock[1] * 1000000 + clock[2] -- no number of ours: beyond what was given out
@@ -253,8 +250,7 @@ elseif not paused then
 end
 
 if expires_itself then
-  -- A first write that does not grow lets the rest run when memory is full.
-  redis.call('HDEL', meta, '')
+  -- begin: HDEL meta
   redis.call('HSET', meta, 'used_at', now)
 end
 if max_bytes and bytes > 0 then

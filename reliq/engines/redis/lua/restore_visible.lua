@@ -4,20 +4,18 @@
 -- last for longer than four intervals is of before the server's clock was set back.
 -- A failed delivery is counted, and the message may have to wait (backoff). One in company
 -- brings a message to its limit less one at most: at the limit it is dead-lettered, after an
--- isolated delivery, of which the mark of its consumer tells. A file of more than 300 lines:
--- a pass is one step, and looks after all that nobody else would.
+-- isolated delivery, of which the mark of its consumer tells.
 --
 -- ARGV[1] consumer (id of who asks)
 -- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait
 --         its turn, for leases that were ended just now)
--- ARGV[3] batch (messages at most)
--- ARGV[4] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
--- ARGV[5] dead_letter_max (messages)
--- ARGV[6] dead_letter_ttl (ms)
--- ARGV[7] lease (ms)
--- ARGV[8] backoff_min (ms that a message waits after its first failure; 0: none)
--- ARGV[9] backoff_max (ms)
--- ARGV[10] told (1: return each restored message, and the envelopes; 0: only how many)
+-- ARGV[3] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
+-- ARGV[4] dead_letter_max (messages)
+-- ARGV[5] dead_letter_ttl (ms)
+-- ARGV[6] lease (ms)
+-- ARGV[7] backoff_min (ms that a message waits after its first failure; 0: none)
+-- ARGV[8] backoff_max (ms)
+-- ARGV[9] told (1: return each restored message, and the envelopes; 0: only how many)
 --
 -- Returns {1 granted or 0 refused, 1 when more are waiting (refused: ms until it is
 --   worth asking again), unacked messages left,
@@ -28,18 +26,17 @@
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 -- keys: notification, stats, meta, consumers, unacked_mutex, job_events, failed_deliveries, guard
 -- limits: BATCH, RANK, JOB_MARK, FAILURES_KEPT
-local consumer, interval, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local delivery_limit, dead_letter_max = tonumber(ARGV[4]), tonumber(ARGV[5])
-local dead_letter_ttl, lease = tonumber(ARGV[6]), tonumber(ARGV[7])
-local backoff_min, backoff_max, told = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1'
+local consumer, interval, delivery_limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local dead_letter_max, dead_letter_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
+local lease, told = tonumber(ARGV[6]), ARGV[9] == '1'
+local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- use: add, whole, notify, intact, remove, trim_dead, marks_of, lease_of, head_of_rank, old_place
 -- use: backoff, forget_marks, without_body, keep_events, note_failures
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('ZREM', unacked_index, '')
+-- begin: ZREM unacked_index
 if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX', interval) then
   local left = redis.call('PTTL', unacked_mutex)
   if redis.call('GET', unacked_mutex) ~= consumer and left <= 4 * interval then
@@ -48,8 +45,7 @@ if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX'
   redis.call('SET', unacked_mutex, consumer, 'PX', interval)
 end
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local own_lease, own_limit, max_bytes, dead_letter_exchange, paused, known_run, run_since,
   passed, pass_due, spared_from, spared_until = unpack(redis.call('HMGET', meta, 'lease',
   'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused', 'run', 'run_since',
@@ -203,11 +199,11 @@ local function return_expired(ended)
   end
 end
 
-local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', expiry_cutoff(), 'LIMIT', 0, batch)
+local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', expiry_cutoff(), 'LIMIT', 0, BATCH)
 if #ended > 0 then
   return_expired(ended)
 end
-if #ended < batch then
+if #ended < BATCH then
   -- Candidates were given back just now, or were acked by one that leaves and asks for nothing.
   forget_marks('')
 end
@@ -227,6 +223,6 @@ else
   dropped = trim_dead()
 end
 
-local more = (#ended == batch or dropped == BATCH) and 1 or 0
+local more = (#ended == BATCH or dropped == BATCH) and 1 or 0
 return {1, more, redis.call('ZCARD', unacked_index), by_consumer, restored, died,
   redis.call('HKEYS', consumers), dead_letter_exchange and redis.call('ZCARD', dead) or 0}

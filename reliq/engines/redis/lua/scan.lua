@@ -16,9 +16,6 @@
 local place, score, skip, count = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local room, whole, text = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
--- How many bytes say how long a body is, by its kind.
-local sizes = {[0xc4] = 1, [0xc5] = 2, [0xc6] = 4, [0xd9] = 1, [0xda] = 2, [0xdb] = 4}
-
 -- use: without_body
 
 local source = ready

@@ -16,8 +16,7 @@
 -- limits: HISTORY_BLOCKS
 local interval = tonumber(ARGV[1])
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 local current = math.floor(now / interval)
 local block = math.floor(current / 60)
 

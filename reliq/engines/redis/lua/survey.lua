@@ -23,8 +23,7 @@ local session = string.match(consumer, '^(.*)/') or consumer
 
 -- use: whole
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- clock: now
 
 local found = {}
 for n = 0, #KEYS - 10, 10 do

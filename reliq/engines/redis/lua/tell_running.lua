@@ -7,8 +7,7 @@
 -- keys: consumer, guard
 local number, running = tonumber(ARGV[1]), ARGV[2]
 
--- A first write that does not grow lets the rest run when memory is full.
-redis.call('HDEL', consumer, '')
+-- begin: HDEL consumer
 if redis.call('EXISTS', consumer) == 0 then
   return 0
 end

@@ -7,6 +7,6 @@ local function expire(tags, now, kept)
   if kept then
     keep_expired(tags, now)
   else
-    remove_expired(tags)
+    remove(tags, 'expired')
   end
 end

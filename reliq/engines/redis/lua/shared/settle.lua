@@ -2,5 +2,5 @@
 local function settle()
   redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
   redis.call('ZADD', publisher, 'GT', low_water, 'low_water')
-  redis.call('PEXPIRE', publisher, keep)
+  redis.call('PEXPIRE', publisher, MOVES_KEPT_MS)
 end

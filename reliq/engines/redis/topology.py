@@ -1,0 +1,308 @@
+"""Queues, exchanges and bindings over Redis, with the version of each table of bindings."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...message.envelope import pack, unpack
+from ...message.queue_arguments import FIELDS, WHOLE
+from ...store.limits import LONG_MS
+from ...store.values import NO_QUEUE, ExchangeTable, Layout, QueueDeclared, QueueDeleted
+from . import keys, scripts
+from .base import StoreBase, gathered, queues_of, text_of, texts, then
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ...store.values import OnResult
+    from .stream import Command
+
+_DECLARED = ("missing", "existed", "created", "differs")
+_NUMBER = re.compile(rb"[0-9]{1,15}")
+_DELETED = {
+    1: "deleted",
+    0: "missing",
+    -1: "not_empty",
+    -2: "in_use",
+    -3: "not_idle",
+    -4: "not_drained",
+}
+# As the script takes it: remove, and make no table where there is none.
+_REMOVE = -1
+
+
+def _whole(text: bytes | None) -> int:
+    """Return the number of partitions that is stored; 1 where none is, or another wrote it."""
+    return int(text) if text and _NUMBER.fullmatch(text) else 1
+
+
+class RedisTopology(StoreBase):
+    """What a store knows of queues, exchanges and bindings."""
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        return queues_of(self._wire, self._prefix)
+
+    def declare_queue(
+        self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
+    ) -> QueueDeclared:
+        """Create *queue* with its arguments, or say what there is."""
+        pairs = [part for pair in meta.items() for part in pair]
+        if not passive:  # first, in case we die: one that is listed and not there is left out
+            self.list_queue(queue)
+        args = (int(passive), arguments, *pairs)
+        outcome, messages, consumers, stored = self._run(scripts.DECLARE, queue, args)
+        if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
+            self.list_queue(queue)
+        if not passive and "dead_letter_exchange" in meta:
+            self.list_queue(queue, self._shared.dead_letter_routed)
+        return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
+
+    def create_queue(self, queue: str) -> None:
+        """Make *queue* unless there is one, as a publish does: it has no arguments yet.
+
+        It takes those of its first declaration, whatever they are.
+        """
+        k = self._keys(queue)
+        if self._wire.call(("HSETNX", k.meta, "exists", "1")):
+            # One of the same name may have been deleted a moment ago.
+            self._wire.call(("PEXPIRE", k.publishers, LONG_MS))
+        self.list_queue(queue)
+
+    def delete_queue(
+        self,
+        queue: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        if_idle: bool = False,
+        if_drained: bool = False,
+    ) -> QueueDeleted:
+        """Delete *queue* and everything in it, if the conditions hold. Atomic.
+
+        *if_drained*: it is closed, holds nothing, and has no numbers of publishers, by which a
+        retry would find its message. It stays listed until :meth:`unbind_queue`: should we die
+        before that, somebody finds it there, and ends what we began.
+        """
+        flags = tuple(map(int, (if_empty, if_unused, if_idle, if_drained)))
+        outcome, count = self._run_in_order(scripts.DELETE_QUEUE, queue, flags)
+        return QueueDeleted(_DELETED[outcome], count)  # type: ignore[arg-type]
+
+    # -- partitions
+
+    def layout(self, queue: str) -> Layout | None:
+        """Return how *queue* is divided; None where there is no such queue."""
+        # Without the script: who looks may have no right to write.
+        fields = ("exists", "partitions", "partitions_end", "paused")
+        exists, *numbers, paused = self._wire.call(("HMGET", self._keys(queue).meta, *fields))
+        if exists is None:
+            return None
+        count, end = (_whole(text) for text in numbers)
+        return Layout(count, max(count, end), paused is not None)
+
+    def lay_out(
+        self,
+        queue: str,
+        partitions: int = 0,
+        end: int = 0,
+        *,
+        end_was: int = 0,
+        closed: bool | None = None,
+    ) -> Layout | None:
+        """Divide *queue* into so many *partitions* to publish to (0: as before).
+
+        The end of its layout becomes *end* where that is more; where *end_was* is still the end,
+        also where it is less. Of a partition *closed* says whether it takes nothing new, but from
+        a publisher with ``create``. Atomic. None: there is no such queue.
+        """
+        args = (partitions, end, end_was, -1 if closed is None else int(closed))
+        exists, *found = self._run(scripts.LAYOUT, queue, args)
+        return Layout(found[0], max(found[:2]), found[2] == 1) if exists else None
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
+        total = 0
+        while removed := self._run(scripts.PURGE, queue):
+            total += removed
+        return total
+
+    # -- settings
+
+    def pause(self, queue: str, paused: bool) -> bool:
+        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+
+        Atomic. Whoever waits for a queue that goes on is woken.
+        """
+        return bool(self._run(scripts.PAUSE, queue, (1 if paused else 0,)))
+
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+        """Change what scripts know of the arguments of *queue*; None removes a field.
+
+        Atomic; the declaration that is compared stays as it is. Returns all fields as they
+        are now (without *changes*: only looks), None where there is no such queue.
+        """
+        if changes:
+            pairs = [part for field, value in changes.items() for part in (field, value or "")]
+            flat = self._run(scripts.CONFIGURE, queue, pairs)
+        else:
+            flat = self._wire.call(("HGETALL", self._keys(queue).meta))
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        if b"exists" not in fields:
+            return None
+        return {
+            field: text_of(fields[field.encode()])
+            for field in (*FIELDS.values(), *WHOLE.values())
+            if field.encode() in fields
+        }
+
+    # -- exchanges
+
+    def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
+        """Store the declaration unless there is one; return what is stored."""
+        args = (exchange, declaration)
+        return bytes(self._wire.run(scripts.DECLARE_EXCHANGE, self._shared, args))
+
+    def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
+        """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
+        names, table = self._shared.exchanges, keys.bindings(self._prefix, exchange)
+        if not if_unbound:
+            self._wire.call_all(("HDEL", names, exchange), ("DEL", table))
+            return
+        guard = keys.guard(self._prefix, exchange)
+        if not self._wire.run(scripts.UNBOUND, None, (), bindings=table, guard=guard):
+            return
+        declaration, _ = self._wire.call_all(("HGET", names, exchange), ("HDEL", names, exchange))
+        if declaration is not None and self._wire.call(("EXISTS", table)):
+            # Bound meanwhile, while it was still declared: it goes on.
+            self._wire.call(("HSETNX", names, exchange, declaration))
+
+    def exchanges(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+        return sorted(texts(self._wire.call(("HKEYS", self._shared.exchanges))))
+
+    def bind(
+        self,
+        exchange: str,
+        bound: bool,
+        bindings: Sequence[bytes],
+        queue: str = "",
+        *,
+        present: bool = False,
+    ) -> int:
+        """Add (*bound*) or remove bindings, and change the version of the table.
+
+        Returns how many the exchange has now. They are those of *queue*, where it is
+        given: :meth:`unbind_queue` will find them. With *present* nothing is bound where
+        there is no such queue, NO_QUEUE is returned, and one that is deleted meanwhile
+        leaves nothing.
+
+        Whoever dies half way leaves a note of a binding that is not there, never a binding
+        without a note. A queue that is to be present is looked for when it is bound: who deletes
+        it after that finds the note. It is listed before, so that somebody finds both.
+        """
+        k = self._keys(queue)
+        notes = [pack([exchange, binding]) for binding in bindings] if queue else []
+        # One after the other: in a cluster the two are at different servers.
+        if notes and bound:
+            if present:
+                self.list_queue(queue)
+            self._run(scripts.NOTE_BOUND, queue, notes)
+        left = self._wire.call(*self._bind_command(exchange, 1 if bound else 0, bindings))
+        if present and not self._wire.call(("HEXISTS", k.meta, "exists")):
+            self.unbind_queue(queue)
+            return NO_QUEUE
+        if notes and not bound:
+            self._wire.call(("SREM", k.bound, *notes))
+            table = keys.bindings(self._prefix, exchange)
+            again = self._wire.call(("HMGET", table, *bindings))
+            kept = [note for note, there in zip(notes, again, strict=True) if there is not None]
+            if kept:  # bound again meanwhile, by another
+                self._run(scripts.NOTE_BOUND, queue, kept)
+        return int(left)
+
+    def _bind_command(
+        self, exchange: str, change: int, bindings: Iterable[bytes]
+    ) -> tuple[Command, scripts.Script]:
+        table, guard = keys.bindings(self._prefix, exchange), keys.guard(self._prefix, exchange)
+        return scripts.BIND.over(None, (change, *bindings), bindings=table, guard=guard)
+
+    def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
+        """Remove the bindings of a queue that is gone, however many exchanges there are.
+
+        Returns the exchanges that have none left, with their declarations. A queue that was made
+        anew meanwhile keeps its bindings; another is listed no more.
+        """
+        k = self._keys(queue)
+        notes = self._wire.call(("SMEMBERS", k.bound))
+        if not notes:
+            self._unlist(queue)
+            return {}
+        bindings: dict[str, list[bytes]] = {}
+        for exchange, binding in map(unpack, notes):
+            bindings.setdefault(exchange, []).append(binding)
+        left = self._wire.exchange(
+            [self._bind_command(name, _REMOVE, found) for name, found in bindings.items()]
+        )
+        _, exists, declarations = self._wire.call_all(
+            ("SREM", k.bound, *notes),
+            ("HEXISTS", k.meta, "exists"),
+            ("HMGET", self._shared.exchanges, *bindings),
+        )
+        if exists:
+            # Made anew meanwhile, by one who may have bound it just before we unbound it.
+            for exchange, found in bindings.items():
+                self.bind(exchange, True, found, queue)
+            return {}
+        self._unlist(queue)
+        return {
+            exchange: declaration
+            for exchange, declaration, count in zip(bindings, declarations, left, strict=True)
+            if not count
+        }
+
+    def _unlist(self, queue: str) -> None:
+        listed, dead_letter_routed = self._shared.queues, self._shared.dead_letter_routed
+        self._wire.call_all(("ZREM", listed, queue), ("ZREM", dead_letter_routed, queue))
+        # After that: in a cluster the two are at different servers.
+        asked = ("HMGET", self._keys(queue).meta, "exists", "dead_letter_exchange")
+        exists, dead_letter_exchange = self._wire.call(asked)
+        if exists is not None:  # declared again meanwhile
+            self.list_queue(queue)
+        if dead_letter_exchange is not None:
+            self.list_queue(queue, dead_letter_routed)
+
+    def exchange_table(self, exchange: str) -> ExchangeTable:
+        """Return declaration, bindings and version of *exchange*."""
+        return _table(*self._wire.call_all(*self._asks(exchange)))
+
+    def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
+        """Post what :meth:`exchange_table` asks."""
+        asks = self._asks(exchange)
+        on_reply = gathered(len(asks), then(lambda replies: _table(*replies), on_result))
+        for place, ask in enumerate(asks):
+            self._wire.post(ask, partial(on_reply, place))
+
+    def _asks(self, exchange: str) -> tuple[Command, ...]:
+        return (
+            ("HGET", self._shared.exchanges, exchange),
+            ("HGETALL", keys.bindings(self._prefix, exchange)),
+        )
+
+    def bindings_version(self, exchange: str) -> bytes | None:
+        """Return the version of the bindings of *exchange*; None where it has none."""
+        version: bytes | None = self._wire.call(
+            ("HGET", keys.bindings(self._prefix, exchange), "version")
+        )
+        return version
+
+    def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
+        """Post what :meth:`bindings_version` asks."""
+        self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)
+
+
+def _table(declaration: bytes | None, fields: Sequence[bytes]) -> ExchangeTable:
+    table = dict(zip(fields[::2], fields[1::2], strict=True))
+    version = table.pop(b"version", None)
+    return ExchangeTable(declaration, version, frozenset(table))

@@ -6,14 +6,13 @@ goes on. How it has ended its worker tells (:mod:`reliq.integrations.outcomes`).
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from functools import partial
 from math import isfinite
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import ReliqError
+from ..errors import ReliqError, logger
 from ..integrations.job_runs import RUNNING
 from ..integrations.outcomes import Membership, adding_to
 from ..store.jobs import Note
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..integrations.job_runs import JobContext
-
-logger = logging.getLogger("reliq")
 
 # So often a task that asks again and again asks the broker.
 _ASKED_EVERY_S = 1.0

@@ -8,14 +8,13 @@ is cancelled, in every app, and what is no job costs nothing. How a job ends its
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock, here
 from ..store.jobs import CANCELLED, Change
 from .connections import open_store
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ..store.protocol import Store
-
-logger = logging.getLogger("reliq")
 
 
 class JobContext:

@@ -6,7 +6,6 @@ its queues waits in the broker, as delayed. Each worker of a queue shows the sam
 
 from __future__ import annotations
 
-import logging
 import sys
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.serialization import loads
 
-from ..errors import BrokerRefused
+from ..errors import BrokerRefused, logger
 from ..message.envelope import Envelope, EnvelopeError, decode
 from ..store.inspection import Position
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..store.inspection import Stored
     from ..store.protocol import Store
-
-logger = logging.getLogger("reliq")
 
 # The loop of the worker waits for them, and all of it is one message.
 _MOST = 100

@@ -23,8 +23,7 @@ from ..integrations.outcomes import BATCH
 from ..lazy import Lazy
 from ..routing.partitions import in_each, names_of, refuse_partition, waiting
 from .link import Client
-from .message import Message
-from .qos import QoS
+from .message import Message, QoS
 from .subscription import Subscription
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .eventloop import EventLoop
     from .failback import Failback
     from .link import Link
+    from .message import QoS
     from .pull import PullLoop
-    from .qos import QoS
     from .subscription import Schedule, Subscription
 
 

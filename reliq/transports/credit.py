@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..store.values import Reservation
     from .link import Link
-    from .qos import QoS
+    from .message import QoS
     from .subscription import Subscription
 
 # What one reserve brings at most where the prefetch is unlimited.

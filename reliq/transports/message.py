@@ -1,8 +1,10 @@
-"""Message: what a consumer's callback receives."""
+"""Message: what a consumer's callback receives; QoS: which of a channel's wait for an ack."""
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from kombu.serialization import loads
 from kombu.transport import virtual
@@ -132,3 +134,50 @@ class Message(virtual.Message):
                 self.decode_error = in_words(exc)
                 raise
         return self._decoded_cache
+
+
+class QoS(virtual.QoS):
+    """The unacked messages of one channel, and its limit. The leases are the session's."""
+
+    def __init__(self, channel: Any) -> None:
+        # Not the base's: it would restore messages from a finalizer, one by one.
+        self.channel = channel
+        self.consumers: dict[str, Any] = {}
+        """By tag, the subscriptions of the channel."""
+        self.closed = False
+        """Whether the channel is: what is settled from then on goes over another connection."""
+        self.prefetch_count = 0
+        self.delivered: dict[str, Message] = {}
+        # Unacked messages that only the application holds now: it may still ack them.
+        self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether no message is reserved ahead: Celery's worker_disable_prefetch."""
+        return type(self.can_consume) is not MethodType
+
+    def can_consume(self) -> bool:
+        """Whether one more message may be delivered. Celery may replace this method."""
+        return not self.prefetch_count or len(self.delivered) < self.prefetch_count
+
+    def take(self, delivery_tag: str) -> Message | None:
+        """Take out a message that waits for its ack, also one that was let go."""
+        message = self.delivered.pop(delivery_tag, None)
+        return message if message is not None else self._let_go.pop(delivery_tag, None)
+
+    def put_back(self, message: Message) -> None:
+        """Have a message again that could not be settled."""
+        messages = self._let_go if self.closed else self.delivered
+        messages[message.delivery_tag] = message
+
+    def let_go(self) -> list[Message]:
+        """Keep unacked messages only while somebody else has them; return them."""
+        messages, self.delivered = self.delivered, {}
+        self._let_go.update(messages)
+        return list(messages.values())
+
+    def up_to(self, delivery_tag: str) -> list[Message]:
+        """Take out the message with *delivery_tag* and all delivered before it."""
+        tags = list(self.delivered)
+        end = tags.index(delivery_tag) + 1 if delivery_tag in self.delivered else 0
+        return [self.delivered.pop(tag) for tag in tags[:end]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .credit import Credit
     from .failback import Failback
     from .link import Link
-    from .qos import QoS
+    from .message import QoS
     from .reserver import Reserver
     from .subscription import Schedule
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..store.values import Delivery
     from .base import Transport
-    from .qos import QoS
+    from .message import QoS
     from .settlement import Settlement
 
 _LAYOUT_KEPT_S = 5.0

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from ..store.protocol import Store
     from .base import Transport
-    from .message import Message
-    from .qos import QoS
+    from .message import Message, QoS
 
 
 @dataclass(eq=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..consumer.sessions import Session
     from ..store.protocol import Store
     from ..store.values import Delivery, Promoted, Reservation
-    from .qos import QoS
+    from .message import QoS
 
 # A reply that is read later than this is known to be old when it is read.
 _PROMPT_S = 0.05

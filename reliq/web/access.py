@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import logging
 import os
 from collections import Counter
 from functools import partial
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import anyio
 import anyio.to_thread
 
+from ..errors import logger
 from ..hosts import is_loopback, is_of_this_machine
 from .settings import User, fits, hashed, networks
 
@@ -175,9 +175,6 @@ async def _of_proxy(
         return Refused(401, f"The proxy has not said in {header} who you are.", {})
     name = names[0].strip()
     return User(name, "operator" if name in settings.operators else "viewer")
-
-
-logger = logging.getLogger("reliq")
 
 
 class Seldom:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import threading
 from collections import deque
@@ -15,7 +14,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, time
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ..errors import ConfigurationError, ReliqError
+from ..errors import ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
 from ..printable import plain
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from .brokers import Broker
 
     Steps: TypeAlias = Callable[[Inspector], Iterator[int]]
-
-logger = logging.getLogger("reliq")
 
 _ENTRIES_KEPT = 1000
 _KEPT = 200

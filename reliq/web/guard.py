@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import logging
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
@@ -11,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse
 
+from ..errors import logger
 from ..hosts import host_of, is_loopback
 from .access import Refused
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from .access import Access
-
-logger = logging.getLogger("reliq")
 
 # Nothing is loaded from elsewhere, nothing inline is run, and nobody shows us in a frame.
 CONTENT_SECURITY_POLICY = (

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
 
-from ..errors import ReliqError
+from ..errors import ReliqError, logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Hashable
-
-logger = logging.getLogger("reliq")
 
 # A proxy ends what is silent for long, and who has gone is noticed by writing to him.
 _HEARTBEAT_S = 15.0

@@ -5,14 +5,13 @@ Knows nothing of how Celery is made to call them.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...errors import logger
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-logger = logging.getLogger("reliq")
 
 CHAIN = "reliq_chain"
 """The attribute of an app, and of the classes of its tasks, that is the chain."""

@@ -13,11 +13,11 @@ hears the signal, which takes no part in the outcome.
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from ...errors import logger
 from ...printable import plain
 from ..outcomes import SUCCEEDED
 from ..requests import forget
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .chain import Chain, Middleware
-
-logger = logging.getLogger("reliq")
 
 _STEP = "execute_using_pool"
 _LONGEST_ERROR = 1000

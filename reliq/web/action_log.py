@@ -115,10 +115,6 @@ class ActionLog:
 State: TypeAlias = Literal["running", "done", "stopped", "failed"]
 
 
-class BusyError(Exception):
-    """As many operations run as may."""
-
-
 @dataclass(slots=True)
 class Operation:
     """One operation, as it is now: changed by its own thread alone."""
@@ -178,7 +174,7 @@ class Operations:
     def begin(self, made: Operation, broker: Broker, steps: Steps) -> None:
         """Begin to take *steps*, each of which says how many messages it was about.
 
-        Raises BusyError.
+        Raises ReliqError where as many run as may.
         """
         with self._lock:
             # Viewers export: they take no place from who has to change something.
@@ -187,7 +183,7 @@ class Operations:
                 for item in self._operations.values()
             )
             if running >= _MOST_AT_ONCE:
-                raise BusyError
+                raise ReliqError("not begun: as many operations run as may; wait for one to end")
             self._operations[made.id] = made
             ended = [item for item in self._operations.values() if item.state != "running"]
             for item in ended[: max(len(ended) - _KEPT, 0)]:

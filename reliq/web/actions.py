@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..errors import ConfigurationError, NotFound, ReliqError
-from .action_log import BusyError, Operation
+from .action_log import Operation
 from .asked import link
 from .pages import broker_of
 
@@ -247,14 +247,11 @@ def perform(site: Site, asked: Asked, name: str) -> str:
         entry = note(outcome)
     except ReliqError as exc:
         entry = note(str(exc), failed=True)
-    except BusyError:
-        text = "not begun: as many operations run as may; wait for one to end"
-        entry = note(text, failed=True)
     except Exception:
         note("failed, perhaps when it was done in part: the log of reliq web says why", failed=True)
         raise
     finally:
-        site.watches[broker.number].forget(asked.text("queue"))
+        broker.watch.forget(asked.text("queue"))
     return f"{back}{'&' if '?' in back else '?'}said={entry.number}"
 
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..admin import Inspector, Message
+    from .brokers import Watch
     from .redaction import Redaction
     from .settings import User
-    from .watch import Watch
 
 # Of which the place is a number that scripts count with.
 _MOST = 2**31
@@ -41,12 +41,12 @@ class Asked:
         """Return all values of a name."""
         return [value for key, value in self.query if key == name]
 
-    def number(self, name: str, default: int = 0, most: int = _MOST) -> int:
-        """Return a value that is a number from 0 to *most*; the default for what is none."""
+    def number(self, name: str) -> int:
+        """Return a value that is a number from 0 on; 0 for what is none."""
         value = self.text(name)
         if not (value.isascii() and value.isdigit() and len(value) <= len(str(_MOST))):
-            return default
-        return min(int(value), most)
+            return 0
+        return min(int(value), _MOST)
 
     @property
     def broker(self) -> int:

@@ -1,24 +1,31 @@
-"""The brokers, and who uses a connection to one: a thread at a time.
+"""The brokers: who uses a connection to each, and what is remembered of it between two looks.
 
-Pages borrow one of a few inspectors of a broker and give it back. One whose broker went away is
-closed, and another is made when somebody asks again.
+Pages borrow one of a few inspectors of a broker, a thread at a time, and give it back. One whose
+broker went away is closed, and another is made when somebody asks again. Remembered are reports,
+for rates, the doctor's findings, and the groups of dead letters. A look that finds what it needs
+young enough asks nothing.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from contextlib import contextmanager
-from time import monotonic
+from dataclasses import dataclass, field
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from ..admin import Inspector
 from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, again
 from ..failover.brokers import without_password
 from ..forks import OwnLock
+from .charts import MINUTE_MS, points_of, series
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..admin import DeadLetterGroups, Finding, Report
+    from .charts import Series
     from .settings import Settings
 
 # As many as threads make pages at a time; those of operations come and go.
@@ -38,6 +45,7 @@ class Broker:
         """Its place among the brokers: by that a page names it."""
         self.name = without_password(url)
         """Its URL without user and password."""
+        self.watch = Watch(self)
         self._url, self._options = url, settings.transport_options
         self._idle: list[Inspector] = []
         self._away: BrokerUnavailable | None = None
@@ -115,3 +123,171 @@ class Broker:
             idle, self._idle = self._idle, []
         for inspector in idle:
             inspector.close()
+
+
+# Rates are those of the last seconds.
+_RATES_S = 10.0
+_YOUNG_S = 0.3
+# A report from when somebody looked last is none to count from; the longest interval is half of it.
+_OLD_S = 120.0
+_CHECKED_EVERY_S = 60.0
+# There is a snapshot a minute.
+_HISTORY_S = 20.0
+_MOST_HISTORIES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What the doctor has found, and when."""
+
+    findings: list[Finding] = field(default_factory=list)
+    at: float | None = None
+    """When, in seconds since the epoch, by this machine's clock; None: not yet."""
+    error: str = ""
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What is wrong, the worst first."""
+        order = {"error": 0, "warning": 1}
+        bad = (finding for finding in self.findings if finding.severity in order)
+        return sorted(bad, key=lambda finding: order[finding.severity])
+
+
+class Watch:
+    """Remembers of one broker. Thread-safe."""
+
+    _lock = OwnLock()
+    _report_lock = OwnLock()
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.counting = Counting()
+        """The groups of dead letters."""
+        self._reports: deque[Report] = deque()
+        self._histories: dict[tuple[str, int], tuple[float, Series]] = {}
+        self._forgotten = float("-inf")
+        self._checkup = Checkup()
+        self._checked_at = float("-inf")
+        self._checking = False
+
+    def report(self, inspector: Inspector) -> Report:
+        """Return a report of this moment, with the rates of the last seconds."""
+        with self._report_lock:  # who comes meanwhile has the same
+            with self._lock:
+                while self._reports and monotonic() - self._reports[0].at > _OLD_S:
+                    self._reports.popleft()
+                young = max(monotonic() - _YOUNG_S, self._forgotten)
+                if self._reports and self._reports[-1].at > young:
+                    return self._reports[-1]
+                since = self._reports[0] if self._reports else None
+            made = inspector.report(since)
+            with self._lock:
+                self._reports.append(made)
+                while len(self._reports) > 1 and made.at - self._reports[1].at > _RATES_S:
+                    self._reports.popleft()
+            return made
+
+    def forget(self, queue: str) -> None:
+        """Look anew at what an action has changed."""
+        self.counting.forget(queue)
+        with self._lock:
+            self._forgotten = monotonic()
+
+    def history(self, inspector: Inspector, queue: str, minutes: int) -> Series:
+        """Return the last *minutes* of a queue, some seconds old at most; raises NotFound."""
+        key = (queue, minutes)
+        with self._lock:
+            at, found = self._histories.get(key, (float("-inf"), None))
+            if found is not None and monotonic() - at < _HISTORY_S:
+                return found
+        now_ms = inspector.now_ms()
+        since_ms = now_ms - minutes * MINUTE_MS
+        snapshots = inspector.history(queue, since_ms, points_of(minutes))
+        made = series(snapshots, now_ms, minutes)
+        with self._lock:
+            if len(self._histories) >= _MOST_HISTORIES:
+                self._histories.clear()
+            self._histories[key] = (monotonic(), made)
+        return made
+
+    def checkup(self) -> Checkup:
+        """Return what the doctor has found last, and have it look again where that is long ago.
+
+        It takes seconds on a large broker, so nobody waits for it.
+        """
+        with self._lock:
+            due = monotonic() - self._checked_at > _CHECKED_EVERY_S and not self._checking
+            self._checking = self._checking or due
+            found = self._checkup
+        if due:
+            threading.Thread(target=self._check, name="reliq-web-doctor", daemon=True).start()
+        return found
+
+    def check_now(self, inspector: Inspector) -> Checkup:
+        """Have the doctor look now, and return what was found; raises ReliqError."""
+        found = Checkup(inspector.doctor(), time())
+        with self._lock:
+            self._checkup, self._checked_at = found, monotonic()
+        return found
+
+    def _check(self) -> None:
+        try:
+            with self._broker.inspector() as inspector:
+                self.check_now(inspector)
+        except ReliqError as exc:
+            with self._lock:
+                self._checkup = Checkup(self._checkup.findings, time(), str(again(exc)))
+                self._checked_at = monotonic()
+        finally:
+            with self._lock:
+                self._checking = False
+
+
+# What was counted to its end is counted anew after so long, or with so many more or fewer dead.
+_COUNT_YOUNG_S = 10.0
+_LOOKS = 5000
+_MOST_QUEUES = 200
+# Errors that have an id in their text may make a group of each dead letter.
+_MOST_GROUPS = 5000
+
+
+@dataclass(slots=True)
+class _Count:
+    shown: DeadLetterGroups | None = None
+    """The last that came to its end, while another is under way."""
+    going: DeadLetterGroups | None = None
+    ended: float = 0.0
+
+
+class Counting:
+    """Counts the groups of the queues of one broker. Thread-safe: who comes meanwhile waits."""
+
+    _lock = OwnLock()
+
+    def __init__(self) -> None:
+        self._counts: dict[str, _Count] = {}
+
+    def groups(self, inspector: Inspector, queue: str, looks: int = _LOOKS) -> DeadLetterGroups:
+        """Return the groups of *queue* as far as they are counted; a call counts *looks* more.
+
+        Where there are thousands, the count ends with those that were found first.
+        Raises NotFound.
+        """
+        with self._lock:
+            if len(self._counts) > _MOST_QUEUES:
+                self._counts.clear()
+            count = self._counts.setdefault(queue, _Count())
+            if count.going is None and count.shown and monotonic() - count.ended < _COUNT_YOUNG_S:
+                return count.shown
+            count.going = inspector.dead_letter_groups(queue, count.going, looks)
+            full = len(count.going.groups) >= _MOST_GROUPS
+            if count.going.cursor is not None and not full:
+                # One that grows as it is looked at, unless there is one that was whole.
+                return count.shown or count.going
+            count.shown, count.going, count.ended = count.going, None, monotonic()
+            return count.shown
+
+    def forget(self, queue: str) -> None:
+        """Count a queue anew when it is looked at next: something was changed."""
+        with self._lock:
+            self._counts.pop(queue, None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from markupsafe import Markup
 
@@ -26,15 +26,8 @@ _BOX = (_LEFT, _TOP, _CHART_WIDTH - _LEFT - 8, _CHART_HEIGHT - _TOP - _BOTTOM)
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
-class Line(NamedTuple):
-    """One line of a chart."""
-
-    name: str
-    css: str
-    """The class that gives it its colour."""
-    values: Sequence[float | None]
-
-
+Line: TypeAlias = "tuple[str, Sequence[float | None]]"
+"""One line of a chart: the class that gives it its colour, and its values."""
 Labels: TypeAlias = "Sequence[tuple[float, str]]"
 """Of an axis of time: where on the way, from 0 to 1, and what is written there."""
 
@@ -59,12 +52,12 @@ def sparkline(values: Sequence[float | None], says: str) -> Markup:
 
 def chart(lines: Sequence[Line], labels: Labels, says: str) -> Markup:
     """Return lines over one axis of time, with the numbers at the left."""
-    known = [value for line in lines for value in line.values if value is not None]
+    known = [value for _, values in lines for value in values if value is not None]
     top = _round(max(known, default=0))
     drawn = [
-        Markup('<path class="line {}" d="{}"/>').format(line.css, _path(points))
-        for line in lines
-        if (points := _points(line.values, top, _BOX))
+        Markup('<path class="line {}" d="{}"/>').format(css, _path(points))
+        for css, values in lines
+        if (points := _points(values, top, _BOX))
     ]
     return _framed(drawn, top, labels, says)
 
@@ -260,7 +253,7 @@ def _history(
     """Return the chart of three lines; it says what they end with, for who does not see them."""
     lines, said = [], []
     for css, (name, each) in zip(("", "second", "dead"), values.items(), strict=True):
-        lines.append(Line(name, css, each))
+        lines.append((css, each))
         known = [value for value in each if value is not None]
         said.append(f"{name} {text(known[-1])}" if known else f"{name} not known")
     return chart(lines, shown.labels, f"{title}: {', '.join(said)} at the end")

@@ -101,18 +101,15 @@ class Hub(Generic[T]):
         self._closed = False
 
     @property
-    def looking(self) -> int:
-        """How many look."""
-        return len(self._lookers())
-
-    def _lookers(self) -> list[_Looker]:
+    def lookers(self) -> list[_Looker]:
+        """All who look."""
         return [looker for channel in self._channels.values() for looker in channel.lookers]
 
     async def follow(self, page: T, user: str = "") -> AsyncGenerator[bytes, None]:
         """Yield the events of a page, until it is closed; where too many look, that alone."""
-        theirs = sum(looker.user == user for looker in self._lookers())
+        theirs = sum(looker.user == user for looker in self.lookers)
         full = page not in self._channels and len(self._channels) >= _MOST_PAGES
-        if full or theirs >= _MOST_EACH or self.looking >= _MOST:
+        if full or theirs >= _MOST_EACH or len(self.lookers) >= _MOST:
             yield b"retry: 10000\n\n"
             yield _event("away", {"text": _TOO_MANY})
             return
@@ -161,9 +158,8 @@ class Hub(Generic[T]):
     def close(self) -> None:
         """End all streams, so that the process can end."""
         self._closed = True
-        for channel in self._channels.values():
-            for looker in channel.lookers:
-                looker.news.set()
+        for looker in self.lookers:
+            looker.news.set()
 
 
 def _event(name: str, data: dict[str, str]) -> bytes:

@@ -18,7 +18,6 @@ from .texts import FILTERS, shown
 from .views.jobs import batch, batches, consumer, consumers, shares
 from .views.messages import dead, group, message, search
 from .views.queues import delayed, health, overview, queue
-from .watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +58,6 @@ class Site:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.brokers = [Broker(n, url, settings) for n, url in enumerate(settings.urls)]
-        self.watches = [Watch(broker) for broker in self.brokers]
         self.redaction = Redaction(settings.redact)
         self.log = ActionLog(settings.action_log)
         self.operations = Operations(self.log)
@@ -69,7 +67,7 @@ class Site:
     def look(self, asked: Asked, broker: Broker) -> Iterator[Look]:
         """Lend what a view, or an action, is made from."""
         with broker.inspector() as inspector:
-            yield Look(inspector, asked, self.watches[broker.number], self.redaction)
+            yield Look(inspector, asked, broker.watch, self.redaction)
 
     def close(self) -> None:
         """Close the connections that nobody uses, and remove the files of exports."""
@@ -107,7 +105,7 @@ def _of(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
 
     def make(site: Site, asked: Asked) -> dict[str, Any]:
         with site.look(asked, broker_of(site, asked)) as look:
-            return {"view": view(look)}
+            return {"view": view(look), "now_ms": look.inspector.now_ms()}
 
     return make
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ class Redaction:
     """Hides the values of *keys*: names or patterns with ``*``; case does not count."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
-        self._keys = tuple(key.casefold().split("*") for key in keys)
+        # Of a pattern of the shell only the star means anything.
+        self._keys = tuple(re.sub("([?[])", r"[\1]", key.casefold()) for key in keys)
 
     def __bool__(self) -> bool:
         """Whether anything is hidden at all."""
@@ -39,7 +42,7 @@ class Redaction:
         if len(text) > _LONGEST_KEY:
             return bool(self)
         name = text.casefold()
-        return any(_fits(parts, name) for parts in self._keys)
+        return any(fnmatchcase(name, key) for key in self._keys)
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """Return *value* without what is hidden in it."""
@@ -80,23 +83,3 @@ class Redaction:
         except (ValueError, RecursionError):
             return UNREADABLE
         return json.dumps(self.value(found), ensure_ascii=False)
-
-
-def _fits(parts: Sequence[str], name: str) -> bool:
-    """Whether *name* consists of *parts* with anything between them.
-
-    No regular expression: one with two parts takes the square of the length of a name.
-    """
-    first, *middle = parts
-    if not middle:
-        return name == first
-    last = middle.pop()
-    at, end = len(first), len(name) - len(last)
-    if at > end or not (name.startswith(first) and name.endswith(last)):
-        return False
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True

@@ -17,9 +17,8 @@ from reliq.admin import Inspector
 from reliq.errors import BrokerUnavailable
 from reliq.web import access, app, watch
 from reliq.web.access import Passwords
-from reliq.web.brokers import Broker
+from reliq.web.brokers import Broker, Counting, Watch
 from reliq.web.settings import Settings, accounts, hashed
-from reliq.web.watch import Counting, Watch
 from tests.integration.web_client import HERE, OURS, fill, kill, page, read
 from tests.support.waiting import wait_until
 
@@ -298,10 +297,10 @@ def test_rates_are_not_those_of_the_hours_in_which_nobody_looked(url, monkeypatc
     watch = Watch(Broker(0, url, Settings(urls=(url,))))
     with Inspector(url) as inspector:
         watch.report(inspector)
-        monkeypatch.setattr("reliq.web.watch._YOUNG_S", -1.0)
+        monkeypatch.setattr("reliq.web.brokers._YOUNG_S", -1.0)
         assert 0 == watch.report(inspector).queues[0].rate_in
         later = monotonic() + 3 * 3600
-        monkeypatch.setattr("reliq.web.watch.monotonic", lambda: later)
+        monkeypatch.setattr("reliq.web.brokers.monotonic", lambda: later)
         monkeypatch.setattr("reliq.admin.reporting.monotonic", lambda: later)
         assert watch.report(inspector).queues[0].rate_in is None
 

@@ -78,7 +78,7 @@ def test_many_who_look_are_one_reader():
         assert ("parts", {"a": "2", "b": "same"}) == await soon(other)
         for stream in (*lookers, other):
             await stream.aclose()
-        assert 0 == hub.looking
+        assert 0 == len(hub.lookers)
         await asyncio.wait_for(asyncio.gather(*hub._readers.values()), 20)
         made = len(source.made)
         await asyncio.sleep(0.3)
@@ -154,10 +154,10 @@ def test_one_user_takes_no_place_of_another(monkeypatch):
         streams.append(await following(hub, "page 1", "ann"))
         streams += [await following(hub, f"other {n}", "ann") for n in range(10)]
         assert event([each async for each in hub.follow("a new one", "ann")][-1])[0] == "away"
-        assert 31 == hub.looking
+        assert 31 == len(hub.lookers)
         streams.append(await following(hub, "page 2", "ann"))  # that is made already
         await streams.pop().aclose()
-        assert 31 == hub.looking
+        assert 31 == len(hub.lookers)
         for stream in streams:
             await stream.aclose()
 

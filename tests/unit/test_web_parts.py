@@ -14,7 +14,7 @@ from reliq import ConfigurationError
 from reliq.hosts import host_of, is_loopback
 from reliq.web.action_log import ActionLog
 from reliq.web.asked import Asked, link, query_of
-from reliq.web.charts import MINUTE_MS, Line, bars, chart, meter, series, short, sparkline
+from reliq.web.charts import MINUTE_MS, bars, chart, meter, series, short, sparkline
 from reliq.web.guard import is_same_origin
 from reliq.web.redaction import HIDDEN, UNREADABLE, Redaction
 from reliq.web.settings import Settings, User, accounts, accounts_in, fits, hashed
@@ -235,7 +235,7 @@ def test_charts_are_drawn_of_anything(values):
     times = ((0.0, "then"), (1.0, "now"))
     for svg in (
         sparkline(values, HOSTILE),
-        chart([Line("a", "second", values)], times, HOSTILE),
+        chart([("second", values)], times, HOSTILE),
         bars([int(value or 0) for value in values], [(0.5, "<b>")], "bars"),
         meter([("done", 0.25), ("bad", 0.0)], "a meter"),
     ):

@@ -22,7 +22,6 @@ def consumers(look: Look) -> dict[str, Any]:
     shown = found[skip : skip + PAGE]
     return {
         "consumers": shown,
-        "now_ms": look.inspector.now_ms(),
         "total": len(found),
         "pager": pager(look.asked, shown, len(found)),
     }
@@ -37,8 +36,7 @@ def consumer(look: Look) -> dict[str, Any]:
             f"no consumer {name!r}: it has ended, and what it held returns when somebody consumes"
         )
     held = look.inspector.held_by(name, limit=PAGE, cursor=look.cursor)
-    messages, now_ms = look.hidden(held.found), look.inspector.now_ms()
-    return {"consumer": found, "held": held, "messages": messages, "now_ms": now_ms}
+    return {"consumer": found, "held": held, "messages": look.hidden(held.found)}
 
 
 # -- batches

@@ -30,7 +30,6 @@ def message(look: Look) -> dict[str, Any]:
         "headers": _pairs(look, found.headers),
         "properties": _pairs(look, found.properties),
         "body": _body(look, found),
-        "now_ms": look.inspector.now_ms(),
     }
 
 
@@ -49,7 +48,6 @@ def dead(look: Look) -> dict[str, Any]:
         "counted": sum(count.counted for count in counts),
         "countable": sum(count.total for count in counts),
         "more": len(there) - len(looked),  # queues that were not looked into
-        "now_ms": look.inspector.now_ms(),
     }
 
 
@@ -66,7 +64,6 @@ def group(look: Look) -> dict[str, Any]:
         "counted": counted,
         "found": found,
         "messages": look.hidden(found.found),
-        "now_ms": look.inspector.now_ms(),
     }
 
 
@@ -78,8 +75,7 @@ def search(look: Look) -> dict[str, Any]:
     if text:
         found = look.inspector.find(text, look.queue or None, limit=PAGE, cursor=look.cursor)
     messages = look.hidden(found.found) if found else []
-    now_ms = look.inspector.now_ms()
-    return {"text": text, "search": found, "messages": messages, "now_ms": now_ms}
+    return {"text": text, "search": found, "messages": messages}
 
 
 # -- one message

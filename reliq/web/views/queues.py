@@ -115,7 +115,6 @@ def queue(look: Look) -> dict[str, Any]:
             lambda: [one for one in look.inspector.consumers() if name in one.queues]
         ),
         "settings": _if_told(lambda: look.inspector.settings(name)),
-        "now_ms": look.inspector.now_ms(),
         "range": shown,
         "history": _if_told(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
     }
@@ -165,7 +164,6 @@ def delayed(look: Look) -> dict[str, Any]:
         "pager": Pager(skip, len(messages), listed, skip + PAGE < listed),
         "queues": queues,
         "more": len(queues) - len(names),  # queues that are left out
-        "now_ms": look.inspector.now_ms(),
     }
 
 

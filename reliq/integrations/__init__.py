@@ -7,22 +7,15 @@ from typing import TYPE_CHECKING
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .flower import show_queues
-    from .pools import forget_nothing, let_others_run
-    from .requests import forget, is_to_blame, requests_of, tell_the_eta, watch_over
-    from .scheduled import show_what_waits
-
-__all__ = [
-    "forget",
-    "forget_nothing",
-    "is_to_blame",
-    "let_others_run",
-    "requests_of",
-    "show_queues",
-    "show_what_waits",
-    "tell_the_eta",
-    "watch_over",
-]
+    from .flower import show_queues as show_queues
+    from .pools import forget_nothing as forget_nothing
+    from .pools import let_others_run as let_others_run
+    from .requests import forget as forget
+    from .requests import is_to_blame as is_to_blame
+    from .requests import requests_of as requests_of
+    from .requests import tell_the_eta as tell_the_eta
+    from .requests import watch_over as watch_over
+    from .scheduled import show_what_waits as show_what_waits
 
 # What only a worker, Flower, or a program under gevent needs.
 __getattr__ = names_of(

@@ -1,7 +1,4 @@
-"""Arguments of a batch, checked where it is made: before anything of it is stored.
-
-So are its callbacks: the message of each is made here, where the app is known.
-"""
+"""Arguments and callbacks of a batch, checked where it is made: before anything is stored."""
 
 from __future__ import annotations
 

@@ -129,10 +129,7 @@ class Batch:
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> Batch:
-        """Return the batch of that *id*, to look at it; nothing is asked yet.
-
-        Raises NotFound for what cannot be an id.
-        """
+        """Return the batch of that *id*, asking nothing yet; raises NotFound for what is no id."""
         if not is_id(id):
             raise NotFound(f"no batch {id!r:.100}: that is not the id of one")
         return cls(id=id, app=app, url=url, transport_options=transport_options)

@@ -35,10 +35,7 @@ _UNWRITTEN, _NEXT, _REPORTED = "unwritten", "next", "reported"
 
 
 def current_batch() -> Batch | None:
-    """Return the batch of the job that runs here; None where none runs. Nothing is asked yet.
-
-    Who looks at it, or cancels it, closes it then.
-    """
+    """Return the batch of the job that runs here, or None; asks nothing yet. Close it after use."""
     running = RUNNING.get()
     return None if running is None else Batch.get(running.batch, app=running.app)
 

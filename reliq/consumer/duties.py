@@ -164,10 +164,7 @@ class BackgroundDuties:
             self._send_at = monotonic() + _AGAIN_S  # the node that it is owed to does not answer
 
     def poll(self, store: Store, queue: str) -> None:
-        """Look after *queue* for a process that only polls it; waits, once an interval.
-
-        There may be nobody else to return what a consumer held that was killed.
-        """
+        """Look after a *queue* that is only polled, once an interval: perhaps nobody else does."""
         self.dead_consumers.tick(self._deferred)
         if self.passes.poll(store, queue):
             store.wait_for_replies()

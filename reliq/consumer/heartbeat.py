@@ -1,7 +1,4 @@
-"""Heartbeat: a consumer says that it lives, who it is and what it consumes from.
-
-The broker answers which duties it has for the queues of others.
-"""
+"""Heartbeat: a consumer says that it lives, who it is and its queues, and is told its duties."""
 
 from __future__ import annotations
 
@@ -97,10 +94,7 @@ class Heartbeat:
             self._post(store)
 
     def register(self, store: Store) -> None:
-        """Enter this consumer in the register, as connected by *store*; waits.
-
-        Not for other nodes, which may owe replies, too; and not for long for its own.
-        """
+        """Enter this consumer in the register by *store*; waits, briefly, for its node alone."""
         self._awaited = store.has_nodes
         self._post(store)
         if not store.has_nodes:
@@ -200,10 +194,7 @@ class RunningTasks:
         self._said: dict[str, int] = {}
 
     def before_ack(self, store: Store, queue: str) -> None:
-        """Say so over *store*, where an ack follows, if a task of *queue* goes on after it.
-
-        Once: until :meth:`tell` has found that none runs any more.
-        """
+        """Say before an ack that a task of *queue* goes on: once, until :meth:`tell` finds none."""
         queue = queue_of(queue)
         if not WATCH.worker or self._said.get(queue):
             return

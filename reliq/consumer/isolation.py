@@ -67,10 +67,7 @@ class Isolation:
         return True
 
     def _give_up(self, now: float) -> None:
-        """Go on for as long as was waited in vain, then wait for twice as long.
-
-        What it holds may be a long task, or be kept until more has come.
-        """
+        """Go on as long as was waited in vain, then wait twice as long: a task may be long."""
         self._gave_up_at, self._back_off_until = now, now + self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_S)
         self._forget()

@@ -79,10 +79,7 @@ class Outbox:
         return bool(self._unsent or self._returns or self._unhanded or self._lost_reserves)
 
     def trusts(self, store: Store) -> bool:
-        """Whether *store* surely speaks to the server that is the broker now.
-
-        Over a cluster it looks after that by itself, node by node.
-        """
+        """Whether *store* surely speaks to the broker of now; a cluster sees to that by itself."""
         return store.has_nodes or store.connected_at >= self.replaced_at
 
     def flush(self, store: Store, patience_s: float = inf) -> None:
@@ -122,10 +119,7 @@ class Outbox:
         self.send_acks(store, queue, tags)
 
     def owe_acks(self, queue: str, tags: Sequence[str]) -> None:
-        """Owe acks that :meth:`send_acks` sends in a moment.
-
-        From here on nobody holds the messages: that they are let go does not return them.
-        """
+        """Owe acks that :meth:`send_acks` sends soon; from here on nobody holds the messages."""
         now = monotonic()
         with self.lock:
             for tag in tags:
@@ -194,10 +188,7 @@ class Outbox:
             self.unconfirmed.pop(tag, None)
 
     def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> Released:
-        """Give messages back; return what became of them.
-
-        Where the broker cannot be reached the return is kept for the next connection.
-        """
+        """Give messages back, over the next connection if need be; return what became of them."""
         with self._being_returned():
             self._leases.let_go(leases)
             try:

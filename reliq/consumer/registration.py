@@ -107,10 +107,7 @@ class Registration:
             return len(kinds)
 
     def subscription_dropped(self, queue: str, no_ack: bool, buffer: deque[Delivery]) -> None:
-        """Note a subscription that was collected and never cancelled.
-
-        Runs in a destructor: only a deque is touched.
-        """
+        """Note a collected subscription. Runs in a destructor: only a deque is touched."""
         self._dropped.append((queue, no_ack, buffer))
 
     def dropped(self) -> Iterator[tuple[bool, deque[Delivery]]]:
@@ -231,10 +228,7 @@ _LASTS_S = 2.0
 
 
 class LostQueues:
-    """Reports, once each, that the node of a consumed queue is away, and that it is back.
-
-    Of whoever does the duties of one session.
-    """
+    """Reports once that the node of a consumed queue is away, and back. Of a session's duties."""
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration

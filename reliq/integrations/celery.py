@@ -32,10 +32,7 @@ def _apps() -> tuple[Any, ...]:
 
 
 class WorkerWatch:
-    """Learns of the Celery workers in this process from Celery's own signals.
-
-    Usually there is one. A program, most often a test suite, may run several, in threads.
-    """
+    """Learns of the Celery workers of this process, one as a rule, from Celery's signals."""
 
     def __init__(self) -> None:
         # Replaced as a whole, never changed: threads look at it.
@@ -47,10 +44,7 @@ class WorkerWatch:
         """What a child of a prefork pool does as it ends in order: it runs no atexit hooks."""
 
     def connect(self) -> None:
-        """Listen for ``worker_ready``, which Celery sends before the first task is taken.
-
-        And for each task that is received, and the end of a child of its pool.
-        """
+        """Listen for ``worker_ready``, sent before the first task, each task, a child's end."""
         if not self._connected and "celery.signals" in sys.modules:
             signals = sys.modules["celery.signals"]
             signals.worker_ready.connect(self._ready, weak=False)

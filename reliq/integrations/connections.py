@@ -20,10 +20,7 @@ def current_app() -> Any | None:
 
 
 def current_connection() -> Any | None:
-    """Return a Kombu connection, not opened, to the broker of the current application.
-
-    None where the application has not imported Celery.
-    """
+    """Return an unopened connection to the current application's broker; None without Celery."""
     app = current_app()
     return None if app is None else app.connection_for_write()
 

@@ -55,10 +55,7 @@ def show_what_waits() -> None:
 
 
 def _waiting(consumer: Any) -> list[dict[str, Any]]:
-    """Return the tasks that wait for the queues of *consumer*, the next ones, by due time.
-
-    None where its broker is another library's.
-    """
+    """Return the delayed tasks of the queues of *consumer*, by due time; () of a foreign broker."""
     link = getattr(consumer.connection.transport, "link", None)
     if link is None:
         return []

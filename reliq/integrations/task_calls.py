@@ -74,10 +74,7 @@ def _receivers(name: str) -> bool:
 
 
 class TaskCalls:
-    """Calls of *task* with the same *options*: a task, a signature, or a name of *app*.
-
-    Raises ConfigurationError where it is none of them, or for options that no two calls share.
-    """
+    """Calls of a task, signature or name with the same *options*; raises ConfigurationError."""
 
     def __init__(self, task: Any, app: Any, options: Mapping[str, Any], star: bool) -> None:
         current = getattr(task, "_get_current_object", None)

@@ -71,10 +71,7 @@ class Channel(virtual.Channel):
 
     @property
     def client(self) -> Client:
-        """What answers ``ping()`` and ``llen(queue)``, and names who answers the rest.
-
-        Not kept: Celery looks for a socket in a channel's own ``client``.
-        """
+        """``ping()`` and ``llen(queue)``; not kept, as Celery would look for a socket in it."""
         return Client(self.transport.link.store)
 
     @contextmanager
@@ -96,10 +93,7 @@ class Channel(virtual.Channel):
         nowait: bool = False,
         passive: bool = False,
     ) -> None:
-        """Declare an exchange; raises PreconditionFailed when it exists and differs.
-
-        Passive: raises NotFound when it does not exist.
-        """
+        """Declare an exchange; raises PreconditionFailed where it differs; *passive*: NotFound."""
         del nowait
         type_ = type or "direct"
         name, routes = exchange or f"amq.{type_}", self.transport.link.routes
@@ -158,10 +152,7 @@ class Channel(virtual.Channel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, *_: Any, **__: Any
     ) -> int:
-        """Delete *queue* with its messages and bindings; returns how many waited in it.
-
-        Raises PreconditionFailed when a condition does not hold.
-        """
+        """Delete *queue*; returns how many waited in it. Raises PreconditionFailed."""
         refuse_partition(queue)
         return self.transport.declarations.delete_queue(queue, if_unused, if_empty)
 
@@ -184,10 +175,7 @@ class Channel(virtual.Channel):
         headers: dict[str, Any] | None = None,
         properties: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Make Kombu's raw message, as the base does; before that, fail back where that is due.
-
-        Kombu asks for it first: what it declares next is declared where the message goes.
-        """
+        """Make Kombu's raw message; fail back before it where due, as Kombu declares after it."""
         failback = self.transport.failback
         if failback.urls:
             failback.fail_back()
@@ -274,10 +262,7 @@ class Channel(virtual.Channel):
         self.transport.pull.limit_changed(self.qos_)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Acknowledge; written to the socket at once, confirmed later.
-
-        Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
-        """
+        """Acknowledge: sent at once, confirmed later; raises BrokerTimeout for late answers."""
         if not PROCESS[0]:
             here()
         if multiple:
@@ -304,10 +289,7 @@ class Channel(virtual.Channel):
         self.settlement.give_back("nacked")
 
     def close(self) -> None:
-        """Cancel all consumers and return what is unacked, uncounted.
-
-        Never raises for a dead broker.
-        """
+        """Cancel all consumers, return what is unacked, uncounted; no error for a dead broker."""
         if self.closed:
             return
         here()

@@ -29,10 +29,7 @@ _MOST = 100_000
 
 
 class Flushed(NamedTuple):
-    """What became of the messages of a flush, by the places that they were added for.
-
-    What is in neither set is stored.
-    """
+    """The outcome of a flush by the places of its messages; what is in neither set is stored."""
 
     refused: frozenset[int] = frozenset()
     """Certainly not stored."""

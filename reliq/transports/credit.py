@@ -42,10 +42,7 @@ class Credit:
     """Whether the queues share the credit of their channel."""
 
     def of(self, item: Subscription, known: dict[QoS, int] | None = None) -> int:
-        """Return how many messages may be reserved for *item* now.
-
-        *known* keeps what was found for its channel, which is a sum over all consumers.
-        """
+        """Return how many messages may be reserved for *item*; *known*: sums of its channel."""
         if item.no_ack:
             return _NO_ACK_AHEAD - len(item.buffer)
         if ISOLATION.active and self.shuts_out(item):

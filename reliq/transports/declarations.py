@@ -1,7 +1,4 @@
-"""Declarations: what a transport declares, and declares again when the broker has lost it.
-
-Exchanges and their bindings are remembered by the routes, queues here.
-"""
+"""Declarations: the queues that a transport declares, again when lost; routes know the rest."""
 
 from __future__ import annotations
 
@@ -207,10 +204,7 @@ class Declarations:
         return declared
 
     def delete_queue(self, queue: str, if_unused: bool, if_empty: bool) -> int:
-        """Delete *queue* with its messages and bindings; return how many waited in it.
-
-        Raises PreconditionFailed when a condition does not hold.
-        """
+        """Delete *queue* as :meth:`Channel.queue_delete` does; return how many waited in it."""
         here()
         session, store, routes = self._link.session, self._link.store, self._link.routes
         session.registration.end_lingering(queue, store)
@@ -269,10 +263,7 @@ class Declarations:
         routes.unbind(queue, exchange, routing_key)
 
     def delete_exchange(self, exchange: str, if_unused: bool) -> None:
-        """Delete *exchange*; its queues stay, as in AMQP. Unknown ones are ignored.
-
-        Raises PreconditionFailed where it has bindings and must not, *if_unused*.
-        """
+        """Delete *exchange*; raises PreconditionFailed where it is in use and must not be."""
         here()
         session, store, routes = self._link.session, self._link.store, self._link.routes
         if if_unused and (count := len(store.exchange_table(exchange).bindings)):
@@ -294,10 +285,7 @@ class Declarations:
         return True
 
     def declare_again(self, queue: str, store: Store) -> bool:
-        """Declare and bind *queue* over *store*; False where it is not ours.
-
-        Of whatever kind: who consumes from it comes back.
-        """
+        """Declare and bind *queue*, of any kind, over *store*; False where it is not ours."""
         declared = self.queues.get(queue)
         if declared is None:
             return False

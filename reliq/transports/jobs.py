@@ -28,10 +28,7 @@ JobEntry: TypeAlias = "tuple[str, Change]"
 
 
 def entry_of(item: Outgoing, routes: Routes | None = None) -> JobEntry | None:
-    """Return the batch of *item* and what enters it there; None where it is no job.
-
-    With *routes* its queue is looked up; to be withdrawn it needs none.
-    """
+    """Return the batch of *item* and its entry, with a queue by *routes*; None for no job."""
     found = job_of(item.headers)
     if found is None or item.tag is None:
         return None

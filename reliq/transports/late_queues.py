@@ -29,10 +29,7 @@ NODE_PATIENCE_S, MOST_AWAY_S = 0.2, 4.0
 
 
 class Postponed(dict[str, tuple[float, float]]):
-    """When a queue that was tried in vain is tried again, and after how long: each time twice.
-
-    Of the application's thread.
-    """
+    """When a queue is tried again: each time twice as late. Of the application's thread."""
 
     @property
     def due(self) -> bool:

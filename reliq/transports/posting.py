@@ -104,10 +104,7 @@ class Posting:
             self.deferred.append(partial(self._post_rest, item))
 
     def _post_rest(self, item: Outgoing) -> None:
-        """Post *item* by the bindings of now to the queues that do not have it yet.
-
-        They are asked for without waiting: the broker may have ceased to answer meanwhile.
-        """
+        """Post *item* to queues without it, by bindings of now; a silent broker stops no loop."""
         self._link.store.post_exchange_table(item.exchange, partial(self._on_table, item))
 
     def _on_table(self, item: Outgoing, table: ExchangeTable | ReliqError) -> None:
@@ -121,10 +118,7 @@ class Posting:
         self._post(item)
 
     def _route(self, item: Outgoing) -> tuple[tuple[str, ...], bytes] | None:
-        """Return where *item* goes; None where one of several nodes does not answer.
-
-        An event loop waits no longer for that than for anything else.
-        """
+        """Return the route of *item*; None for a silent node, which an event loop soon gives up."""
         link = self._link
         if not item.exchange:
             return item.route(link.routes)
@@ -245,10 +239,7 @@ _said: set[tuple[str, str, str]] = set()
 
 
 class UnroutableMessages:
-    """Reports messages that nothing is bound for, which AMQP drops; of one transport.
-
-    Of the application's threads: one step each.
-    """
+    """Reports messages that nothing is bound for. Of the application's threads: one step each."""
 
     def __init__(self, link: Link, options: Options) -> None:
         self._link = link

@@ -111,10 +111,7 @@ class PublishBuffer:
                 self._flush("the message that was added last is in it")
 
     def collect(self, message: dict[str, Any], *where: Any) -> bool:
-        """Add a message as :meth:`publish` does, but leave it to the caller to flush.
-
-        Returns whether the batch is full. What no queue is bound for is dropped, and is not in it.
-        """
+        """Add a message as :meth:`publish` does, but never flush; whether the batch is full."""
         self._leave_parent()
         with self._lock:
             return self.collect_alike(self._encode(message, *where))

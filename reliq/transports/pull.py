@@ -126,10 +126,7 @@ class PullLoop:
             self._wait(left)
 
     def require_no_deserter(self) -> None:
-        """Raise BrokerUnavailable where Kombu has left our consumers for another broker.
-
-        There nobody consumes, so waiting there would be in vain.
-        """
+        """Raise BrokerUnavailable where Kombu has left our consumers: to wait would be in vain."""
         if self._schedule.deserted:
             raise BrokerUnavailable(
                 f"{self._link.store.broker} was lost, and the consumers there with it: "
@@ -143,10 +140,7 @@ class PullLoop:
             self._schedule.loss_told = False
 
     def _require_no_gap(self) -> None:
-        """Raise BrokerUnavailable, once, where the consumers' connection is another by now.
-
-        The broker may have lost what the application declared, and only it declares again.
-        """
+        """Raise BrokerUnavailable once after a loss: only the application declares again."""
         link = self._link
         if self._schedule.subscriptions and link.store.epoch != self._consuming_over:
             self._consuming_over = link.store.epoch
@@ -167,10 +161,7 @@ class PullLoop:
         self._link.store.receive()
 
     def next_due_s(self) -> float:
-        """Return the time until a queue is to be asked for what is due; infinite if never.
-
-        One with messages in the buffer is asked when they are delivered.
-        """
+        """Return the time until a queue without buffered messages is due; infinite if never."""
         dues = [
             item.due_at
             for item in self._schedule.subscriptions

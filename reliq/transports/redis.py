@@ -115,10 +115,7 @@ class EmbeddedTransport(Transport):
 
 
 class SentinelTransport(Transport):
-    """``reliq-sentinel://``: each connection goes to whichever server is the master then.
-
-    It stays the same consumer through a failover.
-    """
+    """``reliq-sentinel://``: each connection goes to the master of then, as the same consumer."""
 
     scheme = "reliq-sentinel"
     default_port = 26379

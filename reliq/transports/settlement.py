@@ -64,10 +64,7 @@ class Settlement:
         self.dead_letter([message for message in messages if message.decode_error is not None])
 
     def reject(self, delivery_tag: str, requeue: bool) -> None:
-        """Put a message back, counted as a failed delivery, or give up on it (dead letters).
-
-        Refused, and logged, when the lease was lost meanwhile.
-        """
+        """Put a message back, counted, or dead-letter it; refused and logged for a lost lease."""
         here()
         message = self._qos.take(delivery_tag)
         messages = [] if message is None else [message]
@@ -113,10 +110,7 @@ class Settlement:
         return [("nacked", failed), (how, rest)]
 
     def release(self, how: How, messages: list[Message]) -> None:
-        """Put *messages* back; what cannot be told now is told over the next connection.
-
-        Raises BrokerUnavailable.
-        """
+        """Put *messages* back, over the next connection if need be; raises BrokerUnavailable."""
         outbox = self._link.session.outbox
         groups = iter(_leases_of(messages))
         for queue, leases in groups:

@@ -151,10 +151,7 @@ _UNHEARD_S = 1.0
 
 
 class Schedule:
-    """Who consumes, and whose turn it is. Changed by the application's thread alone.
-
-    Others may read :attr:`subscriptions` by way of a copy.
-    """
+    """Whose turn it is. Of the application's thread; others read a copy of the subscriptions."""
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy

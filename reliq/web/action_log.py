@@ -152,10 +152,7 @@ class Operation:
 
 
 class Operations:
-    """The operations of this process. Thread-safe.
-
-    One that is cut off with the process has lost and doubled nothing: it is begun again.
-    """
+    """The operations of this process. Thread-safe. One that is cut off is begun again."""
 
     _lock = OwnLock()
 
@@ -172,10 +169,7 @@ class Operations:
             return str(Path(self._folder.name) / secrets.token_hex(8))
 
     def begin(self, made: Operation, broker: Broker, steps: Steps) -> None:
-        """Begin to take *steps*, each of which says how many messages it was about.
-
-        Raises ReliqError where as many run as may.
-        """
+        """Begin to take *steps*, each of some messages; raises ReliqError where too many run."""
         with self._lock:
             # Viewers export: they take no place from who has to change something.
             running = sum(

@@ -99,10 +99,7 @@ def _set(look: Look) -> str:
 
 
 def _ticked(asked: Asked) -> list[str]:
-    """Return the tags that were ticked; none where it is about all.
-
-    Raises ConfigurationError where some were to be ticked, and none was.
-    """
+    """Return the ticked tags, none for all; raises ConfigurationError where some are expected."""
     tags = asked.texts("tag")
     if asked.text("chosen") and not tags:
         raise ConfigurationError("no dead letter was chosen: tick those that are meant")

@@ -37,10 +37,7 @@ HEADERS = {
 
 
 class Guard:
-    """An ASGI application around another, which it asks only what may be asked.
-
-    That finds the user as ``scope["reliq.user"]``.
-    """
+    """An ASGI application around another, which finds the user in ``scope["reliq.user"]``."""
 
     def __init__(self, inner: ASGIApp, access: Access, root_path: str = "") -> None:
         self._inner, self._access, self._root_path = inner, access, root_path

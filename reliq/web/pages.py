@@ -50,10 +50,7 @@ def _templates() -> Environment:
 
 
 class Site:
-    """The parts that pages and actions are made from.
-
-    Raises ConfigurationError where one cannot be made of *settings*.
-    """
+    """The parts that pages and actions are made from; raises ConfigurationError."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -183,10 +180,7 @@ def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
 
 
 def parts(site: Site, page: Page, asked: Asked) -> dict[str, str]:
-    """Return the parts of a page as they are now; raises ReliqError.
-
-    They are the blocks of its template whose names begin with ``part_``.
-    """
+    """Return the blocks ``part_...`` of a page's template as they are now; raises ReliqError."""
     about = {**context(site, page, asked), **page.make(site, asked)}
     template = site.templates.get_template(page.template)
     return {

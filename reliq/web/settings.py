@@ -26,10 +26,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What :func:`reliq.web.app` was given, which describes each.
-
-    Raises ConfigurationError for what makes no sense.
-    """
+    """The arguments of :func:`reliq.web.app`, which describes each; raises ConfigurationError."""
 
     urls: tuple[str, ...]
     transport_options: Mapping[str, Any] = field(default_factory=dict)

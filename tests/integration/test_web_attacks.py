@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 from reliq import ConfigurationError
 from reliq.admin import Inspector
 from reliq.errors import BrokerUnavailable
-from reliq.web import access, app, watch
+from reliq.web import access, app, brokers
 from reliq.web.access import Passwords
 from reliq.web.brokers import Broker, Counting, Watch
 from reliq.web.settings import Settings, accounts, hashed
@@ -218,7 +218,7 @@ def test_a_path_that_is_one_of_a_page_is_refused(root_path):
 
 def test_a_group_for_each_dead_letter_ends_the_count(url, monkeypatch):
     """As of errors with an id in their text: what is remembered stays small, and says so."""
-    monkeypatch.setattr(watch, "_MOST_GROUPS", 4)
+    monkeypatch.setattr(brokers, "_MOST_GROUPS", 4)
     for n in range(12):
         fill(url, "d", n, headers={"task": f"task-{n}", "id": str(n)})
     kill(url, "d", 12)

@@ -144,10 +144,7 @@ class _Prepared(NamedTuple):
 
 
 def watch_publishing(app: Any) -> None:
-    """Have the chain of *app* called for each task that it publishes.
-
-    Reads nothing of the app's configuration: Celery does with the first task.
-    """
+    """Call the chain of *app* for each task it publishes; reads nothing of its configuration."""
     amqp = app.amqp
     create, send = _maker(amqp, _CREATE), _maker(amqp, _SEND)
 

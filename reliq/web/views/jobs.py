@@ -57,10 +57,7 @@ def batches(look: Look) -> dict[str, Any]:
 
 
 def batch(look: Look) -> dict[str, Any]:
-    """Return one batch: its failures, or its jobs in the state that is asked for.
-
-    Raises ReliqError.
-    """
+    """Return one batch, with its failures or its jobs in one state; raises ReliqError."""
     asked = look.asked
     name, state, skip = asked.text("id"), asked.text("state"), asked.number("skip")
     found = look.inspector.batch(name)

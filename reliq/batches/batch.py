@@ -134,8 +134,6 @@ class Batch:
             raise NotFound(f"no batch {id!r:.100}: that is not the id of one")
         return cls(id=id, app=app, url=url, transport_options=transport_options)
 
-    # -- the block
-
     def __enter__(self) -> Self:
         """Open it; raises BrokerUnavailable, and ConfigurationError for an id that is taken.
 
@@ -206,8 +204,6 @@ class Batch:
         """
         with self.adding():
             return publish_many(task, iterable, **options)
-
-    # -- what is done with it
 
     def seal(self) -> None:
         """Say that there are no more jobs to come but by its own; harmless when repeated."""

@@ -94,7 +94,10 @@ class Heartbeat:
             self._post(store)
 
     def register(self, store: Store) -> None:
-        """Enter this consumer in the register by *store*; waits, briefly, for its node alone."""
+        """Enter this consumer in the register, as connected by *store*; waits.
+
+        Not for other nodes, which may owe replies, too; and not for long for its own.
+        """
         self._awaited = store.has_nodes
         self._post(store)
         if not store.has_nodes:

@@ -119,7 +119,10 @@ class Outbox:
         self.send_acks(store, queue, tags)
 
     def owe_acks(self, queue: str, tags: Sequence[str]) -> None:
-        """Owe acks that :meth:`send_acks` sends soon; from here on nobody holds the messages."""
+        """Owe acks that :meth:`send_acks` sends in a moment.
+
+        From here on nobody holds the messages: that they are let go does not return them.
+        """
         now = monotonic()
         with self.lock:
             for tag in tags:

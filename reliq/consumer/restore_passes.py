@@ -201,7 +201,10 @@ class RestorePasses:
             self._deferred.append(partial(self._tell_batches, queue, after))
 
     def poll(self, store: Store, queue: str) -> bool:
-        """Post a pass over *queue*, once an interval, for who only polls; False: not its time."""
+        """Post a pass over *queue* for a process that only polls it, once an interval.
+
+        Perhaps nobody else makes any. False where it is not its time, or a tick sees to it.
+        """
         now = monotonic()
         if now < self._next_poll.get(queue, 0.0) or queue in self._registration.subscriptions:
             return False

@@ -36,7 +36,6 @@ def store_factory(transport: Any) -> Callable[[str], Store]:
 
 
 def _closed_store(connection: Any, name: str) -> Store:
-    """Return a store of the broker that a Kombu connection is at, not connected."""
     transport = connection.transport
     factory = store_factory(transport)
     transport.close_connection(None)

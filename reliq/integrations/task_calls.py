@@ -117,8 +117,6 @@ class TaskCalls:
     def _by_name(self, args: Any, kwargs: Any, **options: Any) -> Any:
         return self.app.send_task(self.name, args, kwargs, **options)
 
-    # -- one call
-
     def arguments(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments that *item* stands for; raises TypeError."""
         if not self._star:
@@ -144,8 +142,6 @@ class TaskCalls:
         if self.eager:
             return False
         return isinstance(error, (OSError, OperationalError))
-
-    # -- how
 
     @property
     def eager(self) -> bool:
@@ -215,8 +211,6 @@ class TaskCalls:
         return type(router) is routes.Router and all(
             type(evaluate(route)) is routes.MapRoute for route in router.routes
         )
-
-    # -- the messages
 
     def messages(
         self, items: Sequence[Any], collector: Collector, way: Way

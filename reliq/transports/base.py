@@ -163,7 +163,10 @@ class Transport(virtual.Transport):
         raise NotImplementedError
 
     def store_factory(self) -> StoreFactory:
-        """Return what opens a store, without a reference to this transport, which it outlives."""
+        """Return what opens a store, given who takes messages through it.
+
+        It must not refer to this transport, which the session outlives.
+        """
         raise NotImplementedError
 
     @property

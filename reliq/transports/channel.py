@@ -152,7 +152,10 @@ class Channel(virtual.Channel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, *_: Any, **__: Any
     ) -> int:
-        """Delete *queue*; returns how many waited in it. Raises PreconditionFailed."""
+        """Delete *queue* with its messages and bindings; returns how many waited in it.
+
+        Raises PreconditionFailed when a condition does not hold.
+        """
         refuse_partition(queue)
         return self.transport.declarations.delete_queue(queue, if_unused, if_empty)
 
@@ -262,7 +265,10 @@ class Channel(virtual.Channel):
         self.transport.pull.limit_changed(self.qos_)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Acknowledge: sent at once, confirmed later; raises BrokerTimeout for late answers."""
+        """Acknowledge; written to the socket at once, confirmed later.
+
+        Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
+        """
         if not PROCESS[0]:
             here()
         if multiple:

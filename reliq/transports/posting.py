@@ -104,7 +104,10 @@ class Posting:
             self.deferred.append(partial(self._post_rest, item))
 
     def _post_rest(self, item: Outgoing) -> None:
-        """Post *item* to queues without it, by bindings of now; a silent broker stops no loop."""
+        """Post *item* by the bindings of now to the queues that do not have it yet.
+
+        They are asked for without waiting: the broker may have ceased to answer meanwhile.
+        """
         self._link.store.post_exchange_table(item.exchange, partial(self._on_table, item))
 
     def _on_table(self, item: Outgoing, table: ExchangeTable | ReliqError) -> None:

@@ -202,7 +202,6 @@ class PublishBuffer:
         return self.channel.transport.encoder.encode(message, *where)
 
     def _add(self, item: Outgoing, copies: int) -> bool:
-        """Add *item*; return whether the batch is full."""
         item.tag = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
         self._new.append(item)
         self._copies += copies

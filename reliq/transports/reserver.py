@@ -118,7 +118,6 @@ class Reserver:
         self._post_requests(self._schedule.wanting(self._link.store))
 
     def _post_requests(self, wanting: Sequence[Subscription]) -> set[Subscription]:
-        """Begin to reserve for each that has credit; return which have."""
         asked = set()
         for item, n in self._credit.shares(wanting):
             if n > 0:

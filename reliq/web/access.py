@@ -144,7 +144,6 @@ _BUSY = Refused(503, "Too many are logging in: try again.", {"retry-after": "5"}
 
 
 def _basic(header: str) -> tuple[str, str] | None:
-    """Return name and password of an Authorization header; None where it has none."""
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         return None

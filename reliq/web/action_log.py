@@ -152,7 +152,10 @@ class Operation:
 
 
 class Operations:
-    """The operations of this process. Thread-safe. One that is cut off is begun again."""
+    """The operations of this process. Thread-safe.
+
+    One that is cut off with the process has lost and doubled nothing: it is begun again.
+    """
 
     _lock = OwnLock()
 

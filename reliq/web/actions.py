@@ -248,7 +248,7 @@ def perform(site: Site, asked: Asked, name: str) -> str:
         note("failed, perhaps when it was done in part: the log of reliq web says why", failed=True)
         raise
     finally:
-        broker.watch.forget(asked.text("queue"))
+        site.watches[broker.number].forget(asked.text("queue"))
     return f"{back}{'&' if '?' in back else '?'}said={entry.number}"
 
 
@@ -288,7 +288,6 @@ def _begin(site: Site, asked: Asked, name: str, action: Action, broker: Broker) 
 
 
 def _rate_of(asked: Asked) -> float | None:
-    """Return how many messages a second an operation may handle; raises ConfigurationError."""
     text = asked.text("rate").strip()
     if not text:
         return None

@@ -45,7 +45,6 @@ class Broker:
         """Its place among the brokers: by that a page names it."""
         self.name = without_password(url)
         """Its URL without user and password."""
-        self.watch = Watch(self)
         self._url, self._options = url, settings.transport_options
         self._idle: list[Inspector] = []
         self._away: BrokerUnavailable | None = None

@@ -80,7 +80,6 @@ def bars(values: Sequence[int], labels: Labels, says: str) -> Markup:
 
 
 def _framed(drawn: Sequence[Markup], top: float, labels: Labels, says: str) -> Markup:
-    """Return what was drawn, with the numbers at the left and the axis of time."""
     left, upper, width, height = _BOX
     parts = []
     for share in (0, 0.5, 1):

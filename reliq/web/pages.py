@@ -12,7 +12,7 @@ from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from . import charts
 from .action_log import ActionLog, Operations
 from .asked import PAGE, Look, Pager
-from .brokers import Broker
+from .brokers import Broker, Watch
 from .redaction import Redaction
 from .texts import FILTERS, shown
 from .views.jobs import batch, batches, consumer, consumers, shares
@@ -29,7 +29,6 @@ _PART = "part_"
 
 
 def _templates() -> Environment:
-    """Return the templates of the package, which threads may share."""
     made = Environment(
         loader=PackageLoader("reliq.web", "templates"),
         autoescape=True,
@@ -55,6 +54,8 @@ class Site:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.brokers = [Broker(n, url, settings) for n, url in enumerate(settings.urls)]
+        # Not in a broker, which they know: a circle would leave its connections to the collector.
+        self.watches = [Watch(broker) for broker in self.brokers]
         self.redaction = Redaction(settings.redact)
         self.log = ActionLog(settings.action_log)
         self.operations = Operations(self.log)
@@ -64,7 +65,7 @@ class Site:
     def look(self, asked: Asked, broker: Broker) -> Iterator[Look]:
         """Lend what a view, or an action, is made from."""
         with broker.inspector() as inspector:
-            yield Look(inspector, asked, broker.watch, self.redaction)
+            yield Look(inspector, asked, self.watches[broker.number], self.redaction)
 
     def close(self) -> None:
         """Close the connections that nobody uses, and remove the files of exports."""

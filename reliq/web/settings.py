@@ -183,7 +183,6 @@ def fits(password: str, stored: str) -> bool:
 
 
 def _parts(stored: str) -> tuple[int, int, int, bytes, bytes]:
-    """Return what is in *stored*; raises ConfigurationError where `hashed` has not made it."""
     try:
         name, *numbers, salt, key = stored.split("$")
         n, r, p = map(int, numbers)

@@ -55,7 +55,6 @@ def _carry(chain: Chain, app: Any) -> None:
 
 
 def _begin_chain(app: Any) -> Chain:
-    """Have an empty chain called for *app*."""
     chain = Chain()
     setattr(app, CHAIN, chain)
     # Celery calls a fix-up for each app that it makes or unpickles: so a child that is spawned,

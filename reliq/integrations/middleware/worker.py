@@ -65,7 +65,6 @@ def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
 
 
 def _asked(request: Any, chain: Chain) -> BaseException | None:
-    """Return what *chain* raises for *request*."""
     context = DeliverContext(
         app=request.app,
         name=request.type,
@@ -149,9 +148,6 @@ def _tell(request: Any, error: BaseException) -> None:
         einfo=einfo,
     )
     request.send_event("task-failed", exception=repr(error), traceback=einfo.traceback)
-
-
-# -- begin and end
 
 
 class Run:

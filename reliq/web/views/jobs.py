@@ -39,9 +39,6 @@ def consumer(look: Look) -> dict[str, Any]:
     return {"consumer": found, "held": held, "messages": look.hidden(held.found)}
 
 
-# -- batches
-
-
 def batches(look: Look) -> dict[str, Any]:
     """Return what is shown of all batches, those opened last first; raises ReliqError."""
     asked = look.asked

@@ -78,9 +78,6 @@ def search(look: Look) -> dict[str, Any]:
     return {"text": text, "search": found, "messages": messages}
 
 
-# -- one message
-
-
 def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
     shown = []
     for name, value in values.items():

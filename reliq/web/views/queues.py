@@ -35,9 +35,6 @@ _MOST_LEDGERS = 200
 _ORDER = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 
 
-# -- all queues
-
-
 def overview(look: Look, number: int, name: str) -> dict[str, Any]:
     """Return what is shown of one broker; raises ReliqError."""
     report = look.watch.report(look.inspector)
@@ -75,7 +72,6 @@ def _sparks(look: Look, queues: list[QueueReport]) -> dict[str, Series]:
 
 
 def _chosen(kept: list[QueueReport], asked: Asked) -> list[QueueReport]:
-    """Return the queues whose name has the text that was asked for, in the order asked for."""
     part = asked.text("name").casefold()
     queues = [queue for queue in kept if part in queue.queue.casefold()]
     sort = asked.text("sort")
@@ -93,9 +89,6 @@ def _totals(queues: list[QueueReport]) -> dict[str, float | None]:
         known = [rate for queue in queues if (rate := getattr(queue, name)) is not None]
         found[name] = sum(known) if known else None
     return found
-
-
-# -- one queue
 
 
 def queue(look: Look) -> dict[str, Any]:
@@ -141,9 +134,6 @@ def _reported(look: Look, name: str) -> QueueReport:
     raise NotFound(f"no queue {name!r}")
 
 
-# -- delayed messages
-
-
 def delayed(look: Look) -> dict[str, Any]:
     """Return what is shown of delayed messages; raises ReliqError."""
     horizon = _one_of(HORIZONS, look.asked.text("horizon"), "1h")
@@ -175,9 +165,6 @@ def _listed(look: Look, names: list[str], skip: int, total: int) -> tuple[list[M
     pages = [look.inspector.peek(name, "delayed", end) for name in names]
     found = heapq.merge(*pages, key=lambda message: message.due_ms or 0)
     return list(found)[skip:end], min(total, _LISTED)
-
-
-# -- health
 
 
 def health(look: Look) -> dict[str, Any]:

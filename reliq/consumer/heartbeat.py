@@ -1,4 +1,7 @@
-"""Heartbeat: a consumer says that it lives, who it is and its queues, and is told its duties."""
+"""Heartbeat: a consumer says that it lives, who it is and what it consumes from.
+
+The broker answers which duties it has for the queues of others.
+"""
 
 from __future__ import annotations
 

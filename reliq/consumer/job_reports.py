@@ -200,7 +200,10 @@ def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after:
 
 
 def _told(store: Store, batch: str, changes: Sequence[Change]) -> bool | None:
-    """Tell *batch*, but for what is no job's id; whether something is due, None: not told."""
+    """Tell *batch*; whether something of it is due, None where it could not be told.
+
+    What is no id of a job is left out.
+    """
     try:
         changed = store.batches.change(batch, changes)
     except MessageRefused as exc:

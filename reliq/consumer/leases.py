@@ -168,7 +168,10 @@ class Leases:
             return self.keep_while_alive(tag, token, message)
 
     def settle(self, tags: Iterable[str], now: float = 0.0) -> list[str]:
-        """Let go what is finished; return what lapsed before *now* and was not told as lost."""
+        """Let go what is finished, whoever holds it now.
+
+        Returns those whose lease had ended before *now*, unless that was told as lost.
+        """
         late = []
         # Without the lock: each is one step of a dict.
         for tag in tags:
@@ -219,7 +222,10 @@ class Leases:
         return bool(self._abandoned)
 
     def abandoned(self) -> Iterator[tuple[str, How, Lease]]:
-        """Yield (queue, how it goes back, lease) of what was collected unacked. It is held."""
+        """Yield, of what was collected unacked, the queue, how it goes back, and the lease.
+
+        It is held until it is let go.
+        """
         while True:
             try:
                 token, _, tag = self._abandoned.popleft().partition(" ")

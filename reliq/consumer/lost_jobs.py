@@ -52,7 +52,10 @@ class Sweep:
         look_soon: Callable[[str], None],
         runs: Callable[[str], Collection[str] | None],
     ) -> None:
-        """Begin; leave jobs of the last minute alone. *runs*: the jobs of a worker that is here."""
+        """Begin; jobs that changed in the last minute are left alone.
+
+        *runs* names the jobs of a worker that is of this process.
+        """
         self._batch = batch
         self._older_ms = now_ms - MISSING_MS
         self._look_soon = look_soon

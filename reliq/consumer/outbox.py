@@ -79,7 +79,10 @@ class Outbox:
         return bool(self._unsent or self._returns or self._unhanded or self._lost_reserves)
 
     def trusts(self, store: Store) -> bool:
-        """Whether *store* surely speaks to the broker of now; a cluster sees to that by itself."""
+        """Whether *store* surely speaks to the server that is the broker now.
+
+        Over a cluster it looks after that by itself, node by node.
+        """
         return store.has_nodes or store.connected_at >= self.replaced_at
 
     def flush(self, store: Store, patience_s: float = inf) -> None:

@@ -228,7 +228,10 @@ _LASTS_S = 2.0
 
 
 class LostQueues:
-    """Reports once that the node of a consumed queue is away, and back. Of a session's duties."""
+    """Reports, once each, that the node of a consumed queue is away, and that it is back.
+
+    Of whoever does the duties of one session.
+    """
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration

@@ -1,4 +1,7 @@
-"""Renewal: renews leases of which a third is gone, and reports lost ones; leases know which."""
+"""Renewal: leases are renewed when a third of each is gone, and lost ones are told of.
+
+Does the speaking; what is held, and what of it is due, the leases know.
+"""
 
 from __future__ import annotations
 

@@ -199,7 +199,10 @@ class Session:
         return unsent or self.registration.has_unsent or self.leases.has_abandoned
 
     def send_owed(self, store: Store, patience_s: float = inf) -> None:
-        """Send acks, returns, lost reserves, queues left; waits for each node of several."""
+        """Send what earlier connections could not: acks, returns, lost reserves, queues left.
+
+        Waits so long for each of several nodes.
+        """
         self._note_dropped()
         away: BrokerUnavailable | None = None
         for send in (self.reports.flush, self.outbox.flush, self.registration.leave_queues):

@@ -44,7 +44,10 @@ class WorkerWatch:
         """What a child of a prefork pool does as it ends in order: it runs no atexit hooks."""
 
     def connect(self) -> None:
-        """Listen for ``worker_ready``, sent before the first task, each task, a child's end."""
+        """Listen for ``worker_ready``, which Celery sends before the first task is taken.
+
+        And for each task that is received, and the end of a child of its pool.
+        """
         if not self._connected and "celery.signals" in sys.modules:
             signals = sys.modules["celery.signals"]
             signals.worker_ready.connect(self._ready, weak=False)

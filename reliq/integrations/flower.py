@@ -55,7 +55,10 @@ class Queues:
         self._connection = connection
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Return what is in each queue that is there; Flower logs a ReliqError, and shows none."""
+        """Return what there is in each of these queues, without those that are not there.
+
+        Raises ReliqError: Flower then shows none, or answers 500, and logs it.
+        """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, self._look, list(names))
 

@@ -76,7 +76,10 @@ def reset_inherited_url(client: Any) -> None:
 
 
 def _named(url: str, client: Any) -> int | None:
-    """Return how much *url* names of where *client* is, but for what sticks; None: elsewhere."""
+    """Return how much *url* names of where *client* is; None where that is elsewhere.
+
+    What sticks (see reset_inherited_url) is not compared where the URL does not name it.
+    """
     if "://" in (client.hostname or ""):  # a socket's, which Kombu has not parsed
         same = urlsplit(url)[::2] == urlsplit(client.hostname)[::2]  # scheme and path
         return len(PARTS) if same else None

@@ -93,7 +93,10 @@ class Channel(virtual.Channel):
         nowait: bool = False,
         passive: bool = False,
     ) -> None:
-        """Declare an exchange; raises PreconditionFailed where it differs; *passive*: NotFound."""
+        """Declare an exchange; raises PreconditionFailed when it exists and differs.
+
+        Passive: raises NotFound when it does not exist.
+        """
         del nowait
         type_ = type or "direct"
         name, routes = exchange or f"amq.{type_}", self.transport.link.routes
@@ -178,7 +181,10 @@ class Channel(virtual.Channel):
         headers: dict[str, Any] | None = None,
         properties: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Make Kombu's raw message; fail back before it where due, as Kombu declares after it."""
+        """Make Kombu's raw message, as the base does; before that, fail back where that is due.
+
+        Kombu asks for it first: what it declares next is declared where the message goes.
+        """
         failback = self.transport.failback
         if failback.urls:
             failback.fail_back()
@@ -295,7 +301,10 @@ class Channel(virtual.Channel):
         self.settlement.give_back("nacked")
 
     def close(self) -> None:
-        """Cancel all consumers, return what is unacked, uncounted; no error for a dead broker."""
+        """Cancel all consumers and return what is unacked, uncounted.
+
+        Never raises for a dead broker.
+        """
         if self.closed:
             return
         here()

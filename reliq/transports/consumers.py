@@ -130,7 +130,10 @@ class Consumers:
             return store.layout(queue)  # the node of another partition is away
 
     def follow_layouts(self) -> None:
-        """Consume from partitions and late queues that have come, not from those that have gone."""
+        """Consume from partitions that have come, and no more from those that have gone.
+
+        And from queues that this worker had to begin without.
+        """
         self._declarations.settle()
         changes = self._link.session.registration.layout_changes
         if changes == self._followed and not self._postponed.due:
@@ -238,7 +241,10 @@ class Consumers:
         return self._link.store.patience(inf if no_ack else _CANCEL_PATIENCE_S)
 
     def _lingers(self, subscription: Subscription) -> bool:
-        """Whether a lost connection cancels it, as Celery does for rpc://, and its queue waits."""
+        """Whether it is cancelled because its connection is lost, and its queue may go with it.
+
+        As Celery does with rpc:// before it consumes again: the queue waits for that.
+        """
         return self._schedule.loss_told and self._declarations.may_go_by_itself(subscription.queue)
 
     def _take_out(self, subscription: Subscription) -> int:

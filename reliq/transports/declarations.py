@@ -1,4 +1,7 @@
-"""Declarations: the queues that a transport declares, again when lost; routes know the rest."""
+"""Declarations: what a transport declares, and declares again when the broker has lost it.
+
+Exchanges and their bindings are remembered by the routes, queues here.
+"""
 
 from __future__ import annotations
 
@@ -263,7 +266,10 @@ class Declarations:
         routes.unbind(queue, exchange, routing_key)
 
     def delete_exchange(self, exchange: str, if_unused: bool) -> None:
-        """Delete *exchange*; raises PreconditionFailed where it is in use and must not be."""
+        """Delete *exchange*; its queues stay, as in AMQP. Unknown ones are ignored.
+
+        Raises PreconditionFailed where it has bindings and must not, *if_unused*.
+        """
         here()
         session, store, routes = self._link.session, self._link.store, self._link.routes
         if if_unused and (count := len(store.exchange_table(exchange).bindings)):

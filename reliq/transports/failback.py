@@ -258,7 +258,10 @@ class Failback:
         self._say_where("it answers again")
 
     def disconnect_when_drained(self) -> None:
-        """Raise BrokerUnavailable, to reconnect, when the primary answers and all here is done."""
+        """End the connection where the primary answers and nothing is left to consume here.
+
+        Raises BrokerUnavailable: the application connects anew, to the first broker.
+        """
         if not self.urls:
             return
         transports.FAILBACK.go_on()

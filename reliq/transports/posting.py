@@ -121,7 +121,10 @@ class Posting:
         self._post(item)
 
     def _route(self, item: Outgoing) -> tuple[tuple[str, ...], bytes] | None:
-        """Return the route of *item*; None for a silent node, which an event loop soon gives up."""
+        """Return where *item* goes; None where one of several nodes does not answer.
+
+        An event loop waits no longer for that than for anything else.
+        """
         link = self._link
         if not item.exchange:
             return item.route(link.routes)

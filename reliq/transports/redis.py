@@ -115,7 +115,10 @@ class EmbeddedTransport(Transport):
 
 
 class SentinelTransport(Transport):
-    """``reliq-sentinel://``: each connection goes to the master of then, as the same consumer."""
+    """``reliq-sentinel://``: each connection goes to whichever server is the master then.
+
+    It stays the same consumer through a failover.
+    """
 
     scheme = "reliq-sentinel"
     default_port = 26379

@@ -235,7 +235,10 @@ class Reserver:
                 item.want()
 
     def _ask_isolated(self) -> bool:
-        """Ask for the message that waits for us alone, or extend its claim; False: neither."""
+        """Ask for the message that waits for this process to be alone; False where it is not.
+
+        Until it is, the claim is extended every second.
+        """
         queue = self._credit.awaited_from
         if queue is None:
             return False

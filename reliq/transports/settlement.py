@@ -64,7 +64,10 @@ class Settlement:
         self.dead_letter([message for message in messages if message.decode_error is not None])
 
     def reject(self, delivery_tag: str, requeue: bool) -> None:
-        """Put a message back, counted, or dead-letter it; refused and logged for a lost lease."""
+        """Put a message back, counted as a failed delivery, or give up on it (dead letters).
+
+        Refused, and logged, when the lease was lost meanwhile.
+        """
         here()
         message = self._qos.take(delivery_tag)
         messages = [] if message is None else [message]

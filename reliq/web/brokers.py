@@ -210,7 +210,10 @@ class Watch:
         return made
 
     def checkup(self) -> Checkup:
-        """Return the doctor's last findings; old ones are renewed, for which nobody waits."""
+        """Return what the doctor has found last, and have it look again where that is long ago.
+
+        It takes seconds on a large broker, so nobody waits for it.
+        """
         with self._lock:
             due = monotonic() - self._checked_at > _CHECKED_EVERY_S and not self._checking
             self._checking = self._checking or due

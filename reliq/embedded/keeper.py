@@ -166,7 +166,7 @@ class Keeper:
         else:
             fcntl.flock(self.server_lock, fcntl.LOCK_EX)
         text = f"the server has ended ({status})"
-        if status not in _ENDED_ON_DEMAND or not self.is_up:
+        if self.pid and (status not in _ENDED_ON_DEMAND or not self.is_up):
             text += f": {self._last_words()}"
             failure = {"failed": text, "failed_at": time.time()}
             write_state(self.lock, {**read_state(self.lock), **failure})

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipapp
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.request import urlopen
@@ -109,6 +110,21 @@ def test_it_starts_serves_and_goes(place, caplog):
     assert 1 < place.wait_gone() < 9
     assert not (place.path / "broker.sock").exists()
     assert [2] == take(place.url, 1)
+
+
+def test_a_server_dies_as_a_keeper_finds_it(place):
+    """It was another keeper's and has not failed: the next one is started at once."""
+    put(place.url, 1)
+    (server,) = place.servers
+    os.kill(server, signal.SIGSTOP)
+    place.kill(*place.keepers)
+    wait_until(lambda: not place.keepers)
+    with ThreadPoolExecutor(1) as pool:
+        published = pool.submit(put, place.url, 2)
+        wait_until(lambda: "another keeper had started" in place.log(), interval_s=0.01)
+        os.kill(server, signal.SIGKILL)
+        published.result()
+    assert [1, 2] == take(place.url, 2)
 
 
 @pytest.mark.slow

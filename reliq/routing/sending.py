@@ -6,7 +6,7 @@ held, a callback of a batch, dead letters on their way. What is posted is judged
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ReliqError
 from ..errors import again as fresh
@@ -71,8 +71,7 @@ class _Sending:
     def send(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Send each message once; return those that are to be sent again."""
         store = self._store
-        tags = [item.tag for item in messages if item.tag is not None] if store.has_nodes else ()
-        tried = [(tag, frozenset(tag.numbers)) for tag in tags]  # where each was tried before
+        tried = _tried(messages) if store.has_nodes else []
         self._owners: list[tuple[Outgoing, str]] = []  # for each copy its message and its queue
         self._nowhere: list[Outgoing] = []
         try:
@@ -173,3 +172,9 @@ class _Sending:
             if self._routes.refresh(exchange).version is not None:
                 changed.add(exchange)
         return [item for item in self._nowhere if item.exchange in changed]
+
+
+def _tried(messages: Iterable[Outgoing]) -> list[tuple[Any, frozenset[str]]]:
+    """Return the tag of each message, and where it was tried before."""
+    tags = [item.tag for item in messages if item.tag is not None]
+    return [(tag, frozenset(tag.numbers)) for tag in tags]

@@ -185,9 +185,6 @@ def _shares(meta: Mapping[str, str], partitions: int) -> dict[str, str]:
     return shares
 
 
-# -- changing
-
-
 def divide(
     store: Store, queue: str, partitions: int, attached: Callable[[str], object] | None = None
 ) -> Layout:

@@ -13,7 +13,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from random import getrandbits
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 from ..forks import OwnLock, Part, here, register
 from ..message.delivery_tag import is_of_job, new_tag
@@ -28,10 +29,6 @@ _MOST_FINISHED = 4096
 _LEFT_EVERY_S = 3600.0
 # Where a number stays unsettled (an application keeps what failed), brokers keep all after it.
 _MOST_BEHIND = 4096
-
-
-def _name() -> str:
-    return os.urandom(9).hex()
 
 
 @dataclass(slots=True)
@@ -60,9 +57,6 @@ class Numbers(Protocol):
     def take_back(self, tag: PublishTag, queue: str) -> None:
         """Note that the message of *tag* was certainly never sent to *queue*."""
 
-    def drop(self, numbers: dict[str, Number]) -> None:
-        """Note that *numbers* will not be retried; safe in a destructor."""
-
 
 class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     """The delivery tag in a message's properties while it is being published.
@@ -78,16 +72,22 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     turned_away: set[str]
     """The queues one of whose partitions took nothing new."""
     publisher: Numbers
+    watch: _Watch | None = None
 
     @property
     def settled(self) -> bool:
         """Whether its publish has returned, so that it will not come again."""
         return not self.numbers
 
-    def __del__(self) -> None:
-        """Settle what nobody can retry any more."""
-        if self.numbers:
-            self.publisher.drop(self.numbers)
+
+class _Watch(ref[PublishTag]):
+    """Notes that a tag is gone, to settle what nobody can retry any more.
+
+    Its callback is no Python code: in a destructor that is, Ctrl-C and a time limit would be lost.
+    """
+
+    first: int
+    numbers: dict[str, Number]
 
 
 def publish_tag(text: str, publisher: Numbers) -> PublishTag:
@@ -120,10 +120,8 @@ class GivenNumber:
         own = self._own_tag(queue)
         return Number(own, number, low_water, publisher, broker, moved=moved)
 
-    def keep(self, *_: object) -> None:
+    def take_back(self, *_: object) -> None:
         """Keep the number: it is not this process's own."""
-
-    take_back = drop = keep
 
 
 class Publisher:
@@ -138,12 +136,14 @@ class Publisher:
 
     def forget(self) -> None:
         """Begin as another publisher, which has nothing under way."""
-        self._id = _name()
+        self._id = os.urandom(9).hex()
         # Under the name of now, by queue. A dict for its order: numbers only grow, so the
         # first is the lowest.
         self._open: dict[str, dict[int, None]] = {}
-        # Filled by __del__, which may run anywhere, even while the lock is held.
-        self._dropped: deque[tuple[str, int]] = deque()
+        # By the first number of each tag whose publish has not returned.
+        self._watched: dict[int, _Watch] = {}
+        # Filled as a tag is collected: anywhere, even while the lock is held.
+        self._dropped: deque[Any] = deque()
         # Whether each request under the name of now has been answered, as far as is known.
         self._answered = True
         self._used = False
@@ -207,6 +207,9 @@ class Publisher:
                 self._forgets_in = getrandbits(_FORGET_BITS)
         own = str(tag) if not tag.numbers else new_tag(rank, job=is_of_job(tag))
         known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
+        if tag.watch is None:
+            watch = tag.watch = self._watched[number] = _Watch(tag, self._dropped.append)
+            watch.first, watch.numbers = number, tag.numbers
         return known
 
     def take_back(self, tag: PublishTag, queue: str) -> None:
@@ -223,10 +226,9 @@ class Publisher:
                 numbers, tag.numbers = tag.numbers, {}
                 for queue in numbers:
                     self._discard(queue, numbers[queue].number)
-
-    def drop(self, numbers: dict[str, Number]) -> None:
-        """Note that *numbers* will not be retried; safe in a destructor."""
-        self._dropped.extend((queue, known.number) for queue, known in numbers.items())
+                if tag.watch is not None and tag.watch.first in self._watched:
+                    del self._watched[tag.watch.first]
+                tag.watch = None
 
     def retire(self) -> None:
         """Go on under another name where no publish under this one is unsettled.
@@ -251,7 +253,8 @@ class Publisher:
 
     def _rename(self) -> None:
         # What is unsettled stays so under the old name, which nothing settles any more.
-        self._id, self._answered, self._used, self._open = _name(), True, False, {}
+        self._id, self._open = os.urandom(9).hex(), {}
+        self._answered, self._used = True, False
 
     def finished(self, name: str) -> bool:
         """Whether nothing is published under *name* any more, and nothing is on its way."""
@@ -259,8 +262,11 @@ class Publisher:
 
     def _settle_dropped(self) -> None:
         while self._dropped:
-            if self._discard(*self._dropped.popleft()):
-                self._answered = False  # given up: it may still arrive
+            watch = self._dropped.popleft()
+            self._watched.pop(watch.first, None)
+            for queue, known in watch.numbers.items():
+                if self._discard(queue, known.number):
+                    self._answered = False  # given up: it may still arrive
 
     def _discard(self, queue: str, number: int) -> bool:
         """Settle a number; False where it is none of the name of now."""

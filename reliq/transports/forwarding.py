@@ -95,10 +95,8 @@ class _Place:
             tag.numbers[queue] = Number(own, self.place, self.lowest, self.publisher, broker)
         return tag.numbers[queue]
 
-    def drop(self, *_: object) -> None:
+    def take_back(self, *_: object) -> None:
         """Keep the numbers: the place stays."""
-
-    take_back = drop
 
 
 def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:

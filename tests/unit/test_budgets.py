@@ -34,11 +34,11 @@ BUDGETS = {
     "message": 620,
     "metrics": 500,
     "migration": 600,
-    "routing": 1_620,
+    "routing": 1_630,
     "spool": 340,
     "store": 1_400,
     "transfer": 560,
-    "transports": 5_940,
+    "transports": 5_930,
     "web": 3_930,
 }
 MODULES = 228

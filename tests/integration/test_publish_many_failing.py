@@ -367,8 +367,8 @@ def test_over_kombus_redis(make_app, fresh_redis):
         one, range(3), on_sent=ids.extend, before_send=lambda name, *_: told.append(name)
     )
     assert (3, 3, ["many.one"] * 3) == (sent, len(set(ids)), told)
-    with Connection(fresh_redis.url("redis")) as connection:
-        found = [connection.SimpleQueue("celery").get(timeout=5) for _ in range(3)]
+    with Connection(fresh_redis.url("redis")) as connection, connection.SimpleQueue("celery") as q:
+        found = [q.get(timeout=5) for _ in range(3)]
     assert ids == [message.headers["id"] for message in found]
     with stopping(TypeError) as caught:
         reliq.publish_many(one, [(1,), (2, 3), (4,)], star=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -154,7 +153,7 @@ class QoS(virtual.QoS):
     @property
     def one_by_one(self) -> bool:
         """Whether no message is reserved ahead: Celery's worker_disable_prefetch."""
-        return type(self.can_consume) is not MethodType
+        return getattr(self.can_consume, "__func__", None) is not QoS.can_consume
 
     def can_consume(self) -> bool:
         """Whether one more message may be delivered. Celery may replace this method."""

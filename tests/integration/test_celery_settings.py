@@ -45,9 +45,9 @@ def test_prefetch_of_one_takes_one_per_process(site, tmp_path):
 def test_disabled_prefetch_takes_only_what_can_run(site, tmp_path, pool):
     """With worker_disable_prefetch nothing is reserved beyond the free processes."""
     config = {"task_acks_late": True, "worker_prefetch_multiplier": 4}
-    worker = site.worker(pool=pool, concurrency=2, config=config, arguments=["--disable-prefetch"])
     go = tmp_path / "go"
     ids = [site.send("record_until", str(go)).id for _ in range(6)]
+    worker = site.worker(pool=pool, concurrency=2, config=config, arguments=["--disable-prefetch"])
     wait_until(lambda: len(site.journal.started()) == 2, what="two running tasks")
     stays_true(
         lambda: site.counts()["unacked"] <= 2 and site.counts()["ready"] == 4,

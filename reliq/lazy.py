@@ -1,4 +1,4 @@
-"""What is imported, or made, when it is asked for: not every process needs it."""
+"""Lazy imports and attributes, made on first access: not every process needs them."""
 
 from __future__ import annotations
 

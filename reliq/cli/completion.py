@@ -23,7 +23,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+,-]*")
 
 
 def _completing(look: Callable[[Inspector], list[str]]) -> Callable[..., list[str]]:
-    """Return what gives a shell the names among those of *look* that begin as a word does.
+    """Return a completion for a shell: the names of *look* that begin like the typed word.
 
     Only those that are safe in the line of a shell; none where nobody answers.
     """

@@ -18,7 +18,7 @@ _LARGEST = 2**53 - 1
 INSTANT_MS = 100
 """A TTL of 0 counts as this: a consumer that waits for messages gets one in that time."""
 
-# What is expected, and what returns the value as the queue's meta holds it.
+# The expectation in words, and the function that returns the value as it is stored.
 Rule: TypeAlias = tuple[str, Check]
 
 

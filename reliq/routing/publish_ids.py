@@ -66,7 +66,7 @@ class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
     plain string and never count as a retry.
     """
 
-    numbers: dict[str, Number] = {}  # noqa: RUF012 - of one whose making was interrupted
+    numbers: dict[str, Number]
     places: dict[str, str]
     """Of a queue that is divided: the partition that it goes to, the same one on every try."""
     turned_away: set[str]
@@ -163,10 +163,7 @@ class Publisher:
 
         *job*: one that is a job of a batch.
         """
-        tag = PublishTag(new_tag(rank, job=job))
-        tag.numbers, tag.places, tag.turned_away = {}, {}, set()
-        tag.publisher = self
-        return tag
+        return publish_tag(new_tag(rank, job=job), self)
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
         """Return the message's identity in *queue*: the same one for the same *tag*.

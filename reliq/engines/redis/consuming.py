@@ -107,10 +107,11 @@ class RedisConsuming(StoreBase):
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
         """Finish messages, whoever holds their lease. Acking twice is harmless."""
-        place = (scripts.ACK, queue, "")
-        if place not in self._prefixes:
-            self._prefix_of(scripts.ACK, queue)
-        self._wire.post((self._prefixes[place], *tags), on_result, scripts.ACK)
+        try:  # for each message: a call less than by _post
+            prefix = self._prefixes[scripts.ACK, queue, ""]
+        except KeyError:
+            prefix = self._prefix_of(scripts.ACK, queue)
+        self._wire.post((prefix, *tags), on_result, scripts.ACK)
 
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
         """Store again what was taken with *no_ack* and never handed out; return how many.

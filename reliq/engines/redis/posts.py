@@ -183,15 +183,13 @@ class Posts:
         """Wait for what comes, and call its handlers, until *done*; as far as *ends_at*."""
         pipeline = self._pipeline
         while True:
-            if self._undelivered:
-                self._hand_out()
+            self._hand_out()
             if done():
                 return
             left_s = inf if ends_at == inf else ends_at - monotonic()
             if left_s <= 0 or (pipeline.stream is None and not pipeline.asked):
                 return
             pipeline.poll(left_s)
-            self._hand_out()
 
     @property
     def _undelivered(self) -> bool:

@@ -41,10 +41,9 @@ class RedisPublishing(StoreBase):
 
     def _command_of_one(self, first: Publication, low_water: int) -> Command:
         queue, exchange, number = first.queue, first.exchange, first.number
-        place = (scripts.PUBLISH, queue, exchange)
-        if place in self._prefixes:
-            prefix = self._prefixes[place]
-        else:
+        try:
+            prefix = self._prefixes[scripts.PUBLISH, queue, exchange]
+        except KeyError:
             prefix = self._publish_prefix(queue, exchange)
         keep = 0
         if number:

@@ -210,8 +210,7 @@ def key_of(command: Command) -> str | bytes | None:
     """Return the first key of *command*; None where it has none."""
     name = command[0]
     if type(name) is Prefix:
-        command = name.parts
-        name = command[0]
+        return key_of(name.parts)
     if name in {"EVALSHA", "EVAL"}:
         return command[3] if int(command[2]) else None
     return None if name in _KEYLESS else command[1]

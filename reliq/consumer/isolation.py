@@ -75,7 +75,7 @@ class Isolation:
     @property
     def in_back_off(self) -> bool:
         """Whether it has waited in vain, and is to take what there is for a while."""
-        return not self.active and monotonic() < self._back_off_until
+        return monotonic() < self._back_off_until and not self.active
 
     @property
     def holds(self) -> bool:

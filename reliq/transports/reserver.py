@@ -58,7 +58,7 @@ class Reserver:
     def request(self) -> None:
         """Reserve, waiting, until something is here or all with credit were asked for."""
         wanting = self._schedule.wanting(self._link.store)
-        while asked := self._post_requests(wanting):
+        while wanting and (asked := self._post_requests(wanting)):
             self.wait_for_replies()
             self.raise_failure()
             if any(item.buffer for item in asked):

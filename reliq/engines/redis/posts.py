@@ -194,8 +194,9 @@ class Posts:
     @property
     def _undelivered(self) -> bool:
         """Whether a handler is to be called; the driver takes from these without the lock."""
+        arrived = self._pipeline.arrived
         try:
-            return not self._pipeline.arrived[-1].begun
+            return bool(arrived) and not arrived[-1].begun
         except IndexError:
             return False
 

@@ -42,6 +42,7 @@ _READ_SIZE = 1 << 16
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 FAILURES = (OSError, HiredisError)
 """The exceptions of a connection that is being dialled."""
+_NOT_YET = re.compile(r"^(LOADING|ERR max number of clients)\b")
 _LOGIN = re.compile(r"^(NOAUTH|WRONGPASS|ERR (Client sent )?AUTH|ERR invalid password)\b")
 # Replies that say "not now" or "not here": connecting again can help.
 _UNAVAILABLE = re.compile(
@@ -201,7 +202,7 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
         return again(exc)
     if isinstance(exc, TimeoutError):
         return BrokerTimeout(f"{address} did not answer within {timeout_s:g} s")
-    if isinstance(exc, OSError):
+    if isinstance(exc, OSError) or _NOT_YET.match(str(exc)):
         return BrokerUnavailable(f"{address} is not reachable: {str(exc).rstrip('.')}")
     if _LOGIN.match(str(exc)):
         return BrokerUnavailable(f"{address} {LOGIN_REFUSED}: check username and password ({exc})")

@@ -62,7 +62,7 @@ class SentinelAddress:
                 if place in tried:
                     continue
                 tried.add(place)
-                connection = self._dial_master(place, options, name)
+                connection = self._dial_master(*place, options, name)
             except BrokerUnavailable as exc:
                 refusals.append(str(exc))
                 continue
@@ -84,8 +84,7 @@ class SentinelAddress:
         host, port = reply
         return host.decode(), int(port)
 
-    def _dial_master(self, place: tuple[str, int], options: Options, name: str) -> Dialled:
-        host, port = place
+    def _dial_master(self, host: str, port: int, options: Options, name: str) -> Dialled:
         address = replace(self.master, host=host, port=port)
         connection = address.connect(options, name)
         with connection.dialling():

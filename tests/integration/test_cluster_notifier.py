@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 
 import pytest
-import redis
 from kombu import Connection, Queue
 
 from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.cluster.turns import MOST
+from reliq.engines.redis.connect import Address
 from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.urls import store_of
 from tests.contract.steps import message
@@ -165,14 +165,14 @@ def test_a_node_that_is_lost_is_dialled_now_and_then():
 def dials():
     """Collect every attempt of this process to open a connection."""
     found = []
-    connect = redis.Connection.connect
+    connect = Address.connect
 
     def counted(self, *args, **kwargs):
         found.append(self)
         return connect(self, *args, **kwargs)
 
-    redis.Connection.connect = counted
+    Address.connect = counted
     try:
         yield found
     finally:
-        redis.Connection.connect = connect
+        Address.connect = connect

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .reads import RedisReads as RedisReads
     from .sentinel import sentinel_address as sentinel_address
     from .store import RedisStore as RedisStore
+    from .tls import tls_context as tls_context
     from .tls import tls_options as tls_options
 
 # A process has one kind of broker, as a rule.
@@ -36,6 +37,6 @@ __getattr__ = names_of(
         ".reads": "EmbeddedReads RedisReads",
         ".sentinel": "sentinel_address",
         ".store": "RedisStore",
-        ".tls": "tls_options",
+        ".tls": "tls_context tls_options",
     },
 )

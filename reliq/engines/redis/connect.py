@@ -1,21 +1,19 @@
 """Connecting to Redis, and the one border where its errors become ours.
 
-redis-py opens the socket (TCP, TLS, Unix), logs in, selects the database and
-names the connection; from then on the socket is :class:`Wire`'s. The only
-private name of redis-py that is touched is ``Connection._sock`` (5.0 to 8.x),
-because a socket that is read without blocking cannot be had in another way.
+:meth:`Address.connect` opens the socket (TCP, TLS, Unix), logs in, selects the database and
+names the connection; from then on the socket is :class:`Wire`'s. Not redis-py's: importing its
+connections imports its clients, clusters and asyncio too, 7 MB in each process.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from hiredis import HiredisError, Reader, ReplyError, pack_command
 
 from ..._version import __version__
 from ...errors import (
@@ -26,15 +24,26 @@ from ...errors import (
     ReliqError,
     again,
 )
+from ...forks import here
 from ...store.limits import FORMAT
+from .. import redis as engine
 from . import keys, refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...options import Options
 
 LOGIN_REFUSED = "refused the login"
 """What the error of a wrong user or password says."""
 _PATIENCE_S = 1.0
+_READ_SIZE = 1 << 16
+# A peer that is gone is noticed after 45 s; by the system's own values after two hours.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+FAILURES = (OSError, HiredisError)
+"""The exceptions of a connection that is being dialled."""
+_NOT_YET = re.compile(r"^(LOADING|ERR max number of clients)\b")
+_LOGIN = re.compile(r"^(NOAUTH|WRONGPASS|ERR (Client sent )?AUTH|ERR invalid password)\b")
 # Replies that say "not now" or "not here": connecting again can help.
 _UNAVAILABLE = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|"
@@ -84,46 +93,84 @@ class Address:
         tls = None if self.tls is None else tuple(sorted((k, str(v)) for k, v in self.tls.items()))
         return (self.host, self.port, self.db, self.path, self.username, self.password, tls)
 
-    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+    def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection, logged in, with *name* in CLIENT LIST; raises BrokerUnavailable."""
-        common: dict[str, Any] = {
-            "db": str(self.db) if self.db else 0,  # text: see stream.pack
-            "username": self.username,
-            "password": self.password,
-            "protocol": 2,
-            "socket_timeout": options.socket_connect_timeout,
-            "retry": Retry(NoBackoff(), 0),
-            "health_check_interval": 0,
-        }
-        connection: redis.connection.AbstractConnection
-        if self.path is not None:
-            connection = redis.UnixDomainSocketConnection(  # type: ignore[no-untyped-call, abstract]
-                path=self.path, **common
-            )
-        else:
-            common.update(
-                host=self.host,
-                port=self.port,
-                socket_connect_timeout=options.socket_connect_timeout,
-                socket_keepalive=options.socket_keepalive,
-            )
-            if self.tls is None:
-                connection = redis.Connection(**common)  # type: ignore[no-untyped-call]
-            else:
-                try:
-                    connection = redis.SSLConnection(**common, **self.tls)
-                except (TypeError, redis.exceptions.RedisError) as exc:
-                    raise ConfigurationError(f"the TLS options of {self} are wrong: {exc}") from exc
-        # Not CLIENT SETINFO: the name says who we are, and a user who lacks it fills the ACL LOG.
-        for said in ("driver_info", "lib_name", "lib_version"):  # redis-py 7 and newer; 5 and 6
-            setattr(connection, said, None)
+        timeout_s = options.socket_connect_timeout
         try:
-            connection.connect()  # type: ignore[no-untyped-call]
+            sock = self._socket(options)
+        except OSError as exc:
+            raise translate(exc, self, timeout_s) from exc
+        connection = Dialled(sock, self, timeout_s)
+        with connection.dialling():
+            if self.path is not None:
+                sock.settimeout(timeout_s)
+                sock.connect(self.path)
+            elif self.tls is not None:
+                connection.sock = self._secure(sock, self.tls)
+            if self.username or self.password:
+                user = (self.username,) if self.username else ()
+                ask(connection, "AUTH", *user, self.password or "")
+            if self.db:
+                ask(connection, "SELECT", str(self.db))  # text: see stream.pack
+            # Not CLIENT SETINFO: a user who lacks it fills the ACL LOG.
             ask_all(connection, self, ("CLIENT", "SETNAME", name))
-        except (*FAILURES, ReliqError) as exc:
-            hang_up(connection)
-            raise translate(exc, self, options.socket_connect_timeout) from exc
         return connection
+
+    def _socket(self, options: Options) -> socket.socket:
+        if self.path is not None:
+            return socket.socket(socket.AF_UNIX)
+        sock = socket.create_connection((self.host, self.port), options.socket_connect_timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if options.socket_keepalive:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name in _KEEPALIVE.keys() & vars(socket):  # not every system has all
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _KEEPALIVE[name])
+        return sock
+
+    def _secure(self, sock: socket.socket, tls: dict[str, Any]) -> socket.socket:
+        try:
+            context = engine.tls_context(tls)
+        except ConfigurationError as exc:  # it was right before: a file is being replaced
+            raise BrokerUnavailable(f"{self} is not reachable: {exc}") from exc
+        return context.wrap_socket(sock, server_hostname=self.host)
+
+
+class Dialled:
+    """A connection that was just dialled: each command waits for the reply of the one before."""
+
+    def __init__(self, sock: socket.socket, address: Broker, timeout_s: float) -> None:
+        self.sock = sock
+        self._address = address
+        self._timeout_s = timeout_s
+        self._process = here()
+        self._reader = Reader()
+
+    def read(self) -> Any:
+        """Return the next reply, an error too; raises one of :data:`FAILURES`."""
+        while (reply := self._reader.gets()) is False:
+            data = self.sock.recv(_READ_SIZE)
+            if not data:
+                raise ConnectionError("it closed the connection")
+            self._reader.feed(data)
+        return reply
+
+    @contextmanager
+    def dialling(self) -> Iterator[None]:
+        """Hang up where the block fails; raises our error for one of :data:`FAILURES`."""
+        try:
+            yield
+        except BaseException as exc:
+            self.close()
+            if isinstance(exc, (*FAILURES, ReliqError)):  # not what a signal's handler raises
+                raise translate(exc, self._address, self._timeout_s) from exc
+            raise
+
+    def close(self) -> None:
+        """Hang up, though a child may have the socket too; a child sends nothing as it closes."""
+        if self._process == here():
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
 
 
 class Broker(Protocol):
@@ -133,7 +180,7 @@ class Broker(Protocol):
     def identity(self) -> tuple[object, ...]:
         """Return what two of them must share to be the same broker and user."""
 
-    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+    def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection, logged in, named *name*; raises BrokerUnavailable."""
 
 
@@ -150,30 +197,28 @@ def translate_reply(text: str, address: Broker) -> ReliqError:
 
 
 def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqError:
-    """Return our error for what a socket or redis-py raised: a new one in any case."""
+    """Return our error for one of :data:`FAILURES`, or for one of ours: a new one in any case."""
     if isinstance(exc, ReliqError):
         return again(exc)
-    if isinstance(exc, (socket.timeout, redis.exceptions.TimeoutError)):
+    if isinstance(exc, TimeoutError):
         return BrokerTimeout(f"{address} did not answer within {timeout_s:g} s")
-    if isinstance(exc, redis.exceptions.AuthenticationError):
-        return BrokerUnavailable(f"{address} {LOGIN_REFUSED}: check username and password ({exc})")
-    if isinstance(exc, (OSError, redis.exceptions.ConnectionError)):
+    if isinstance(exc, OSError) or _NOT_YET.match(str(exc)):
         return BrokerUnavailable(f"{address} is not reachable: {str(exc).rstrip('.')}")
-    # redis-py takes the code away where it has a class for it.
-    code = "NOPERM " if isinstance(exc, redis.exceptions.NoPermissionError) else ""
-    return translate_reply(f"{code}{exc}", address)
+    if _LOGIN.match(str(exc)):
+        return BrokerUnavailable(f"{address} {LOGIN_REFUSED}: check username and password ({exc})")
+    return translate_reply(str(exc), address)
 
 
-FAILURES = (OSError, redis.exceptions.RedisError)
-
-
-def ask(connection: redis.connection.AbstractConnection, *command: str) -> Any:
+def ask(connection: Dialled, *command: Any) -> Any:
     """Send one command over a connection that was just dialled, and return its reply.
 
-    Raises what redis-py raises; :func:`translate` makes it ours.
+    Raises one of :data:`FAILURES`; :func:`translate` makes it ours.
     """
-    connection.send_command(*command)  # type: ignore[no-untyped-call]
-    return connection.read_response()
+    connection.sock.sendall(pack_command(command))
+    reply = connection.read()
+    if isinstance(reply, ReplyError):
+        raise ReplyError(*reply.args)
+    return reply
 
 
 def ask_once(address: Address, options: Options, name: str, *command: str) -> Any:
@@ -185,45 +230,26 @@ def ask_once(address: Address, options: Options, name: str, *command: str) -> An
     timeout_s = min(options.socket_connect_timeout, _PATIENCE_S)
     patience = replace(options, socket_connect_timeout=timeout_s)
     connection = address.connect(patience, name)
-    try:
-        return ask(connection, *command)
-    except FAILURES as exc:
-        raise translate(exc, address, timeout_s) from exc
-    finally:
-        hang_up(connection)
+    with connection.dialling():
+        reply = ask(connection, *command)
+    connection.close()
+    return reply
 
 
-def ask_all(
-    connection: redis.connection.AbstractConnection, broker: Broker, *commands: tuple[Any, ...]
-) -> list[Any]:
+def ask_all(connection: Dialled, broker: Broker, *commands: tuple[Any, ...]) -> list[Any]:
     """Send commands as :func:`ask` does, in one round trip; an error among the replies is ours.
 
     None is the reply to an optional command that *broker* refuses; another error of one is raised.
     """
     asked = [one for one in commands if not refusals.lacks(broker.identity, one)]
-    packed = connection.pack_commands(asked)  # type: ignore[no-untyped-call]
-    connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
+    connection.sock.sendall(b"".join(map(pack_command, asked)))
     replies: dict[tuple[Any, ...], Any] = dict.fromkeys(commands)
     for command in asked:
-        try:
-            replies[command] = connection.read_response()
-        except redis.exceptions.ResponseError as exc:  # noqa: PERF203 - one of three
-            error = translate(exc, broker, 0.0)
+        reply = replies[command] = connection.read()
+        if isinstance(reply, ReplyError):
+            error = translate(reply, broker, 0.0)
             replies[command] = refusals.unless_noted(broker.identity, command, error)
     return list(replies.values())
-
-
-def hang_up(connection: redis.connection.AbstractConnection) -> None:
-    """Close *connection*; closing one that is closed is harmless."""
-    connection.disconnect()  # type: ignore[no-untyped-call]
-
-
-def socket_of(connection: redis.connection.AbstractConnection) -> socket.socket:
-    """Return the connection's socket (private in redis-py 5.0 to 8.x, see above)."""
-    sock: socket.socket | None = connection._sock  # noqa: SLF001
-    if sock is None:
-        raise BrokerUnavailable("the connection was closed while it was opened")
-    return sock
 
 
 # -- formats

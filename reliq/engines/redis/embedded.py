@@ -23,10 +23,9 @@ from .store import RedisStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import redis
-
     from ...options import Confirm, Options
     from ...store.values import Publication
+    from .connect import Dialled
     from .reads import RedisReads
 
 
@@ -46,7 +45,7 @@ class EmbeddedAddress:
         """Return what two of them must share to be the same broker."""
         return (SCHEME, self.folder.path)
 
-    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+    def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection; raises BrokerUnavailable, with the reason where it cannot start."""
         tries, name = (2, name) if self.create else (1, f"{LOOKS}{name}")
         while True:

@@ -46,7 +46,7 @@ def _role(*parts: Role, runs: str = "", sends: str = "") -> Role:
     return found
 
 
-# What redis-py and every wire send: to log in is allowed to everybody.
+# What every connection sends first: to log in is allowed to everybody.
 _DIALS = _role(sends="client|setname")
 # EXISTS and HMGET ask for the format of what is stored.
 _CONNECTS = _role(_DIALS, sends="client|id eval evalsha exists hmget ping select")

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerUnavailable, ConfigurationError
-from .connect import FAILURES, Address, ask, ask_once, hang_up, translate
+from .connect import Address, ask, ask_once
 from .urls import address_of, read, together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import redis
-
     from ...options import Options
+    from .connect import Dialled
 
 SCHEME = "reliq-sentinel"
 DEFAULT_PORT = 26379
@@ -49,7 +48,7 @@ class SentinelAddress:
         asked = tuple(sorted(str(sentinel.identity) for sentinel in self.sentinels))
         return (SCHEME, self.name, asked, self.master.identity)
 
-    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+    def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection to the master; raises BrokerUnavailable when none is found.
 
         The Sentinels are asked in turn, the one that knew last time first.
@@ -63,7 +62,7 @@ class SentinelAddress:
                 if place in tried:
                     continue
                 tried.add(place)
-                connection = self._dial_master(place, options, name)
+                connection = self._dial_master(*place, options, name)
             except BrokerUnavailable as exc:
                 refusals.append(str(exc))
                 continue
@@ -85,23 +84,16 @@ class SentinelAddress:
         host, port = reply
         return host.decode(), int(port)
 
-    def _dial_master(
-        self, place: tuple[str, int], options: Options, name: str
-    ) -> redis.connection.AbstractConnection:
-        host, port = place
+    def _dial_master(self, host: str, port: int, options: Options, name: str) -> Dialled:
         address = replace(self.master, host=host, port=port)
         connection = address.connect(options, name)
-        try:
+        with connection.dialling():
             role = ask(connection, "ROLE")[0].decode()
-        except FAILURES as exc:
-            hang_up(connection)
-            raise translate(exc, address, options.socket_connect_timeout) from exc
-        if role != "master":
-            hang_up(connection)
-            raise BrokerUnavailable(
-                f"{address} is named as the master {self.name!r} but is a {role}: "
-                "a failover is under way"
-            )
+            if role != "master":
+                raise BrokerUnavailable(
+                    f"{address} is named as the master {self.name!r} but is a {role}: "
+                    "a failover is under way"
+                )
         return connection
 
 

@@ -7,7 +7,6 @@ has come. Knows nothing of scripts, nor of what a reply is to. Failures are thos
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from math import inf
 from socket import SHUT_RDWR
@@ -19,14 +18,12 @@ import hiredis
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ..poll import Readable, usable
-from .connect import hang_up, socket_of, translate
+from .connect import translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import redis
-
-    from .connect import Broker
+    from .connect import Broker, Dialled
 
 Reply: TypeAlias = Any
 Command: TypeAlias = tuple[Any, ...]
@@ -106,9 +103,9 @@ def late(address: Broker, limit_s: float) -> BrokerTimeout:
 class Stream:
     """A connection that was dialled and is logged in."""
 
-    def __init__(self, connection: redis.connection.AbstractConnection, client_id: int = 0) -> None:
+    def __init__(self, connection: Dialled, client_id: int = 0) -> None:
         self._connection = connection
-        self._sock = socket_of(connection)
+        self._sock = connection.sock
         self._sock.settimeout(0.0)
         reader = hiredis.Reader()
         self._feed = reader.feed
@@ -233,15 +230,10 @@ class Stream:
     # -- the end
 
     def close(self) -> None:
-        """Hang up; closing one that is closed is harmless."""
-        hang_up(self._connection)
+        """Hang up; one of the parent's is let go of. Closing one that is closed is harmless."""
+        self._connection.close()
 
     def interrupt(self) -> None:
         """End the wait of the thread that uses it: that finds it closed by the peer."""
         with suppress(OSError, ValueError):
             self._sock.shutdown(SHUT_RDWR)
-
-    def abandon(self) -> None:
-        """Let go of a socket that is the parent's as well: closing the descriptor sends nothing."""
-        with suppress(OSError):
-            os.close(self._sock.detach())

@@ -1,4 +1,4 @@
-"""TLS options: Kombu's names to redis-py's, safe unless the user says otherwise."""
+"""TLS options, by Kombu's names and redis-py's: safe unless the user says otherwise."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _VERSIONS = {
 
 
 def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
-    """Return redis-py's TLS options, None for no TLS; certificates and names are verified.
+    """Return TLS options, None for no TLS; certificates and names are verified.
 
     *given* is Kombu's ``ssl``: a yes or no, or a mapping with or without the prefix
     ``ssl_``. always: TLS also where nothing is given. Raises ConfigurationError for an
@@ -68,7 +68,7 @@ def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
     )
     if options.get("ssl_min_version") is not None:
         options["ssl_min_version"] = _version(options["ssl_min_version"])
-    _try(options)
+    tls_context(options)
     if not is_verified(options):
         _warn(UNVERIFIED)
     return options
@@ -120,15 +120,17 @@ def _version(value: Any) -> ssl.TLSVersion:
     return found
 
 
-def _try(options: Mapping[str, Any]) -> None:
-    """Load what the options name, so that what is wrong with it is said with its name."""
+def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return the context for *options*, of :func:`tls_options`; ConfigurationError names one."""
     for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).exists():
             raise ConfigurationError(
                 f"expected {name} to name what there is, got: {str(path)!r}, which is not there"
             )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.create_default_context()
+    context.check_hostname = options["ssl_check_hostname"]
+    context.verify_mode = options["ssl_cert_reqs"]
     trusted = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")]
     own: list[Any] = [options.get(name) for name in ("ssl_certfile", "ssl_keyfile")]
     name, value = "ssl_ca_certs", trusted[0] or trusted[1] or "data"
@@ -144,3 +146,5 @@ def _try(options: Mapping[str, Any]) -> None:
             context.set_ciphers(value)
     except (OSError, TypeError, ValueError) as exc:  # ssl.SSLError is an OSError
         raise ConfigurationError(f"{name} cannot be used ({exc}), got: {value!r}") from None
+    context.minimum_version = options.get("ssl_min_version") or context.minimum_version
+    return context

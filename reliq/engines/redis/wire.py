@@ -19,14 +19,7 @@ from ...store.values import ignore_result
 from . import refusals
 from .calls import Calls
 from .commands import Commands, raise_first
-from .connect import (
-    FAILURES,
-    ask_all,
-    format_questions,
-    hang_up,
-    require_known_format,
-    translate,
-)
+from .connect import ask_all, format_questions, require_known_format
 from .pipeline import OnReply, Pipeline, Post
 from .posts import Posts
 from .stream import Command, Reply, Stream, pack
@@ -82,7 +75,7 @@ class Wire(Commands):
             with self._lock:
                 if self._process != here():
                     for stream in self._open():
-                        stream.abandon()
+                        stream.close()
                     self._begin()
 
     # -- state
@@ -171,23 +164,16 @@ class Wire(Commands):
     def _dial(self) -> Stream:
         self._refuse_closed()
         connection = self.address.connect(self.options, self.name)
-        try:
+        with connection.dialling():
             prefix = self.options.global_keyprefix
             asked = ("CLIENT", "ID"), *format_questions(prefix)
             client_id, version, older = ask_all(connection, self.address, *asked)
             require_known_format(version, older, prefix, self.address)
             stream = Stream(connection, client_id or 0)
-        except BaseException as exc:
-            hang_up(connection)
-            if isinstance(exc, (*FAILURES, ReliqError)):  # not what a signal's handler raises
-                raise translate(exc, self.address, self.options.socket_connect_timeout) from exc
-            raise
-        stream.sends_texts = refusals.lacks(self.address.identity, refusals.EVALSHA)
-        self._streams.append(ref(stream, self._streams.remove))
-        self.dials += 1
-        if self._closed:  # meanwhile
-            stream.close()
-            self._refuse_closed()
+            stream.sends_texts = refusals.lacks(self.address.identity, refusals.EVALSHA)
+            self._streams.append(ref(stream, self._streams.remove))
+            self.dials += 1
+            self._refuse_closed()  # meanwhile
         return stream
 
     def _open(self) -> list[Stream]:

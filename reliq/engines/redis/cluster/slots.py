@@ -9,6 +9,7 @@ may be in another one by now, says so by a map without most of the nodes there w
 from __future__ import annotations
 
 import random
+from binascii import crc_hqx
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,8 +17,6 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
-
-from redis.crc import key_slot
 
 from ....errors import (
     BrokerRefused,
@@ -33,9 +32,8 @@ from ..urls import PORT, address_of, read, together
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import redis
-
     from ....options import Options
+    from ..connect import Dialled
 
 SCHEME = "reliq-cluster"
 SLOTS = 16384
@@ -57,7 +55,9 @@ class Place(NamedTuple):
 @lru_cache(maxsize=65536)
 def slot_of(key: str | bytes) -> int:
     """Return the slot of *key*."""
-    return key_slot(key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape"))
+    name = key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+    tag, closed, _ = name.partition(b"{")[2].partition(b"}")
+    return crc_hqx(tag if tag and closed else name, 0) % SLOTS
 
 
 class SlotMap:
@@ -271,7 +271,7 @@ class ClusterAddress:
         """The password, at every node the same."""
         return self.seeds[0].password
 
-    def connect(self, options: Options, name: str) -> redis.connection.AbstractConnection:
+    def connect(self, options: Options, name: str) -> Dialled:
         """Refuse: a connection is one to a node, whose address :class:`SlotMap` knows."""
         raise NotImplementedError(f"{self}: {name} asks for one connection, {options!r}")
 

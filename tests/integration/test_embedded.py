@@ -159,6 +159,7 @@ def test_a_server_holds_its_lock_whatever_happens_to_the_keeper(place):
 OPEN = """
 import os, sys, time
 from reliq.embedded.folder import Folder
+from reliq.engines.redis.connect import ask
 from reliq.engines.redis.embedded import EmbeddedAddress
 from reliq.options import parse
 folder, idle = Folder(sys.argv[1]), float(sys.argv[3])
@@ -167,8 +168,7 @@ for _ in range(int(sys.argv[2])):
     if not (pid := os.fork()):
         try:
             connection = EmbeddedAddress(folder).connect(parse({"embedded_idle": idle}), "x")
-            connection.send_command("INFO", "server")
-            said = connection.read_response().split(b"run_id:")[1].split()[0].decode()
+            said = ask(connection, "INFO", "server").split(b"run_id:")[1].split()[0].decode()
         except BaseException as exc:
             said = f"error {exc!r}"
         os.write(1, f"{said}\\n".encode())

@@ -31,8 +31,8 @@ class Connection:
     """What a stream is made from: one end of a pair of sockets."""
 
     def __init__(self, sock):
-        self._sock = sock
-        self.disconnect = sock.close
+        self.sock = sock
+        self.close = sock.close
 
 
 class Peer:

@@ -13,6 +13,7 @@ from socket import SHUT_RDWR
 from ssl import SSLWantReadError, SSLWantWriteError
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import finalize
 
 import hiredis
 
@@ -105,6 +106,8 @@ class Stream:
 
     def __init__(self, connection: Dialled, client_id: int = 0) -> None:
         self._connection = connection
+        # One that nobody has closed is closed with it; at the exit all may still be needed.
+        finalize(self, connection.close).atexit = False
         self._sock = connection.sock
         self._sock.settimeout(0.0)
         reader = hiredis.Reader()

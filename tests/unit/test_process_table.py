@@ -13,7 +13,7 @@ from reliq import forks
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "reliq"
 PAGE = (ROOT / "docs" / "design.md").read_text("utf-8")
-SECTION = PAGE.partition("## One process: threads, locks, forks")[2].partition("\n## ")[0]
+SECTION = PAGE.partition("## Threads, locks and forks")[2].partition("\n## ")[0]
 FIRST_CELLS = re.findall(r"^\| `?([^|`]+?)`? \|", SECTION, re.MULTILINE)
 
 

@@ -90,7 +90,7 @@ def test_the_first_screen():
     """Before line 40: what it is, the changed line, the proof, what it is not, two commands."""
     screen = "\n".join(README.read_text("utf-8").splitlines()[:40])
     assert "is a message transport for Kombu and Celery" in screen
-    assert 'broker="reliq://localhost:6379/0")' in screen
+    assert '+app.conf.broker_url = "reliq://localhost:6379/0"' in screen
     cards = [proven(card) for card in (ROOT / "docs" / "chaos").glob("*/*.md")]
     tasks, faults = (sum(counts) for counts in zip(*cards, strict=True))
     assert f"{faults:,} times" in screen

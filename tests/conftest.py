@@ -12,6 +12,7 @@ import os
 import signal
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,9 @@ from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
 from tests.support.workers import CeleryBeat, CeleryWorker
 
+HERE = Path(__file__).parent
+# Where single tests take minutes: they begin first, so that none is waited for at the end.
+LONGEST = tuple(f"{HERE / name}{os.sep}" for name in ("outside", "chaos"))
 QUICK_TIMEOUT_S = 120
 SLOW_TIMEOUT_S = 600
 
@@ -41,7 +45,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """Give every test that names no timeout of its own the default of its kind."""
+    """Give every test that names no timeout of its own the default of its kind; order them."""
+    items.sort(key=lambda item: not str(item.path).startswith(LONGEST))
     for item in items:
         if item.get_closest_marker("timeout") is None:
             slow = item.get_closest_marker("slow") is not None

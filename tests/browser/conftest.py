@@ -5,6 +5,7 @@ All of it is started once for this folder. Each test has queues of its own.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ SERVED = ("orders", "mail", "import", "refunds")
 def pytest_collection_modifyitems(items):
     """Mark the tests of this folder: a browser takes its time."""
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(f"{HERE}{os.sep}"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -35,7 +35,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
             kinds=kinds("one"),
             fault_every_s=2.2,
             poison_every_s=20,
-            rate=150,
+            rate=75,
         )
     )
     card = summary(outcome, "pytest", {})
@@ -97,6 +97,7 @@ def test_batches_that_are_told_wrongly_are_caught(tmp_path):
         tmp_path,
         "reliq",
         kinds=["script-flush"],
+        duration_s=8,
         batches=0.9,
         environment={"RELIQ_CHAOS_BREAK_BATCHES": "1"},
     )

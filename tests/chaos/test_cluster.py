@@ -274,7 +274,7 @@ def test_nothing_is_lost_over_a_cluster(tmp_path):
             kinds=kinds("cluster"),
             fault_every_s=2.5,
             poison_every_s=20,
-            rate=100,
+            rate=50,
             workers=3,
             pools=["prefork", "threads", "gevent"],
             brokers="cluster",

@@ -59,34 +59,42 @@ def test_names_and_rows_are_unique():
     assert sorted(set(keys)) == sorted(keys)
 
 
-def figure_names():
-    """Return them as parameters: those beside RabbitMQ are measured by CI, the others by hand."""
+def together():
+    """Return what one command measures, as parameters: in CI what is measured beside RabbitMQ."""
+    core = [figure.name for figure in figures.ALL if figure.core]
+    others = [figure.name for figure in figures.ALL if figure.name not in BESIDE_RABBITMQ]
     return [
-        pytest.param(figure.name, marks=() if figure.name in BESIDE_RABBITMQ else pytest.mark.long)
-        for figure in figures.ALL
+        [name for name in BESIDE_RABBITMQ if name in core],
+        [name for name in BESIDE_RABBITMQ if name not in core],
+        *(pytest.param([name], marks=pytest.mark.long) for name in others),
     ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", figure_names())
-def test_figure_is_measured_and_reported(name, tmp_path):
+@pytest.mark.parametrize("names", together(), ids=",".join)
+def test_figure_is_measured_and_reported(names, tmp_path):
     """Every figure runs over its transports, and is in the JSON and on the page.
 
     RabbitMQ has a test of its own; Kombu's is measured by the most important figures.
     """
-    (figure,) = (figure for figure in figures.ALL if figure.name == name)
-    skipped = RABBITMQ if figure.core else (*RABBITMQ, peers.KOMBU)
-    printed, written, text = tiny(tmp_path, "--only", f"={name}", *without(*skipped))
-    expected = [peer for peer in figure.peers if peer not in skipped]
-    assert written.outcomes
+    chosen = {
+        row.key: figure
+        for figure in figures.select([f"={name}" for name in names])
+        for row in figure.rows
+    }
+    is_core = all(figure.core for figure in chosen.values())
+    skipped = RABBITMQ if is_core else (*RABBITMQ, peers.KOMBU)
+    only = [text for name in names for text in ("--only", f"={name}")]
+    printed, written, text = tiny(tmp_path, *only, *without(*skipped))
+    assert set(names) == {chosen[outcome.row.key].name for outcome in written.outcomes}
     for outcome in written.outcomes:
-        assert outcome.row.key in {row.key for row in figure.rows}
+        expected = [peer for peer in chosen[outcome.row.key].peers if peer not in skipped]
         assert expected == list(outcome.samples)
         assert all(1 == len(taken) and taken[0] >= 0 for taken in outcome.samples.values())
         assert f"| {outcome.row.title} ({outcome.row.unit}) |" in text
         assert outcome.row.title.split(",")[0] in printed
     assert "Nothing else of the run" in text
-    assert ("in a folder" if name.startswith("embedded") else "appendonly") in text
+    assert ("in a folder" if names[0].startswith("embedded") else "appendonly") in text
 
 
 @pytest.mark.slow

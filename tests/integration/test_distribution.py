@@ -39,6 +39,11 @@ class Bare(NamedTuple):
         """Run one of its programs to the end; return what it printed."""
         return finish([self.bin / program, *arguments], cwd=self.cwd, code=code)
 
+    def pip(self, *arguments):
+        """Run the pip of these tests for it: it needs none of its own."""
+        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python"]
+        return finish([*pip, *arguments], cwd=self.cwd)
+
 
 def finish(command, *, cwd, code=0):
     """Run a command without what the environment says to Python; return its stdout."""
@@ -73,7 +78,7 @@ def built(tmp_path_factory):
 def bare(tmp_path_factory):
     """Return a new virtual environment."""
     folder = tmp_path_factory.mktemp("bare")
-    finish([sys.executable, "-m", "venv", folder / "venv"], cwd=folder)
+    finish([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], cwd=folder)
     return Bare(folder / "venv" / "bin", folder)
 
 
@@ -101,11 +106,11 @@ def test_the_wheel_in_a_bare_environment(built, bare, url):
 
     Without its own __init__.py, which pip takes away with the other project named reliq.
     """
-    bare.run("python", "-m", "pip", "install", "--quiet", f"{built.wheel}[demo]")
+    bare.pip("install", "--quiet", f"{built.wheel}[demo]")
     assert f"reliq, version {reliq.__version__}\n" == bare.run("reliq", "--version")
     where = Path(bare.run("python", "-c", "import reliq; print(reliq.__file__)").strip())
     assert where.is_relative_to(bare.cwd / "venv")
-    assert "kombu-reliq" in bare.run("python", "-m", "pip", "list")
+    assert "kombu-reliq" in bare.pip("list")
 
     (run,) = json.loads(bare.run("reliq", "demo", "--tasks", "100", "--json"))["runs"]
     assert (True, 100, 0, 0) == (run["ok"], run["ran"], run["lost"], run["finished_twice"])

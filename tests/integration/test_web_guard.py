@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import cache
 from time import time
 
 import pytest
@@ -18,11 +19,16 @@ from reliq.web.pages import PAGES
 from reliq.web.settings import hashed
 from tests.integration.web_client import HERE, OURS, fill, kill, page, read
 
-USERS = f"ann operator {hashed('ann:s')}; bob viewer {hashed('bobs')}"
 HOSTILE = (
     "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;{{7*7}}{% raw %}\n"
     "javascript:alert(1)\x1b[2J\x07\u202e/../..//evil.example?#%00\\"
 )
+
+
+@cache
+def users():
+    """Return who may sign in."""
+    return f"ann operator {hashed('ann:s')}; bob viewer {hashed('bobs')}"
 
 
 def login(name, password):
@@ -77,7 +83,7 @@ def test_without_users_only_this_machine_is_answered(url, client, host, headers,
 
 def test_a_password_lets_in_from_everywhere(url):
     """The right one of a name there is; nothing else is told to who has none."""
-    with page(url, client=("10.0.0.7", 1), base_url="http://ops.example", users=USERS) as browser:
+    with page(url, client=("10.0.0.7", 1), base_url="http://ops.example", users=users()) as browser:
         for wrong in (
             {},
             login("bob", "wrong"),
@@ -125,8 +131,8 @@ def test_nothing_can_be_changed_unless_that_is_allowed(url):
 @pytest.mark.parametrize("name", ["ann", "bob"])
 def test_a_viewer_changes_nothing(url, name):
     """An operator does, and who it was is in the log."""
-    users = {"ann": "ann:s", "bob": "bobs"}
-    with page(url, users=USERS, allow_actions=True, headers=login(name, users[name])) as browser:
+    signed_in = login(name, {"ann": "ann:s", "bob": "bobs"}[name])
+    with page(url, users=users(), allow_actions=True, headers=signed_in) as browser:
         forms = read(browser.get("/queue?queue=q")).forms
         done = browser.post("/actions/pause?queue=q", headers=OURS)
         if name == "bob":
@@ -189,7 +195,7 @@ def test_another_site_has_no_page_made(url, site):
 @pytest.mark.slow
 def test_the_outcome_is_told_to_who_acted_and_not_for_long(url, monkeypatch):
     """A link with a number shows nobody what another did, or what was long ago."""
-    given = {"users": USERS, "allow_actions": True, "base_url": "http://ops.example"}
+    given = {"users": users(), "allow_actions": True, "base_url": "http://ops.example"}
     with page(url, **given) as browser:
         ann, bob = login("ann", "ann:s"), login("bob", "bobs")
         done = browser.post("/actions/pause?queue=q", headers={**OURS, **ann})

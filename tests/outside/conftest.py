@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items):
     """Mark the tests of this folder: they need the packages of the extra ``outside``."""
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(f"{HERE}{os.sep}"):
             item.add_marker(pytest.mark.outside)
             item.add_marker(pytest.mark.slow)
 

@@ -55,27 +55,33 @@ def install_beside(requirements: Sequence[str], cache: Path) -> Path:
 
 def _download(package: str, version: str, cache: Path) -> Path:
     folder = cache / f"{package}-archive"
+    # pip has the archive say its version: by what is fetched once, not by an environment each time.
+    backend = install_beside(["setuptools>=70.1"], cache)
     _pip(
         "download",
         "--no-deps",
+        "--no-build-isolation",
         "--no-binary",
         ":all:",
         "--dest",
         str(folder),
         f"{package}=={version}",
+        path=backend,
     )
     (archive,) = folder.glob("*.tar.gz")
     return archive
 
 
-def _pip(*arguments: str) -> None:
+def _pip(*arguments: str, path: Path | None = None) -> None:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    more = {} if path is None else {"PYTHONPATH": str(path)}
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"},
+        env={**kept, **more},
     )
     assert done.returncode == 0, f"pip {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
 

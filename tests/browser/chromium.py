@@ -26,9 +26,6 @@ _ARGUMENTS = (
     # Pictures look the same wherever they are made.
     "--font-render-hinting=none",
     "--hide-scrollbars",
-    # There is no graphics card: one that is simulated takes a fifth more of the processor.
-    "--disable-gpu",
-    "--disable-software-rasterizer",
 )
 WITHIN_MS = 20_000
 """So long is waited for what should come soon, on a machine that is busy."""

@@ -40,7 +40,7 @@ class WorkerWatch:
         """The workers that there are, or were; empty in a process without one."""
         self._connected = False
         self._connected_to_embedded = False
-        self.at_child_end: Callable[[], None] | None = None
+        self.at_child_end: Callable[[], object] = bool
         """What a child of a prefork pool does as it ends in order: it runs no atexit hooks."""
 
     def connect(self) -> None:
@@ -51,7 +51,7 @@ class WorkerWatch:
         if not self._connected and "celery.signals" in sys.modules:
             signals = sys.modules["celery.signals"]
             signals.worker_ready.connect(self._ready, weak=False)
-            signals.worker_process_shutdown.connect(self._child_ends, weak=False)
+            signals.worker_process_shutdown.connect(lambda **_: self.at_child_end(), weak=False)
             signals.task_received.connect(
                 lambda request=None, **_: integrations.tell_the_eta(request), weak=False
             )
@@ -65,10 +65,6 @@ class WorkerWatch:
             self._connected_to_embedded = True
         if "celery.worker.control" in sys.modules:  # also that of a test, which is never "ready"
             integrations.show_what_waits()
-
-    def _child_ends(self, **_: Any) -> None:
-        if self.at_child_end is not None:
-            self.at_child_end()
 
     def _ready(self, sender: Any = None, **_: Any) -> None:
         if sender is None or sender in self._workers:

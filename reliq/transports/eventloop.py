@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, ReliqError
 from ..integrations.celery import WATCH
 
 if TYPE_CHECKING:
@@ -257,11 +257,15 @@ class EventLoop:
                 self._do_later()
 
     def _do_later(self) -> None:
-        """Do what is due in the background; the rest in the loop's next turn."""
+        """Do what is due in the background, the rest in the loop's next turn; raises nothing."""
         link, loop = self._link, self.hub
-        self.flush_acks()  # what is due may wait for the broker
-        if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
-            loop.call_soon(self._do_later)
+        try:
+            self.flush_acks()  # what is due may wait for the broker
+            if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
+                loop.call_soon(self._do_later)
+        except ReliqError as exc:
+            # Else Kombu's loop forgets what else it is to do soon: Celery's acks.
+            self._reserver.failure = exc
 
     def _require_connection(self) -> None:
         if not self._link.store.alive:

@@ -161,7 +161,11 @@ class Settlement:
                 else "it had been acknowledged or rejected before",
             )
             return
-        self.dead_letter([message])
+        try:
+            self.dead_letter([message])
+        except BrokerUnavailable as exc:
+            # Raised in the loop's next turn: in this one it would take the acks of others along.
+            self._over.reserver.failure = exc
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         """Give up what has no envelope that could be read, and so never was a message."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
+import pytest
 from kombu.asynchronous import Hub
 
+from reliq.errors import BrokerTimeout
 from reliq.integrations.celery import WorkerWatch
 
 from .kombu_client import Taker, declare, publish
@@ -40,5 +43,31 @@ def test_a_message_whose_ack_waits_does_not_go_back(client, monkeypatch):
         next(loop)
         assert [(0, 1)] == seen
         assert 1 == client.status("q").ledger["acked"]
+    finally:
+        hub.close()
+
+
+def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
+    """Kombu's loop forgets what else it is to do soon where one of these raises: Celery's acks."""
+    monkeypatch.setattr(WorkerWatch, "forks", True)
+    connection = client.connect()
+    declare(connection, "q")
+    hub, done = Hub(), []
+    try:
+        connection.register_with_event_loop(hub)
+        Taker(connection, "q")
+
+        def takes_a_turn(_store):
+            time.sleep(0.06)  # more than the loop is kept from its next turn for
+            for number in range(20):
+                hub.call_soon(done.append, number)
+
+        def fails(_store):
+            raise BrokerTimeout("no answer")
+
+        connection.transport.link.session.duties._deferred.extend([takes_a_turn, fails])
+        with pytest.raises(BrokerTimeout, match="no answer"):
+            deque(hub.create_loop(), maxlen=0)  # for as long as it turns
+        assert list(range(20)) == sorted(done)
     finally:
         hub.close()

@@ -38,7 +38,7 @@ BUDGETS = {
     "spool": 340,
     "store": 1_400,
     "transfer": 560,
-    "transports": 5_930,
+    "transports": 5_940,
     "web": 3_930,
 }
 MODULES = 228

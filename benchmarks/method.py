@@ -35,7 +35,7 @@ METHOD = """\
 - **Programs.** Each measured program is a fresh Python process. The code is the same for all
   transports; only the URL differs. Garbage collection and transport options keep their defaults,
   except `visibility_timeout` where restoring is measured. Slow transports get fewer messages, so
-  that all samples take about as long. Compare the rates.
+  that all samples take about the same time. Compare the rates.
 - **Checks.** The run fails unless all published messages are stored, all consumed messages are
   acknowledged, each task ran exactly once, and reliq's ledger balances.
 
@@ -60,7 +60,7 @@ METHOD = """\
 - **Batches**: no worker consumes while tasks are published. Then a prefork worker with two
   processes, started beforehand, runs them. Chords keep their results in Redis.
 - **Latency**: the time from a message's scheduled publish to its callback, on a clock that both
-  processes share. If one message delays the next, the delay of both counts. Idle is 100 messages a
+  processes share. If one message delays the next, both count as late. Idle is 100 messages a
   second. Half load is half of the rate that the same two processes reached just before, without a
   limit.
 - **Restore**: a consumer reserves all messages and is killed with SIGKILL. When its leases have

@@ -1,7 +1,7 @@
 """Many tasks with one callback: `reliq.Batch` beside Celery's chord with results in Redis.
 
-Nobody takes tasks while they are published. Then a worker does, which is up already: prefork with
-two processes, Celery's prefetch and early acks, for each alike. Tasks do nothing.
+No worker consumes while tasks are published. Then a worker that is already up does: prefork with
+two processes, Celery's prefetch and early acks, the same for all peers. Tasks do nothing.
 """
 
 from __future__ import annotations
@@ -98,15 +98,15 @@ def measure(setting: Setting, key: str, size: int, delayed: bool) -> Mapping[str
 
 
 def _figure(size: int, delayed: bool, most_rounds: int) -> Figure:
-    key, jobs = f"batch-{size}", f"{size:,} jobs".replace(",", " ")
+    key, jobs = f"batch-{size}", f"{size:,} jobs"
     rows = [
-        Row(f"{key}-publish", f"{jobs}, to publish, by `Batch.map`", "s", digits=2),
-        Row(f"{key}-callback", f"{jobs}, from the first task to the callback", "s", digits=1),
-        Row(f"{key}-memory", f"{jobs}, the server's memory at its largest, each", "bytes"),
-        Row(f"{key}-producer", f"{jobs}, what the producer grows by", "MB", digits=1),
+        Row(f"{key}-publish", f"{jobs}, publish with `Batch.map` or as a chord", "s", digits=2),
+        Row(f"{key}-callback", f"{jobs}, first task to callback", "s", digits=1),
+        Row(f"{key}-memory", f"{jobs}, peak memory of the server per job", "bytes"),
+        Row(f"{key}-producer", f"{jobs}, memory growth of the producer", "MB", digits=1),
     ]
     if delayed:
-        rows.insert(1, Row(f"{key}-delay", f"{jobs}, to publish, by `delay()`", "s", digits=2))
+        rows.insert(1, Row(f"{key}-delay", f"{jobs}, publish with `delay()`", "s", digits=2))
     measured = partial(measure, key=key, size=size, delayed=delayed)
     peers = (RELIQ, CHORD, CHORD_OF_OURS)
     return Figure(key, tuple(rows), measured, peers, most_rounds, warm_up=False)

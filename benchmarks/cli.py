@@ -1,4 +1,4 @@
-"""The command: which figures, how many rounds, where the results go."""
+"""The command line: figures, rounds, and files for the results."""
 
 from __future__ import annotations
 
@@ -35,68 +35,74 @@ WIDTH_OF_A_FILE = 200
     "--only",
     multiple=True,
     metavar="NAME",
-    help=f"Measure only the figures that begin so, or =NAME alone; repeatable. Figures: "
-    f"{', '.join(figure.name for figure in figures.ALL)}.",
+    help=f"Measure only figures whose name starts with NAME; =NAME measures exactly that one "
+    f"(repeatable). Figures: {', '.join(figure.name for figure in figures.ALL)}.",
 )
 @click.option("--core", is_flag=True, help="Measure only the most important figures.")
 @click.option(
     "--without",
     multiple=True,
     metavar="PEER",
-    help=f"Leave this peer out; repeatable. Peers: {', '.join(peers.ALL)}.",
+    help=f"Leave out this peer (repeatable). Peers: {', '.join(peers.ALL)}.",
 )
-@click.option("--rounds", "wanted", default=5, show_default=True, help="Rounds of each figure.")
-@click.option("--scale", default=1.0, show_default=True, help="Share of the full sizes.")
+@click.option("--rounds", "wanted", default=5, show_default=True, help="Rounds per figure.")
+@click.option("--scale", default=1.0, show_default=True, help="Factor for the sizes of samples.")
 @click.option(
     "--largest",
     default=LARGEST,
     show_default=True,
-    help="The most messages that growth and restoring are measured over.",
+    help="Maximum number of messages in the growth and restore figures.",
 )
 @click.option(
     "--scheme",
     default="reliq",
     show_default=True,
-    help="URL scheme of the transport that is measured as reliq; 'redis' measures Kombu beside "
-    "itself, which shows how far from 1 a ratio is by chance.",
+    help="URL scheme to measure in the place of reliq. 'redis' compares Kombu with itself, which "
+    "shows how far a ratio varies by chance.",
 )
 @click.option(
     "--appendfsync",
     type=click.Choice(["no", "everysec", "always"]),
     default="no",
     show_default=True,
-    help="Run the Redis servers with an append-only file that is synced so; no: without one.",
+    help="Run Redis with an append-only file and this sync policy; 'no' runs it without the file.",
 )
 @click.option(
     "--redis-server",
     "executable",
     default=None,
     metavar="FILE",
-    help="The server to start. Default: from PATH, else that of an installed wheel.",
+    help="The redis-server to start. Default: the one on PATH, else that of an installed wheel.",
 )
 @click.option("--install", is_flag=True, help="Install RabbitMQ with apt-get if it is missing.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write JSON here.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Write the results to this JSON file.",
+)
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="Write a Markdown page here, and JSON, pictures and profiles into a folder beside it.",
+    help="Write a Markdown page to this file, and JSON, pictures and profiles to a folder beside "
+    "it.",
 )
 @click.option(
     "--readme",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Replace the benchmark table of this file.",
+    help="Replace the benchmark table in this file.",
 )
 @click.option(
     "--from",
     "source",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Measure nothing: write report and README from the JSON of an earlier run.",
+    help="Measure nothing. Write the report and the README table from this JSON file.",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the interrupted run of the JSON that is written to, at the same commit: "
-    "measure what it has not.",
+    help="Continue an interrupted run at the same commit: measure only the figures that its JSON "
+    "file lacks.",
 )
 def main(
     only: Sequence[str],
@@ -115,17 +121,17 @@ def main(
     source: Path | None,
     resume: bool,
 ) -> None:
-    """Measure reliq beside what else there is, on this machine, and print the ratios.
+    """Compare reliq with other transports on this machine, and print the ratios.
 
-    Starts servers of its own on free loopback ports: one redis-server for each transport that
-    uses Redis, and RabbitMQ where it is installed. Leave the machine alone meanwhile.
+    The command starts its own servers on free loopback ports: one redis-server for each transport
+    over Redis, and RabbitMQ if it is installed. Do not use the machine during the run.
     """
     if source is not None:
         _write(results.read(source), json_file, report, readme, [])
         return
     chosen = figures.select(only, core)
     if not chosen:
-        raise click.BadParameter("no figure has such a name", param_hint="--only")
+        raise click.BadParameter("no figure has that name", param_hint="--only")
     commit = machine.commit()
     kept = json_file or (_results_of(report) if report is not None else None)
     earlier = _interrupted(kept, commit, wanted, scale) if resume else None
@@ -133,7 +139,7 @@ def main(
     missing = [f for f in chosen if not measured.intersection(row.key for row in f.rows)]
     unknown = set(without) - set(peers.ALL)
     if unknown:
-        raise click.BadParameter(f"no peer {', '.join(unknown)}", param_hint="--without")
+        raise click.BadParameter(f"unknown peer: {', '.join(unknown)}", param_hint="--without")
     known = {
         name: replace(peer, scheme=scheme, label=scheme) if name == peers.RELIQ else peer
         for name, peer in peers.ALL.items()
@@ -180,9 +186,11 @@ def main(
 
 
 def _interrupted(kept: Path | None, commit: str, rounds: int, scale: float) -> Run | None:
-    """Return the run that *kept* has; None where it has none. One figure, one commit, one size."""
+    """Return the interrupted run in *kept*, if any; refuse other commits, rounds or scales."""
     if kept is None:
-        raise click.UsageError("--resume needs --json or --report: the results to go on with")
+        raise click.UsageError(
+            "--resume needs --json or --report: the results of the interrupted run"
+        )
     if not kept.exists():
         return None
     earlier = results.read(kept)
@@ -191,7 +199,7 @@ def _interrupted(kept: Path | None, commit: str, rounds: int, scale: float) -> R
         raise click.UsageError(
             f"{kept} is of commit {earlier.commit} (rounds {earlier.rounds}, scale "
             f"{earlier.scale:g}), this is {commit or 'no clone'} (rounds {rounds}, scale "
-            f"{scale:g}): check that commit out, without changes, or leave out --resume"
+            f"{scale:g}): check out that commit, without changes, or omit --resume"
         )
     return earlier
 
@@ -238,9 +246,9 @@ def _print(run: Run) -> None:
                 continue
             table = Table(*lines[0], title=f"{name}{', raw limits' if limits else ''}")
             for cells in lines[1:]:
-                table.add_row(*cells, style="yellow" if cells[-1] == "short" else "")
+                table.add_row(*cells, style="yellow" if cells[-1] == "miss" else "")
             screen.print(table)
     for text in summary.shortfalls(run.outcomes, run.labels):
-        click.echo(f"short: {text}")
+        click.echo(f"missed: {text}")
     for text in run.left_out:
-        click.echo(f"left out: {text}")
+        click.echo(f"not measured: {text}")

@@ -236,19 +236,19 @@ def _figure(
 ) -> Figure:
     rows = (
         *_rows(f"{key}-publish", f"{title}, publish", MOST_OF_CLIENT),
-        *_rows(f"{key}-post", f"{title}, publish without waiting"),
+        *_rows(f"{key}-post", f'{title}, publish with confirm="none"'),
         *_rows(f"{key}-consume", f"{title}, reserve and ack"),
         Row(
             f"{key}-capacity",
-            f"{title}, computed: what keeps the busiest node's processor busy",
+            f"{title}, computed capacity of the busiest node",
             "messages/s",
             targets,
         ),
         *_rows(f"{key}-batch", f"{title}, publish in batches of {BATCH}"),
-        *_rows(f"{key}-multiple", f"{title}, reserve, and ack {ACKED_AT_ONCE} at once"),
+        *_rows(f"{key}-multiple", f"{title}, reserve and ack {ACKED_AT_ONCE} at once"),
         Row(
             f"{key}-bulk-capacity",
-            f"{title}, many at a time, computed: what keeps the busiest node's processor busy",
+            f"{title}, computed capacity of the busiest node, in batches",
             "messages/s",
             targets,
         ),

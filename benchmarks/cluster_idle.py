@@ -43,7 +43,7 @@ def measure(setting: Setting, key: str, queues: int) -> Mapping[str, float]:
 
 def _figure(queues: int) -> Figure:
     key = f"cluster-idle-{queues}"
-    title = f"idle Celery worker of {queues} queue{'s' if queues > 1 else ''}"
+    title = f"idle Celery worker, {queues} queue{'s' if queues > 1 else ''}"
     most = Target("value_at_most", NODES + MOST_FOR_NOTIFICATIONS, "connections")
     commands = Target("value_at_most", MOST + MOST_EACH * queues, "/s")
     rows = (

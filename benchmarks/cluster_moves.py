@@ -182,17 +182,17 @@ def _longest(calls: Sequence[tuple[int, int]], begun: int, ended: int) -> float:
 
 
 def _figure(full: int) -> Figure:
-    key, text = f"cluster-move-{full}", f"a queue of {full:,} moves".replace(",", " ")
+    key, text = f"cluster-move-{full}", f"slot move, queue of {full:,}"
     titles = {
         "migrate": "longest MIGRATE",
-        "cpu": "CPU of both servers for it",
-        "whole": "from the first command to the last",
-        "publish": "longest publish to it",
-        "reserve": "longest reserve and ack from it",
-        "source": "longest publish to another one at the source",
-        "target": "longest publish to another one at the target",
-        "third": "longest publish to another one at a third node",
-        "quiet": "longest publish to another one before",
+        "cpu": "CPU of both nodes for that MIGRATE",
+        "whole": "first command to last",
+        "publish": "longest publish to the queue",
+        "reserve": "longest reserve and ack from the queue",
+        "source": "longest publish to another queue on the source",
+        "target": "longest publish to another queue on the target",
+        "third": "longest publish to another queue on a third node",
+        "quiet": "longest publish to other queues before the move",
     }
     rows = tuple(
         Row(f"{key}-{name}", f"{text}, {title}", "ms", digits=1) for name, title in titles.items()

@@ -47,7 +47,7 @@ class Cluster:
 
     def describe(self) -> str:
         """Return how many nodes there are, the version and the settings."""
-        return f"masters without replicas: {len(self.nodes)}; {self.nodes[0].describe()}"
+        return f"masters: {len(self.nodes)}, replicas: 0; {self.nodes[0].describe()}"
 
     def owner(self, slot: int) -> RedisServer:
         """Return the node that has a slot."""

@@ -162,14 +162,14 @@ def _beside_rabbitmq(*more: Target) -> tuple[Target, ...]:
     return (*more, *(Target("ratio_at_least", 4, against=peer) for peer in both))
 
 
-_AT_64 = _beside_rabbitmq(Target("ratio_at_least", 40))
-_AT_4 = _beside_rabbitmq(Target("ratio_at_least", 15))
+_AT_64 = _beside_rabbitmq(Target("ratio_at_least", 12))
+_AT_4 = _beside_rabbitmq(Target("ratio_at_least", 8))
 FIGURES = (
     _figure("64", "prefetch 64", _AT_64, core=True, prefetch=64),
     _figure("4", "prefetch 4", _AT_4, core=True, prefetch=4, share=0.5),
     _figure("1", "prefetch 1", prefetch=1, share=0.3),
     _figure("16", "prefetch 16", prefetch=16),
-    _figure("0", "prefetch without limit", prefetch=0),
+    _figure("0", "unlimited prefetch", prefetch=0),
     _figure("5-queues", "prefetch 64, 5 queues", prefetch=64, queues=5),
     _figure("50-queues", "prefetch 64, 50 queues", prefetch=64, queues=50),
     _figure("4-consumers", "prefetch 64, 4 consumers", prefetch=64, consumers=4),

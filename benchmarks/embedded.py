@@ -1,4 +1,4 @@
-"""The broker in a folder, `reliq-embedded://`, beside what Kombu has of the kind, and Redis."""
+"""The embedded broker beside Kombu's serverless transports, and Redis."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _PUBLISH, _CONSUME = "embedded-publish", "embedded-consume"
 FIGURES = (
     _figure(
         _PUBLISH,
-        "publish in a folder, anonymous exchange",
+        "embedded broker, publish, anonymous exchange",
         partial(publish.measure, key=_PUBLISH, exchange="", size=BODY_SIZE),
     ),
     *(
         _figure(
             f"{_CONSUME}-{prefetch}",
-            f"consume and ack in a folder, prefetch {prefetch}",
+            f"embedded broker, consume and ack, prefetch {prefetch}",
             partial(
                 consume.measure,
                 key=f"{_CONSUME}-{prefetch}",
@@ -54,7 +54,7 @@ FIGURES = (
         tuple(
             Row(
                 f"embedded-latency-idle-{name}",
-                f"latency in a folder, idle, {name}",
+                f"embedded broker, idle latency, {name}",
                 "ms",
                 digits=2,
             )

@@ -40,7 +40,7 @@ SECTIONS: dict[str, tuple[Figure, ...]] = {
     "Memory and traffic": (*memory.FIGURES, *traffic.FIGURES, *idle.FIGURES),
     "CPU": cpu.FIGURES,
     "Cluster": (*cluster_cpu.FIGURES, *cluster_idle.FIGURES, *cluster_moves.FIGURES),
-    "Without a server": (*embedded.FIGURES, *web.WITHOUT_A_SERVER),
+    "Embedded broker": (*embedded.FIGURES, *web.WITHOUT_A_SERVER),
 }
 ALL: tuple[Figure, ...] = tuple(figure for figures in SECTIONS.values() for figure in figures)
 

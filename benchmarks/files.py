@@ -1,4 +1,4 @@
-"""Brokers that nobody sets up: `reliq-embedded://`, an SQLite database, `filesystem://`."""
+"""Brokers without a server to set up: `reliq-embedded://`, SQLite, `filesystem://`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Embedded:
         with self._client() as client:
             server = client.info("server")
         version = server.get("valkey_version") or server["redis_version"]
-        return f"{server.get('server_name', 'redis')} {version} in a folder, its defaults"
+        return f"{server.get('server_name', 'redis')} {version} in a folder, with its defaults"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class File:
 
     def describe(self) -> str:
         """Return SQLite's version."""
-        return f"SQLite {sqlite3.sqlite_version}, the transport's own defaults"
+        return f"SQLite {sqlite3.sqlite_version}, with the transport's defaults"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Growth: how each rate stands up to more waiting, more delayed, more consumers, more queues."""
+"""Growth: rates with more waiting messages, delayed messages, consumers and queues."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def _backlog_figure(name: str, kind: str, peers: tuple[str, ...], core: bool) ->
     rows = []
     for verb in ("publish", "consume"):
         rows += [
-            Row(f"{key}-{verb}-{size}", f"{verb}, {_spaced(size)} {kind}", "messages/s")
+            Row(f"{key}-{verb}-{size}", f"{verb}, {size:,} {kind} messages", "messages/s")
             for size in BACKLOGS
         ]
         rows.append(
             Row(
                 f"{key}-{verb}-kept",
-                f"{verb}, rate kept from 1 000 to the most {kind}",
+                f"{verb}, rate kept at the largest {kind} backlog",
                 "%",
                 (Target("value_at_least", 100 * LEAST_SHARE, "%"),),
             )
@@ -121,13 +121,9 @@ def _backlog_figure(name: str, kind: str, peers: tuple[str, ...], core: bool) ->
     return Figure(key, tuple(rows), measured, peers, 1, warm_up=False, core=core)
 
 
-def _spaced(size: int) -> str:
-    return f"{size:,}".replace(",", " ")
-
-
 def _number_figure(name: str, title: str, numbers: tuple[int, ...]) -> Figure:
     key = f"growth-{name}"
-    rows = tuple(Row(f"{key}-{n}", title.format(n), "messages/s") for n in numbers)
+    rows = tuple(Row(f"{key}-{n}", f"{title}: {n}", "messages/s") for n in numbers)
     measured = consumers if name == "consumers" else queues
     return Figure(key, rows, measured, (RELIQ, KOMBU), 1, warm_up=False)
 
@@ -135,6 +131,6 @@ def _number_figure(name: str, title: str, numbers: tuple[int, ...]) -> Figure:
 FIGURES = (
     _backlog_figure("waiting", "waiting", (RELIQ, KOMBU), core=True),
     _backlog_figure("delayed", "delayed", (RELIQ,), core=False),
-    _number_figure("consumers", "consume and ack, {} consumers of one queue", CONSUMERS),
-    _number_figure("queues", "consume and ack, one consumer of {} queues", QUEUES),
+    _number_figure("consumers", "consume and ack, consumers of one queue", CONSUMERS),
+    _number_figure("queues", "consume and ack, queues of one consumer", QUEUES),
 )

@@ -16,7 +16,7 @@ def install() -> str | None:
     if rabbitmq.find() is not None:
         return None
     if shutil.which("apt-get") is None:
-        return f"apt-get, which could install {PACKAGE}, is not on PATH"
+        return f"cannot install {PACKAGE}: apt-get is not on PATH"
     if os.geteuid() != 0:
         return f"installing {PACKAGE} needs root: sudo apt-get install {PACKAGE}"
     command = ["apt-get", "install", "-y", "--no-install-recommends", PACKAGE]

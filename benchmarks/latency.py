@@ -1,4 +1,4 @@
-"""Latency from the call of publish to the callback, idle and at half of what the peer can do."""
+"""Latency from publish to callback, idle and at half of the peer's highest rate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure_half(setting: Setting) -> Mapping[str, float]:
 
 def _rows(key: str, title: str) -> tuple[Row, ...]:
     return tuple(
-        Row(f"{key}-{name}", f"latency {title}, {text}", "ms", digits=2)
+        Row(f"{key}-{name}", f"latency, {title}, {text}", "ms", digits=2)
         for name, text in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9"))
     )
 
@@ -48,7 +48,7 @@ FIGURES = (
     Figure(IDLE, _rows(IDLE, "idle"), measure_idle, PEERS, 3, warm_up=False, core=True),
     Figure(
         HALF,
-        (*_rows(HALF, "at half load"), Row(LOAD, "half load", "messages/s")),
+        (*_rows(HALF, "at half load"), Row(LOAD, "rate at half load", "messages/s")),
         measure_half,
         PEERS,
         2,

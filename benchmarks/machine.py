@@ -17,7 +17,7 @@ def describe() -> dict[str, str]:
     """Return what a reader needs to judge the numbers, by name."""
     described = {
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores",
-        "load when it began": f"{os.getloadavg()[0]:.1f}",
+        "load at the start": f"{os.getloadavg()[0]:.1f}",
         "memory": f"{_memory_gib():.1f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",

@@ -87,7 +87,7 @@ class Places:
         if name == "redis-synced":
             found = servers.with_waitaof(executable)
             if found is None:
-                raise Missing("no redis-server 7.2 or valkey-server, which have WAITAOF, was found")
+                raise Missing("no server with WAITAOF found (redis-server 7.2 or valkey-server)")
             executable, settings = found, servers.persistence("always")
         server = self._stack.enter_context(servers.started(executable, settings))
         if name == "redis-replicated":

@@ -70,7 +70,7 @@ def _ratios(plt: Any, run: Run) -> Any:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.axvline(1, color="#888888", lw=0.8)
-    axes.set_xlabel("times Kombu's redis://, median and range; red: the target")
+    axes.set_xlabel("ratio to Kombu's redis://: median and range; red: target")
     return figure
 
 

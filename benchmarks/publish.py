@@ -141,13 +141,15 @@ FIGURES = (
         "anonymous",
         "anonymous exchange",
         ANONYMOUS,
-        2.5,
+        2.2,
         (RELIQ, KOMBU, CLASSIC, QUORUM, BARE, CLIENT, TOOL),
         core=True,
     ),
     _figure("none", 'confirm="none", named exchange', NAMED, 6, _TWO, core=True, confirm="none"),
     _figure("batch", "batch of 500, named exchange", NAMED, 1.3, _TWO, core=True, batch=True),
-    _figure("batch-anonymous", "batch of 500, anonymous", ANONYMOUS, None, _TWO, batch=True),
+    _figure(
+        "batch-anonymous", "batch of 500, anonymous exchange", ANONYMOUS, None, _TWO, batch=True
+    ),
     _figure("100b", "named exchange, 100 B", NAMED, size=100),
     _figure("100kb", "named exchange, 100 kB", NAMED, size=100_000),
     _figure("4-processes", "named exchange, 4 processes", NAMED, processes=4),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 START_WITHIN_S = 120.0
 STOP_WITHIN_S = 20.0
-WHAT_TO_INSTALL = "no rabbitmq-server was found (Debian, Ubuntu: apt install rabbitmq-server)"
+WHAT_TO_INSTALL = "no rabbitmq-server found (Debian, Ubuntu: apt install rabbitmq-server)"
 # The script itself: the one that Debian has on PATH changes user and reads /etc.
 PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/sbin", "/opt/homebrew/sbin")
 QUEUES = ("benchmark", "parked", "celery", *(f"benchmark-{number}" for number in range(200)))
@@ -58,8 +58,8 @@ class RabbitServer:
         with self._connect() as connection:
             version = connection.server_properties["version"]
         return (
-            f"RabbitMQ {version}; one node, its defaults: persistent messages go to disk; "
-            "confirmed ones of a quorum queue are synced first"
+            f"RabbitMQ {version}; one node, defaults: persistent messages go to disk; quorum "
+            "queues sync messages before they confirm them"
         )
 
     def empty(self) -> None:

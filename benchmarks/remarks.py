@@ -1,51 +1,55 @@
-"""What the limit is where a figure falls short of its target, by row key: printed only then."""
+"""The reason why a figure misses its target, by row key; printed only where it does."""
 
 from __future__ import annotations
 
 from benchmarks.restore import SIZES
 
 _ROUND_TRIP = (
-    "a confirmed publish is one round trip, which no client can go below (the table of raw "
-    "limits says how close it is)"
+    "A confirmed publish takes one round trip, and no client can be faster than that (see the raw "
+    "limits)."
 )
 _ACKS = (
-    "each ack is written to the socket at once, one system call a message, so that a killed "
-    "process loses no ack; holding acks back would be faster and break that promise"
+    "Each ack is written to the socket at once, with one system call per message, so that a killed "
+    "process loses no ack. Delayed acks would be faster, but break that promise."
 )
 _SERVER = (
-    "each message costs Redis about 8 µs in the script (two reads, three removals, two inserts), "
-    "Redis runs one script at a time, and here it shares two cores with four other processes; "
-    "without the bystander and the watcher it is 90 000 a second"
+    "Each message costs Redis about 8 µs in the script: two reads, three removals and two inserts. "
+    "Redis runs one script at a time, and here shares two cores with four other processes. Without "
+    "the bystander and the observer, the rate is 90,000 messages/s."
 )
 _INTERRUPTED = (
-    "with nothing beside it nine in ten calls take less than 2 ms; the longest was interrupted: "
-    "two cores are shared by Redis, the consumer, the bystander's two processes and whoever "
-    "measures. With half as many messages a call the longest is as long"
+    "On a quiet machine, nine in ten calls take less than 2 ms. The longest call was interrupted: "
+    "Redis, the consumer, the bystander's two processes and the observer share two cores. "
+    "Halving the messages per call does not shorten the longest call."
 )
 _NEIGHBOURS = (
-    "the same two cores: the bystander's own processes wait for a processor while Redis and "
-    "the consumer that restores use both"
+    "The bystander's processes wait for a processor, because Redis and the restoring consumer use "
+    "both cores."
 )
 _ONE_SAMPLE = (
-    "the ratio of two samples, and on this machine samples vary by a quarter: four runs had 63 to "
-    "106 % (publish) and 73 to 109 % (consume); whether the last step costs anything is open"
+    "This is the ratio of two samples, and samples on this machine vary by a quarter. Four runs "
+    "gave 63 to 106 % (publish) and 73 to 109 % (consume). Whether the largest backlog costs "
+    "anything is unknown."
+)
+_MOST_OF_THREE = (
+    "The busiest of three nodes has three of eight partitions, so 2.67x is the maximum."
 )
 WHY_SHORT: dict[str, str] = {
     "publish-named": (
-        f"{_ROUND_TRIP}; Kombu makes two over the same loopback, so only its client's time and "
-        "one trip are there to be saved"
+        f"{_ROUND_TRIP} Kombu makes two round trips over the same loopback, so reliq can save only "
+        "one of them and client time."
     ),
     "publish-anonymous": (
-        f"{_ROUND_TRIP}; Kombu makes exactly one too; ours runs a script that also numbers the "
-        "publish, keeps the ledger and rings the notification, some 30 to 45 µs in the server"
+        f"{_ROUND_TRIP} Kombu makes one round trip, too. reliq's script also numbers the publish, "
+        "updates the ledger and notifies a consumer, for some 30 to 45 µs in the server."
     ),
     "celery-solo": (
-        "in a solo worker the task, Celery's bookkeeping and the transport share one thread; "
-        "the processor time of a task (the table of CPU) is Celery's, most of it"
+        "In a solo worker, the task, Celery's bookkeeping and the transport share one thread. Most "
+        "of the processor time per task (see CPU) is Celery's."
     ),
     "restore-1000": (
-        "so few messages are back within five script calls: much of the time is the round trips "
-        "between them and the pause until the next look from outside"
+        "1,000 messages return within five script calls. Much of the time is the round trips "
+        "between the calls, and the observer's polling interval."
     ),
     "restore-10000": _SERVER,
     "restore-100000": _SERVER,
@@ -54,27 +58,27 @@ WHY_SHORT: dict[str, str] = {
     **{f"growth-delayed-{verb}-kept": _ONE_SAMPLE for verb in ("publish", "consume")},
     **{
         f"cluster-{queues}-publish-client": (
-            "each command's slot is looked up, and over which connection its slot is served is "
-            "noted until the reply is there, so that no thread overtakes itself while slots move"
+            "The client computes the slot of each command. Until the reply, it records the "
+            "connection that serves the slot, which keeps each thread's commands in order while "
+            "slots move."
         )
         for queues in ("1-queue", "8-queues", "8-partitions")
     },
     "cluster-8-partitions-capacity": (
-        "the busiest of three nodes has three of eight partitions, so 2.67x is the most there can "
-        "be; and a server that is asked for one message at a time sleeps in between, the more so "
-        "the less there is to do for it"
+        f"{_MOST_OF_THREE} A server that handles one message at a time sleeps in between, the more "
+        "the less work it has."
     ),
     "cluster-8-partitions-bulk-capacity": (
-        "the busiest of three nodes has three of eight partitions, so 2.67x is the most there can "
-        "be; each step is for fewer messages where they are spread"
+        f"{_MOST_OF_THREE} Spread over partitions, each script call handles fewer messages."
     ),
     "cluster-idle-20-commands": (
-        "with three nodes six of the slots are waited for at a time, each once in seven seconds"
+        "With three nodes, the worker waits for six slots at a time, and for each slot once in "
+        "seven seconds."
     ),
     "cluster-idle-1-commands": (
-        "a worker waits for two keys in two slots, its queue's and its mailbox's, anew every 15 "
-        "seconds; what else it sends is what it sends to one server"
+        "The worker waits for two keys in two slots, its queue's and its mailbox's. It renews each "
+        "wait every 15 seconds. Its other commands are those that it sends to one server."
     ),
     "consume-64": _ACKS,
-    "consume-4": f"{_ACKS}; and there is a reserve for every two messages",
+    "consume-4": f"{_ACKS} A reserve call fetches only two messages.",
 }

@@ -1,4 +1,4 @@
-"""Writes a run as the Markdown page in docs, and the table in the README."""
+"""Write a run as the Markdown page in docs, and as the table in the README."""
 
 from __future__ import annotations
 
@@ -15,52 +15,54 @@ if TYPE_CHECKING:
     from benchmarks.model import Outcome
     from benchmarks.results import Run
 
-# What a user meets, in a user's words; the page has everything.
+# The figures that users notice, in their words; the page has all figures.
 HEADLINES = {
-    "web-delay": "`task.delay()` in one thread, a second",
-    "celery-prefork": "no-op tasks that a prefork worker runs, a second",
-    "latency-idle-p50": "ms from `delay()` to an idle worker's task",
-    "restore-10000-ms": "ms to make 10,000 messages ready again whose leases have run out",
+    "web-delay": "`task.delay()` in one thread, tasks/s",
+    "celery-prefork": "no-op tasks in a prefork worker, tasks/s",
+    "latency-idle-p50": "latency from publish to an idle consumer's callback, p50, ms",
+    "restore-10000": "restore of 10,000 messages with expired leases, messages/s",
 }
 MARK, END_MARK = "<!-- benchmark table -->", "<!-- end of the benchmark table -->"
 
 
 def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
-    """Write the page: tables, what falls short and why, what was left out, method, machine.
+    """Write the page: missed targets, tables, method, machine.
 
     `beside` are the files that belong to it: pictures are shown, others are linked.
     """
     links = [(file.stem, file.relative_to(path.parent).as_posix()) for file in beside]
     parts = [INTRODUCTION.format(command=run.command, commit=run.commit, sizes=_sizes(run))]
     missed = [*summary.shortfalls(run.outcomes, run.labels), *run.failures]
-    parts.append("## What falls short\n\n" + _list(missed or ["Nothing."]))
-    parts.append("## What was left out\n\n" + _list(run.left_out or ["Nothing."]))
+    parts.append("## Missed targets\n\n" + _list(missed or ["None."]))
+    parts.append("## Not measured\n\n" + _list(run.left_out or ["None."]))
     for name, outcomes in run.sections.items():
         if not outcomes:
             continue
         parts.append(f"## {name}\n\n" + _markdown(summary.table(outcomes, run.labels)))
         limits = summary.table(outcomes, run.labels, limits=True)
         if limits:
-            parts.append("The same round trips with nothing around them:\n\n" + _markdown(limits))
+            parts.append(
+                "Raw limits: the same round trips, without a transport:\n\n" + _markdown(limits)
+            )
     for stem, link in links:
         picture = link.endswith((".png", ".svg"))
         parts.append(f"![{stem}]({link})" if picture else f"[{stem}]({link})")
     parts.append(METHOD)
     about = [f"{name}: {value}" for name, value in run.surroundings.items()]
-    parts.append("## Machine, versions, server settings\n\n" + _list(about))
+    parts.append("## Machine, versions and settings\n\n" + _list(about))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n", encoding="utf-8")
 
 
 def write_readme(run: Run, path: Path) -> None:
-    """Replace the README's table, between its two marks, by the figures that users meet."""
+    """Replace the README's table, between its two marks, by the figures that users notice."""
     text = path.read_text(encoding="utf-8")
     before, mark, rest = text.partition(MARK)
     _, end, after = rest.partition(END_MARK)
     if not mark or not end:
         raise ValueError(f"{path} has no {MARK} and {END_MARK}")
     by_key = {outcome.row.key: outcome for outcome in run.outcomes}
-    lines = [["", "reliq", "Kombu `redis://`", "ratio", "RabbitMQ"]]
+    lines = [["", "reliq", "Kombu `redis://`", "ratio", "RabbitMQ, classic queue"]]
     for key, words in HEADLINES.items():
         if key in by_key:
             lines.append([words, *_headline(by_key[key])])
@@ -80,11 +82,11 @@ def _headline(outcome: Outcome) -> list[str]:
 
 
 def _sizes(run: Run) -> str:
-    text = f"Rounds: {run.rounds}; fewer where a figure takes long or hardly varies."
+    text = f"Rounds: {run.rounds}; fewer for figures that take long or hardly vary."
     if run.scale != 1:
         text += (
-            f" Sizes are {run.scale:g} of the full ones, but for those a figure is named after,"
-            " so each sample is shorter and varies more."
+            f" Sample sizes are scaled by {run.scale:g}, except those in the name of a figure."
+            " Shorter samples vary more."
         )
     return text
 

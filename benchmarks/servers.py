@@ -48,7 +48,7 @@ class RedisServer:
         if "valkey_version" in about:
             name, version = "valkey", about["valkey_version"]
         settings = ", ".join(f"{key} {value}" for key, value in self.settings.items())
-        return f"{name} {version}; {settings}; otherwise its defaults"
+        return f"{name} {version}; {settings}; otherwise defaults"
 
     def empty(self) -> None:
         """Forget all data, scripts and statistics."""

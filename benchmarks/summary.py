@@ -1,4 +1,4 @@
-"""Turns outcomes into the texts that the screen, the page and the README share."""
+"""Turn outcomes into the texts of the screen, the page and the README."""
 
 from __future__ import annotations
 
@@ -53,29 +53,42 @@ def targets_of(outcome: Outcome, labels: Mapping[str, str]) -> str:
 
 
 def verdict(outcome: Outcome) -> str:
-    """Return "pass" or "short" for a row that has targets that could be judged."""
+    """Return "pass" or "miss" for a row with a target that could be judged, else ""."""
     if not outcome.verdicts():
         return ""
-    return "pass" if outcome.passed else "short"
+    return "pass" if outcome.passed else "miss"
 
 
 def shortfalls(outcomes: Sequence[Outcome], labels: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each target that is missed: what was reached, and the limit."""
-    missed = []
+    """Return a text for each row that misses targets: the values, the targets, the reason.
+
+    A reason that several rows share is printed once.
+    """
+    texts = []
+    explained: dict[str, str] = {}
     for outcome in outcomes:
-        for target, met in outcome.verdicts():
-            if met:
-                continue
-            ratio, row = target.is_ratio, outcome.row
-            reached = median(outcome.ratios(target.against) if ratio else outcome.ours)
-            digits = 2 if ratio else row.digits
-            unit = "x" if ratio or row.unit == "x" else f" {row.unit}"
-            why = WHY_SHORT.get(row.key, "the limit is not known yet")
-            missed.append(
-                f"{row.title}: {_number(reached, digits)}{unit}, target "
-                f"{_target(target, labels)}: {why}."
-            )
-    return missed
+        missed = [
+            f"{_reached(outcome, target)}, target {_target(target, labels)}"
+            for target, met in outcome.verdicts()
+            if not met
+        ]
+        if not missed:
+            continue
+        title, why = outcome.row.title, WHY_SHORT.get(outcome.row.key, "The reason is unknown.")
+        if why in explained:
+            why = f"Same reason as: {explained[why]}."
+        elif outcome.row.key in WHY_SHORT:
+            explained[why] = title
+        texts.append(f"{title}: {'; '.join(missed)}. {why}")
+    return texts
+
+
+def _reached(outcome: Outcome, target: Target) -> str:
+    row = outcome.row
+    if target.is_ratio:
+        return f"{_number(median(outcome.ratios(target.against)), 2)}x"
+    unit = row.unit if row.unit in {"x", "%"} else f" {row.unit}"
+    return f"{_number(median(outcome.ours), row.digits)}{unit}"
 
 
 def middle(values: Sequence[float], digits: int, suffix: str = "") -> str:
@@ -86,7 +99,7 @@ def middle(values: Sequence[float], digits: int, suffix: str = "") -> str:
 def _target(target: Target, labels: Mapping[str, str]) -> str:
     if not target.is_ratio or target.against == KOMBU:
         return str(target)
-    return f"{target} of {labels.get(target.against, target.against)}"
+    return f"{target} vs {labels.get(target.against, target.against)}"
 
 
 def _spread(values: Sequence[float], digits: int, suffix: str = "") -> str:

@@ -124,7 +124,7 @@ FIGURES = (
     _figure("web-delay-unpooled", "task.delay(), broker_pool_limit=0", _PEERS, 1, pooled=False),
     _figure(
         "web-many",
-        "reliq.publish_many(), of the others a loop of task.delay()",
+        "reliq.publish_many(), others: a loop of task.delay()",
         _PEERS,
         1,
         target=10,
@@ -132,10 +132,10 @@ FIGURES = (
     ),
 )
 WITHOUT_A_SERVER = (
-    _figure("embedded-delay", "task.delay() in a folder, one thread", (EMBEDDED, KOMBU), 1),
+    _figure("embedded-delay", "embedded broker, task.delay(), one thread", (EMBEDDED, KOMBU), 1),
     _figure(
         "embedded-delay-threads",
-        f"task.delay() in a folder, {MANY} threads",
+        f"embedded broker, task.delay(), {MANY} threads",
         (EMBEDDED, KOMBU),
         MANY,
     ),

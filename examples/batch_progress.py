@@ -1,13 +1,13 @@
-"""A page with a progress bar: products are enrolled by workers, and a browser watches.
+"""A web page with a progress bar for a batch.
 
-With a Redis on localhost, in this folder, a worker and the page:
+Start Redis on localhost. In this folder, start a worker and the page:
 
     celery -A batch_progress worker --concurrency 4
     python batch_progress.py
 
-Then open http://localhost:8000. The page begins a batch, and asks for what is known of it twice a
-second: `/batches/<id>` answers with `status().as_dict()`. Another port is the argument;
-RELIQ_URL names another broker.
+Open http://localhost:8000 and start a batch. The page polls `/batches/<id>` twice a second, which
+returns `status().as_dict()`. To use another port, give it as the argument. To use another broker,
+set RELIQ_URL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import reliq
 
 app = Celery("batch_progress", broker=os.environ.get("RELIQ_URL", "reliq://localhost:6379/0"))
 app.conf.update(
-    # Acknowledge when the task is done, not when it starts.
+    # Acknowledge a task when it ends, not when it starts.
     task_acks_late=True,
     broker_connection_retry_on_startup=True,
 )
@@ -38,7 +38,7 @@ STEPS = ("looking it up", "checking it", "enrolling it")
 
 @app.task(name="batch_progress.enrol")
 def enrol(product: int) -> None:
-    """Enrol one product; some cannot be."""
+    """Enrol one product; fail if it has no price."""
     for number, step in enumerate(STEPS):
         if reliq.cancelled():
             return
@@ -51,7 +51,7 @@ def enrol(product: int) -> None:
 
 @app.task(name="batch_progress.done")
 def done(batch: str) -> None:
-    """Say that a batch is done."""
+    """Print the counts of a finished batch."""
     with closing(reliq.Batch.get(batch, app=app)) as found:
         print(f"batch {batch} is done: {found.status().as_dict()['counts']}")
 
@@ -68,7 +68,7 @@ PAGE = """<!doctype html>
 <button id="start">Enrol 200 products</button>
 <button id="cancel">Cancel</button>
 <p><progress id="bar" max="100" value="0"></progress><br><span id="counts"></span></p>
-<h2>At work</h2><ul id="progress"></ul>
+<h2>Working</h2><ul id="progress"></ul>
 <h2>Failed</h2><ul id="failures"></ul>
 <h2>Messages</h2><ul id="messages"></ul>
 <script>
@@ -77,7 +77,7 @@ PAGE = """<!doctype html>
   function list(id, lines) {
     at(id).replaceChildren(...lines.map((line) => {
       const item = document.createElement("li");
-      item.textContent = line;  // never as HTML: it is what a task has said
+      item.textContent = line;  // never as HTML: tasks wrote it
       return item;
     }));
   }
@@ -107,10 +107,10 @@ PAGE = """<!doctype html>
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The page, and what it asks for."""
+    """Serves the page and its JSON."""
 
     def do_GET(self) -> None:
-        """Answer with the page, or with what is known of a batch."""
+        """Send the page, or the status of a batch."""
         url = urlsplit(self.path)
         if url.path == "/":
             self.answer(200, "text/html; charset=utf-8", PAGE)
@@ -124,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer_json(404, {"error": str(error)})
 
     def do_POST(self) -> None:
-        """Begin a batch, or cancel one."""
+        """Start or cancel a batch."""
         _, _, rest = self.path.partition("/batches")
         try:
             if not rest:
@@ -139,11 +139,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer_json(404, {"error": str(error)})
 
     def answer_json(self, status: int, content: dict[str, Any]) -> None:
-        """Send JSON."""
+        """Send a JSON response."""
         self.answer(status, "application/json", json.dumps(content))
 
     def answer(self, status: int, kind: str, text: str) -> None:
-        """Send an answer."""
+        """Send a response."""
         body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing of each request."""
+        """Do not log requests."""
 
 
 if __name__ == "__main__":

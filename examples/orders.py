@@ -1,13 +1,13 @@
 """A small Celery app over reliq.
 
-With a Redis on localhost, in this folder:
+Start Redis on localhost. In this folder, run:
 
     celery -A orders worker --loglevel INFO
     python orders.py
 
-The second command publishes five orders; the worker ships them. Kill the worker
-with `kill -9` while it does, start it again, and count: none is missing.
-RELIQ_URL names another broker.
+The second command publishes five orders, and the worker ships them. Kill the worker
+with `kill -9` meanwhile, and start it again: all five orders are shipped.
+To use another broker, set RELIQ_URL.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from celery import Celery
 
 app = Celery("orders", broker=os.environ.get("RELIQ_URL", "reliq://localhost:6379/0"))
 app.conf.update(
-    # Acknowledge when the task is done, not when it starts.
+    # Acknowledge a task when it ends, not when it starts.
     task_acks_late=True,
-    # A pool process that is killed alone: run its task again, too.
+    # Also run a task again if only its pool process is killed.
     task_reject_on_worker_lost=True,
     broker_connection_retry_on_startup=True,
     broker_transport_options={"visibility_timeout": 60},

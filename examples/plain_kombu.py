@@ -1,10 +1,10 @@
-"""Kombu without Celery: one producer, one consumer, acknowledged by hand.
+"""Kombu without Celery: a producer, and a consumer that acknowledges its messages.
 
-With a Redis on localhost:
+Start Redis on localhost, and run:
 
     python plain_kombu.py
 
-RELIQ_URL names another broker.
+To use another broker, set RELIQ_URL.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ videos = Queue("videos", media, routing_key="video.*")
 
 
 def handle(body: dict[str, Any], message: Any) -> None:
-    """Do the work, then acknowledge: a process killed in between loses nothing."""
+    """Do the work, then acknowledge. If the process is killed in between, the message returns."""
     print(f"received {body['name']}")
     message.ack()
 
 
 def main() -> None:
-    """Publish three messages and consume until there are no more."""
+    """Publish three messages, and consume until the queue is empty."""
     print(f"reliq {reliq.__version__}")
     with Connection(URL) as connection:
         producer = connection.Producer()

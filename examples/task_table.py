@@ -1,18 +1,18 @@
-"""A Celery app that keeps a table of its tasks in step with the broker.
+"""A Celery app that keeps an SQL table of its tasks in step with the broker.
 
-With a Redis on localhost, in this folder, two workers and then some work:
+Start Redis on localhost. In this folder, start two workers and publish tasks:
 
     celery -A task_table worker --hostname one@%h --concurrency 2
     celery -A task_table worker --hostname two@%h --concurrency 2
     python task_table.py
 
-The third command publishes tasks and prints their rows until all are done. Kill a
-worker and its children meanwhile (`pkill -9 -f one@`): some seconds later its rows
-are "pending" again, with one retry more, and the other worker runs them.
+The third command publishes tasks and prints their rows until all are done. Meanwhile,
+kill a worker and its children (`pkill -9 -f one@`). Some seconds later its rows are
+"pending" again, with one more retry, and the other worker runs the tasks.
 
-Celery's own retries (`self.retry`) are left out: such a row stays "running" until the
-task runs again. The table is a SQLite file, by default task_table.db; TASK_TABLE names another.
-RELIQ_URL names another broker.
+The table does not track Celery's own retries (`self.retry`): such a row stays "running"
+until the task runs again. The table is the SQLite file task_table.db; to use another
+file, set TASK_TABLE. To use another broker, set RELIQ_URL.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DATABASE = Path(os.environ.get("TASK_TABLE", "task_table.db")).resolve()
 
 app = Celery("task_table", broker=os.environ.get("RELIQ_URL", "reliq://localhost:6379/0"))
 app.conf.update(
-    # Acknowledge when the task is done, not when it starts.
+    # Acknowledge a task when it ends, not when it starts.
     task_acks_late=True,
     broker_connection_retry_on_startup=True,
     broker_transport_options={"visibility_timeout": 60},
@@ -44,20 +44,20 @@ app.conf.update(
 
 
 def execute(statement: str, **values: Any) -> list[tuple[Any, ...]]:
-    """Run one statement in a transaction of its own; return the rows it yields."""
-    # A new connection each time: it must not be shared across the pool's forks.
+    """Run one statement in its own transaction; return its rows."""
+    # A new connection each time: the pool's forks must not share one.
     with closing(sqlite3.connect(DATABASE, timeout=5)) as connection, connection:
         return connection.execute(statement, values).fetchall()
 
 
-execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+execute("PRAGMA journal_mode = WAL")  # readers and the writer do not block each other
 execute(
     """
     CREATE TABLE IF NOT EXISTS tasks (
         id TEXT PRIMARY KEY,
         name TEXT NOT NULL,
         state TEXT NOT NULL,               -- pending, running, done, failed
-        retries INTEGER NOT NULL DEFAULT 0,  -- runs that were cut off
+        retries INTEGER NOT NULL DEFAULT 0,  -- interrupted runs
         error TEXT NOT NULL DEFAULT '',
         updated TEXT NOT NULL DEFAULT (datetime('now'))
     )
@@ -65,16 +65,16 @@ execute(
 )
 
 
-# -- what the broker tells: these run in whichever process published or restored a message.
-# What happened meanwhile may already be in the table: a task can be done before its
-# publisher says "published". So each statement says which states it may change.
+# -- signals of the broker: these run in the process that published or restored the message.
+# They may run late: a task can be done before its publisher records it. Each statement
+# therefore names the states that it may change.
 
 
 @message_published.connect
 def on_published(_broker: str, *, task_id: str | None, headers: dict[str, Any], **_: Any) -> None:
-    """Enter a new task."""
+    """Insert a new task."""
     if task_id is None:
-        return  # not a task: an event, or a broadcast to the workers
+        return  # not a task, but an event or a broadcast to the workers
     execute(
         """
         INSERT INTO tasks (id, name, state) VALUES (:id, :name, 'pending')
@@ -87,9 +87,9 @@ def on_published(_broker: str, *, task_id: str | None, headers: dict[str, Any], 
 
 @message_restored.connect
 def on_restored(_broker: str, *, task_id: str | None, count: int, **_: Any) -> None:
-    """Put it back: its worker is gone and the message waits again."""
-    # A higher count than the row's is news. Each run that was cut off counts, whichever task
-    # of the worker was to blame (docs/leases.md, "Messages that kill").
+    """Set the task to pending: its worker is gone, and its message waits again."""
+    # Only a higher count than the row's is new. Each interrupted run counts, even if another
+    # task killed the worker (docs/leases.md).
     execute(
         """
         UPDATE tasks SET state = 'pending', retries = :count, updated = datetime('now')
@@ -104,7 +104,7 @@ def on_restored(_broker: str, *, task_id: str | None, count: int, **_: Any) -> N
 def on_dead(
     _broker: str, *, task_id: str | None, count: int, reason: str, error: str, **_: Any
 ) -> None:
-    """Mark it as failed, as the broker did: its workers died, or nobody could read it."""
+    """Mark the task as failed: its message became a dead letter."""
     execute(
         """
         UPDATE tasks SET state = 'failed', retries = :count, error = :error,
@@ -117,12 +117,12 @@ def on_dead(
     )
 
 
-# -- what Celery tells: these run in the process that runs the task
+# -- signals of Celery: these run in the process that runs the task
 
 
 @task_prerun.connect
 def on_start(task_id: str, task: Any, **_: Any) -> None:
-    """Mark it as running, and note which run this is."""
+    """Mark the task as running, and record the number of the run."""
     execute(
         """
         INSERT INTO tasks (id, name, state, retries) VALUES (:id, :name, 'running', :count)
@@ -137,7 +137,7 @@ def on_start(task_id: str, task: Any, **_: Any) -> None:
 
 @task_success.connect
 def on_success(sender: Any, **_: Any) -> None:
-    """Mark it as done."""
+    """Mark the task as done."""
     execute(
         "UPDATE tasks SET state = 'done', error = '', updated = datetime('now') WHERE id = :id",
         id=sender.request.id,
@@ -146,7 +146,7 @@ def on_success(sender: Any, **_: Any) -> None:
 
 @task_failure.connect
 def on_failure(task_id: str, exception: BaseException, **_: Any) -> None:
-    """Mark it as failed: it raised, and Celery does not run it again."""
+    """Mark the task as failed: it raised, and Celery does not retry it."""
     execute(
         """
         UPDATE tasks SET state = 'failed', error = :error, updated = datetime('now')
@@ -162,12 +162,12 @@ def on_failure(task_id: str, exception: BaseException, **_: Any) -> None:
 
 @app.task(name="task_table.work")
 def work(seconds: float) -> None:
-    """Take that long."""
+    """Sleep for that time."""
     time.sleep(seconds)
 
 
 def main() -> None:
-    """Publish eight tasks and show the table until they are through."""
+    """Publish eight tasks, and print the table until they end."""
     seconds = float(os.environ.get("TASK_SECONDS", "3"))
     ids = [work.delay(seconds).id for _ in range(8)]
     states: dict[str, str] = {}

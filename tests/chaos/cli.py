@@ -1,4 +1,4 @@
-"""The command: how long, which faults, which seed, where the scorecard goes."""
+"""The command line: duration, faults, seed, and the folder of the scorecard."""
 
 from __future__ import annotations
 
@@ -35,46 +35,62 @@ _WIDTH_OF_A_FILE = 140
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--minutes", default=2.0, show_default=True, help="How long faults fall.")
+@click.option("--minutes", default=2.0, show_default=True, help="Duration of the faults.")
 @click.option(
     "--faults",
     default="",
     metavar="KIND,...",
-    help=f"Only these kinds. Kinds: {', '.join(FAULTS)}. Some need --brokers.",
+    help=f"Apply only these kinds. Kinds: {', '.join(FAULTS)}. Some kinds need --brokers.",
 )
-@click.option("--every", default=4.0, show_default=True, help="Seconds between faults, on average.")
-@click.option("--seed", type=int, help="Repeats a schedule. Default: chosen by chance, printed.")
-@click.option("--workers", default=4, show_default=True, help="Celery workers, of all pools.")
+@click.option("--every", default=4.0, show_default=True, help="Average seconds between faults.")
 @click.option(
-    "--pools", default=",".join(POOLS), show_default=True, metavar="POOL,...", help="Their pools."
+    "--seed", type=int, help="Repeat the schedule of a run. Default: random; the run prints it."
 )
-@click.option("--producers", default=2, show_default=True, help="Processes that publish.")
+@click.option("--workers", default=4, show_default=True, help="Number of Celery workers.")
 @click.option(
-    "--rate", default=300.0, show_default=True, help="Publishes a second; 0: all that goes."
+    "--pools",
+    default=",".join(POOLS),
+    show_default=True,
+    metavar="POOL,...",
+    help="Pools of the workers.",
+)
+@click.option("--producers", default=2, show_default=True, help="Number of publishing processes.")
+@click.option(
+    "--rate",
+    default=300.0,
+    show_default=True,
+    help="Publishes per second, of all producers; 0: no limit.",
 )
 @click.option(
-    "--batches", default=0.2, show_default=True, help="The share of them that is in batches."
+    "--batches", default=0.2, show_default=True, help="Share of publishes that belong to batches."
 )
-@click.option("--poison-every", default=20.0, show_default=True, help="Seconds; 0: none.")
+@click.option(
+    "--poison-every", default=20.0, show_default=True, help="Seconds between poison tasks; 0: none."
+)
 @click.option(
     "--brokers",
     type=click.Choice(["one", "two", "sentinels", "cluster", "embedded"]),
     default="one",
     show_default=True,
-    help="One and its replica behind a proxy; a second URL beside it; a Sentinel group; a cluster; "
-    "a folder.",
+    help="One server and its replica behind a proxy; the same and a second URL; a Sentinel group; "
+    "a cluster; an embedded broker.",
 )
 @click.option(
     "--starve-every",
     default=0.0,
     show_default=True,
-    help="Seconds between two `starve`, beside the other faults; 0: none.",
+    help="Seconds between `starve` faults, in addition to the others; 0: none.",
 )
-@click.option("--scheme", default="reliq", show_default=True, help="The transport under fire.")
+@click.option(
+    "--scheme",
+    default="reliq",
+    show_default=True,
+    help="URL scheme of the tested transport; 'redis' tests Kombu's.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Write scorecard.md (the one to publish), .json, timeline.svg, ledger and logs here.",
+    help="Write scorecard.md, scorecard.json, timeline.svg, the ledger and logs to this folder.",
 )
 def main(
     minutes: float,
@@ -92,11 +108,11 @@ def main(
     scheme: str,
     out: Path | None,
 ) -> None:
-    """Kill workers, brokers and the network between them, and count what was lost.
+    """Kill workers and brokers, cut the network between them, and count lost tasks.
 
-    Starts two redis-servers, a proxy, producers and Celery workers of its own, on
-    loopback. Exits with 1 when anything confirmed was lost, ran twice without a
-    death to blame, or was left behind.
+    The command starts its own redis-servers, proxy, producers and Celery workers, on
+    loopback. The exit status is 1 if a confirmed task is lost, runs twice without a fault
+    that explains it, or is left behind.
     """
     known = fault_kinds(brokers, every=True)
     kinds = _chosen(faults, known, "--faults") if faults else fault_kinds(brokers)
@@ -146,7 +162,9 @@ def main(
 
                 draw(outcome, out / picture)
             else:
-                click.echo("no picture: pip install -e '.[chaos]' brings matplotlib", err=True)
+                click.echo(
+                    "no picture: matplotlib is missing (pip install -e '.[chaos]')", err=True
+                )
     if not outcome.verdict.passed:
         sys.exit(1)
 

@@ -133,15 +133,15 @@ def outcome(ours, theirs, target):
     return Outcome(Row("key", "a title", "messages/s", (target,)), {"reliq": ours, "kombu": theirs})
 
 
-def test_the_page_says_what_falls_short(tmp_path):
-    """A row that misses its target is named with what it reached and the target."""
+def test_the_page_lists_missed_targets(tmp_path):
+    """A row that misses its target is listed with its value and the target."""
     short = outcome([30.0, 20.0], [10.0, 10.0], Target("ratio_at_least", 4))
     met = outcome([50.0, 50.0], [10.0, 10.0], Target("ratio_at_least", 4))
     labels = {"reliq": "reliq", "kombu": "Kombu"}
-    for measured, expected in ((short, "a title: 2.50x, target >= 4x"), (met, "- Nothing.")):
+    for measured, expected in ((short, "a title: 2.50x, target >= 4x"), (met, "- None.")):
         finished = results.Run("c", 2, 1.0, labels, {}, [], [], {"Section": [measured]})
         report.write_page(finished, tmp_path / "page.md", [])
-        missed = (tmp_path / "page.md").read_text().split("## What falls short")[1].split("##")[0]
+        missed = (tmp_path / "page.md").read_text().split("## Missed targets")[1].split("##")[0]
         assert expected in missed
 
 

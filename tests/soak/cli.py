@@ -1,4 +1,4 @@
-"""The command: how long, how fast, where the picture goes."""
+"""The command line: duration, rate, and the folder of the results."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ from tests.soak.run import carry_out
 from tests.soak.settings import Settings
 
 SAMPLES = 720
-"""At most about so many looks: a picture has no more points, and a look costs a little."""
+"""The approximate maximum of samples: more would cost time, and the picture cannot show them."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--hours", default=2.0, show_default=True, help="How long; 0.05 is three minutes.")
-@click.option("--rate", default=60.0, show_default=True, help="Tasks a second, steadily.")
+@click.option("--hours", default=2.0, show_default=True, help="Duration; 0.05 is three minutes.")
+@click.option("--rate", default=60.0, show_default=True, help="Tasks per second.")
 @click.option(
-    "--reconnect-every", default=60.0, show_default=True, help="Seconds until all are cut off."
+    "--reconnect-every",
+    default=60.0,
+    show_default=True,
+    help="Seconds between cuts of all connections.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Write soak.json, soak.svg, ledger and logs here.",
+    help="Write soak.json, soak.svg, the ledger and logs to this folder.",
 )
 def main(hours: float, rate: float, reconnect_every: float, out: Path | None) -> None:
-    """Run steadily for hours, and see that nothing drifts, grows for ever or becomes slower.
+    """Run a steady load for hours, and check for drift, growth and slowdown.
 
-    Starts a redis-server, a producer, a prefork and a threads worker and a visitor of its
-    own, on loopback. Exits with 1 when a worker's prefetch is not its limit, memory or keys
-    do not level off, the last tenth is slower than the first, or a task was lost or ran twice.
+    The command starts its own redis-server, producer, prefork worker, threads worker and
+    visitor, on loopback. The exit status is 1 if a worker's prefetch differs from its limit,
+    memory or keys do not level off, the last tenth is slower than the first, or a task is
+    lost or runs twice.
     """
     with ExitStack() as stack:
         if out is None:
@@ -63,7 +67,9 @@ def main(hours: float, rate: float, reconnect_every: float, out: Path | None) ->
 
                 draw(seen, out / "soak.svg")
             else:
-                click.echo("no picture: pip install -e '.[chaos]' brings matplotlib", err=True)
+                click.echo(
+                    "no picture: matplotlib is missing (pip install -e '.[chaos]')", err=True
+                )
     if found:
         sys.exit(1)
 

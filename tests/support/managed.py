@@ -1,8 +1,8 @@
-"""What managed services refuse, as their pages have it: an ACL for each, and docs/managed-redis.md.
+"""The commands that managed services refuse, as ACLs for tests and as a table of the docs.
 
     python -m tests.support.managed
 
-writes the table into the page; a test compares.
+writes the table into docs/managed-redis.md. A test compares both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "managed-redis.md"
 READ = "2026-11-24"
 _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
-# What nobody lets a user do, and reliq does not; CONFIG is asked by the doctor.
+# Refused by all services. reliq sends none of these, except CONFIG GET in the doctor.
 _OPERATED = (
     "-config -debug -migrate -replicaof -slaveof -save -bgsave -bgrewriteaof -shutdown -sync"
 )
@@ -29,30 +29,30 @@ _REDIS_SOFTWARE = (
 
 
 class Provider(NamedTuple):
-    """One service: what it refuses that reliq would send, and how it is tested."""
+    """One service: its refused commands, their effect on reliq, and the ACL of its test."""
 
     name: str
     source: str
-    """The page that was read; "" where none could be: then the most is assumed to be refused."""
+    """The page with its list; "" where none is readable: the row assumes the most refusals."""
     refuses: str
-    """In words, of what reliq sends."""
-    becomes: str
-    """What becomes of it."""
+    """The refused commands that reliq uses, in words."""
+    effect: str
+    """The effect on reliq, in words."""
     rule: str
-    """The ACL of its user, after +@all."""
+    """The ACL rule of its user, after +@all."""
     unknown: tuple[str, ...] = ()
-    """Commands that its server does not know at all."""
+    """Commands that its server does not know."""
     scheme: str = "`reliqs://`"
 
     @property
     def row(self) -> str:
-        """Return its line in the page."""
+        """Return the row of the table."""
         source = f"[page]({self.source}), {READ}" if self.source else "assumed"
-        cells = (self.name, self.scheme, self.refuses, self.becomes, source)
+        cells = (self.name, self.scheme, self.refuses, self.effect, source)
         return f"| {' | '.join(cells)} |"
 
 
-_BLIND = "leases only, a token for the wait"
+_BLIND = "messages of killed workers return when leases expire; waits use a token"
 PROVIDERS = (
     Provider(
         "ElastiCache (nodes)",
@@ -73,7 +73,7 @@ PROVIDERS = (
         "MemoryDB",
         "https://docs.aws.amazon.com/memorydb/latest/devguide/restrictedcommands.html",
         "CONFIG, ACL SETUSER",
-        "no settings in the doctor; make users in the console",
+        "no settings in the doctor; create users in the console",
         f"{_OPERATED} -psync -module -acl +acl|whoami",
         scheme="`reliq-cluster://` with TLS",
     ),
@@ -81,7 +81,7 @@ PROVIDERS = (
         "Memorystore for Redis",
         "https://cloud.google.com/memorystore/docs/redis/product-constraints",
         "CONFIG, all of CLIENT, ACL WHOAMI (as unknown commands)",
-        f"{_BLIND}; no names of connections",
+        f"{_BLIND}; unnamed connections",
         _OPERATED,
         ("CLIENT", "CONFIG", "ACL", "CLUSTER", "COMMAND", "LASTSAVE", "MONITOR", "OBJECT"),
     ),
@@ -89,14 +89,14 @@ PROVIDERS = (
         "Memorystore for Valkey",
         "https://docs.cloud.google.com/memorystore/docs/valkey/supported-commands",
         "CONFIG GET, CLIENT UNBLOCK",
-        "a token for the wait",
+        "waits use a token",
         f"{_OPERATED} -acl -client +client|id +client|info +client|kill +client|list "
         "+client|reply +client|getname +client|setname",
     ),
     Provider(
         "Azure Managed Redis",
         "https://redis.io/docs/latest/operate/rs/references/compatibility/commands/",
-        "SELECT, ROLE (the list of Redis Software, to which Microsoft's page leads)",
+        "SELECT, ROLE (on the Redis Software list that Microsoft's page links to)",
         "database 0 only",
         _REDIS_SOFTWARE,
     ),
@@ -104,7 +104,7 @@ PROVIDERS = (
         "Upstash",
         "https://upstash.com/docs/redis/overall/rediscompatibility",
         "CLIENT UNBLOCK, WAIT, ROLE",
-        'a token for the wait; no `confirm="replicated"`',
+        'waits use a token; no `confirm="replicated"`',
         f"{_OPERATED} -wait -role -client +client|getname +client|id +client|info +client|list "
         "+client|setname",
     ),
@@ -112,14 +112,14 @@ PROVIDERS = (
         "Redis Cloud",
         "https://redis.io/docs/latest/operate/rs/references/compatibility/commands/",
         "SELECT, ROLE; WAIT outside flexible plans",
-        'database 0 only; no `confirm="replicated"` there',
+        'database 0 only; outside flexible plans, no `confirm="replicated"`',
         f"{_REDIS_SOFTWARE} -wait",
     ),
     Provider(
         "Heroku Key-Value Store",
         "",
         "all of CLIENT, EVALSHA, SCRIPT, INFO, CONFIG",
-        f"{_BLIND}; scripts go as text; no names of connections; the doctor sees little",
+        f"{_BLIND}; scripts sent as text; unnamed connections; few checks in the doctor",
         f"{_OPERATED} -client -evalsha -script -info",
         scheme="`reliqs://...?ssl_cert_reqs=none`",
     ),
@@ -127,13 +127,13 @@ PROVIDERS = (
 
 
 def table() -> str:
-    """Return the table of the page."""
-    head = "| service | URL | refuses, of what reliq sends | becomes | source, read |"
+    """Return the table for the page."""
+    head = "| service | URL | refused commands that reliq uses | effect | source, date read |"
     return "\n".join([head, "| --- | --- | --- | --- | --- |", *(p.row for p in PROVIDERS)]) + "\n"
 
 
 def printed() -> str:
-    """Return the table that the page has."""
+    """Return the table in the page."""
     found = _TABLE.search(PAGE.read_text("utf-8"))
     return "" if found is None else found[0]
 

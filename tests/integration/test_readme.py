@@ -94,7 +94,7 @@ def test_the_first_screen():
     cards = [proven(card) for card in (ROOT / "docs" / "chaos").glob("*/*.md")]
     tasks, faults = (sum(counts) for counts in zip(*cards, strict=True))
     assert f"{faults:,} times" in screen
-    assert f"{tasks:,} confirmed tasks none was lost" in screen
+    assert f"{tasks:,} confirmed tasks, none was lost" in screen
     assert "It is not" in screen
     assert "pip install '.[demo]' && .venv/bin/reliq demo" in screen
     install, test = "pip install -e '.[test]'", "pytest -n 6 --dist worksteal -m 'not slow'"

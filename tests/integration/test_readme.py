@@ -97,7 +97,7 @@ def test_the_first_screen():
     assert f"{tasks:,} confirmed tasks none was lost" in screen
     assert "It is not" in screen
     assert "pip install '.[demo]' && .venv/bin/reliq demo" in screen
-    install, test = "pip install -e '.[test]'", "pytest -n 6 --dist worksteal -m 'not slow'"
+    install, test = "pip install -e '.[test,docs]'", "pytest -n 6 --dist worksteal -m 'not slow'"
     assert f"{install} && .venv/bin/python -m {test}" in screen
 
 

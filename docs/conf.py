@@ -99,7 +99,7 @@ def name_links(app: Sphinx, page: str, source: list[str]) -> None:
 
 def allow_cards(app: Sphinx, _doctree: object) -> None:
     """Let the cards of chaos runs stand in no toctree: a table of chaos/README.md leads to them."""
-    page = app.env.current_document.docname
+    page = app.env.docname
     if page.startswith("chaos/"):
         app.env.metadata[page]["orphan"] = True
 
@@ -146,7 +146,7 @@ def find_type(
         if name in module.__all__:
             node["reftarget"] = f"{module.__name__}.{name}"  # for intersphinx
             return None
-    domain = env.domains.python_domain
+    domain = env.get_domain("py")
     found = [known for known in domain.objects if known.rpartition(".")[2] == name]
     if len(found) != 1:
         return None

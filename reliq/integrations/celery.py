@@ -22,10 +22,6 @@ _PREFORK = "celery.concurrency.prefork"
 _ELSEWHERE = frozenset({_PREFORK, "celery.concurrency.thread"})
 
 
-def _module_of(pool: Any) -> str:
-    return type(pool).__module__
-
-
 def _apps() -> tuple[Any, ...]:
     state = sys.modules.get("celery._state")
     return () if state is None else tuple(state._get_active_apps())  # noqa: SLF001 - only it knows
@@ -70,7 +66,7 @@ class WorkerWatch:
         if sender is None or sender in self._workers:
             return
         self.consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
-        if _module_of(sender.pool) == _PREFORK:
+        if type(sender.pool).__module__ == _PREFORK:
             integrations.forget_nothing(sender.pool)
         integrations.watch_over(sender)
 
@@ -147,7 +143,7 @@ class WorkerWatch:
 
     @property
     def _pools(self) -> list[str]:
-        return [_module_of(getattr(consumer, "pool", None)) for consumer in self._workers]
+        return [type(getattr(item, "pool", None)).__module__ for item in self._workers]
 
     @property
     def pool(self) -> str:

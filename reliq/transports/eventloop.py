@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ReliqError
+from ..errors import BrokerUnavailable, ReliqError, again
 from ..integrations.celery import WATCH
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class EventLoop:
                 loop.call_soon(self._do_later)
         except ReliqError as exc:
             # Else Kombu's loop forgets what else it is to do soon: Celery's acks.
-            self._reserver.failure = exc
+            self._reserver.failure = again(exc)
 
     def _require_connection(self) -> None:
         if not self._link.store.alive:

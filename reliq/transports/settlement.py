@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..consumer.leases import log_at_the_limit
-from ..errors import BrokerUnavailable, logger
+from ..errors import BrokerUnavailable, again, logger
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH, SUCCEEDED, Outcome, job_of
@@ -165,7 +165,7 @@ class Settlement:
             self.dead_letter([message])
         except BrokerUnavailable as exc:
             # Raised in the loop's next turn: in this one it would take the acks of others along.
-            self._over.reserver.failure = exc
+            self._over.reserver.failure = again(exc)
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         """Give up what has no envelope that could be read, and so never was a message."""

@@ -32,7 +32,7 @@ class Connection:
 
     def __init__(self, sock):
         self.sock = sock
-        self.close = sock.close
+        self.close = self.leave_parent = sock.close
 
 
 class Peer:

@@ -172,6 +172,11 @@ class Dialled:
                 self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
+    def leave_parent(self) -> None:
+        """Let go of a socket that is the parent's."""
+        if self._process != here():
+            self.sock.close()
+
 
 class Broker(Protocol):
     """Where to connect to: an address, or something that finds one each time. Its str names it."""

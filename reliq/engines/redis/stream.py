@@ -105,9 +105,12 @@ class Stream:
     """A connection that was dialled and is logged in."""
 
     def __init__(self, connection: Dialled, client_id: int = 0) -> None:
-        self._connection = connection
-        # One that nobody has closed is closed with it; at the exit all may still be needed.
+        self.close = connection.close
+        """Hang up; one of the parent's is let go of. Closing one that is closed is harmless."""
+        # One that nobody has closed is closed with it; at the exit all may still be needed, but
+        # what a child has of its parent.
         finalize(self, connection.close).atexit = False
+        finalize(self, connection.leave_parent)
         self._sock = connection.sock
         self._sock.settimeout(0.0)
         reader = hiredis.Reader()
@@ -231,10 +234,6 @@ class Stream:
                 raise TimeoutError
 
     # -- the end
-
-    def close(self) -> None:
-        """Hang up; one of the parent's is let go of. Closing one that is closed is harmless."""
-        self._connection.close()
 
     def interrupt(self) -> None:
         """End the wait of the thread that uses it: that finds it closed by the peer."""

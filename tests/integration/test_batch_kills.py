@@ -98,9 +98,9 @@ def test_workers(killing):
     killing.ended(LATE)
 
 
-def early(name, step, when, seen, counts, said):
+def early(name, step, when, seen, counts, said, how="succeed"):
     """Return a case of tasks that are acknowledged when they begin."""
-    return Case(f"early-{name}", step, when, seen, counts, said, task="end_early")
+    return Case(f"early-{name}", step, when, seen, counts, said, how, task="end_early")
 
 
 ONE_LOST = {"succeeded": 1, "error": 1}
@@ -108,7 +108,7 @@ EARLY = [
     early("beginning", "begin", BEFORE, "waiting/there working/there", BOTH, ALL_WELL),
     early("begun", "begin", SENT, "waiting/there working/there", BOTH, ALL_WELL),
     early("acked", "ack", AFTER, "working/-", ONE_LOST, SOME_BAD),
-    early("not-told", "end", BEFORE, "working/-", ONE_LOST, SOME_BAD),
+    early("not-told", "end", BEFORE, "working/-", ONE_LOST, SOME_BAD, how="succeed late"),
     early("told", "end", AFTER, "succeeded/-", BOTH, ALL_WELL),
 ]
 CALLBACKS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from kombu.exceptions import OperationalError
@@ -187,7 +187,12 @@ def test_a_master_is_killed(cluster, worker, load, what):
     key = queue_keys("", "red").meta if what == "queue" else broker_keys("").queues
     victim = cluster.owner(slot_of(key))
     victim.kill()
-    wait_until(lambda: cluster.owner(slot("red")).running)
+
+    def replaced():
+        with suppress(LookupError):  # by nobody yet
+            return cluster.owner(slot("red")).running
+
+    wait_until(replaced)
     load.goes_on(50)
     load.end()
     print(load.longest, load.check())

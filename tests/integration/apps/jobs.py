@@ -62,6 +62,8 @@ def _end(task, how):  # noqa: C901, PLR0912, PLR0915 - one way after the other
         time.sleep(30)
     if how == "sleep":
         time.sleep(60)
+    if how == "succeed late":  # its message is acknowledged long before
+        time.sleep(1)
     if how == "progress":
         for n in range(1, 201):
             reliq.progress(n, 200, f"row {n}")

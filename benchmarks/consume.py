@@ -162,8 +162,8 @@ def _beside_rabbitmq(*more: Target) -> tuple[Target, ...]:
     return (*more, *(Target("ratio_at_least", 4, against=peer) for peer in both))
 
 
-_AT_64 = _beside_rabbitmq(Target("ratio_at_least", 12))
-_AT_4 = _beside_rabbitmq(Target("ratio_at_least", 8))
+_AT_64 = _beside_rabbitmq(Target("ratio_at_least", 40))
+_AT_4 = _beside_rabbitmq(Target("ratio_at_least", 15))
 FIGURES = (
     _figure("64", "prefetch 64", _AT_64, core=True, prefetch=64),
     _figure("4", "prefetch 4", _AT_4, core=True, prefetch=4, share=0.5),

@@ -141,7 +141,7 @@ FIGURES = (
         "anonymous",
         "anonymous exchange",
         ANONYMOUS,
-        2.2,
+        2.5,
         (RELIQ, KOMBU, CLASSIC, QUORUM, BARE, CLIENT, TOOL),
         core=True,
     ),

@@ -105,7 +105,7 @@ def allow_cards(app: Sphinx, _doctree: object) -> None:
 
 
 # "name: text" or "name, name: text", at the start of a line or of a sentence.
-_ITEM = re.compile(r"(?m)(?:^|(?<=[.;]) )([a-z]\w*(?:, [a-z]\w*)*): ", re.MULTILINE)
+_ITEM = re.compile(r"(?:^|(?<=[.;]) )([a-z]\w*(?:, [a-z]\w*)*): ", re.MULTILINE)
 
 
 def list_arguments(

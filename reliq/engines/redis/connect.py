@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LOGIN_REFUSED = "refused the login"
 """What the error of a wrong user or password says."""
 _PATIENCE_S = 1.0
-_READ_SIZE = 1 << 16
+READ_SIZE = 1 << 16
 # A peer that is gone is noticed after 45 s; by the system's own values after two hours.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 FAILURES = (OSError, HiredisError)
@@ -148,7 +148,7 @@ class Dialled:
     def read(self) -> Any:
         """Return the next reply, an error too; raises one of :data:`FAILURES`."""
         while (reply := self._reader.gets()) is False:
-            data = self.sock.recv(_READ_SIZE)
+            data = self.sock.recv(READ_SIZE)
             if not data:
                 raise ConnectionError("it closed the connection")
             self._reader.feed(data)

@@ -19,7 +19,7 @@ import hiredis
 
 from ...errors import BrokerTimeout, BrokerUnavailable, ReliqError
 from ..poll import Readable, usable
-from .connect import translate
+from .connect import READ_SIZE, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,6 @@ FAILURES = (OSError, EOFError, ValueError, hiredis.ProtocolError)
 """The exceptions of a stream that is broken."""
 SILENCE_S = 1.0
 """After so long without a byte, the caller of :meth:`Stream.replies` may look elsewhere."""
-_READ_SIZE = 1 << 16
 _NUMBERS = frozenset((int, float))
 
 
@@ -175,7 +174,7 @@ class Stream:
         """
         data = b""
         try:
-            data = self._sock.recv(_READ_SIZE)
+            data = self._sock.recv(READ_SIZE)
             if not data:
                 raise EOFError
             self._feed(data)

@@ -1,21 +1,16 @@
-"""Forks: which process this is, and what the package does when it forks.
+"""Forks: the identity of this process, and the work of the package around a fork.
 
-The only file that asks Python for hooks at a fork. Every other part that has threads,
-locks or identities registers here what is to be done, and it is done in this order, for
-the whole package:
+This file alone registers fork hooks with Python. Every other part that has threads, locks or
+identities registers its steps here. They run in this order for the whole package:
 
-1. before the fork, threads are **stopped**: a thread that is waited for may need any lock,
-   so nobody holds one yet;
-2. then what must not be in the middle of something is **held**: locks that may be held by
-   threads of the application too, which are not ours to stop;
-3. in the parent what is held is **released**, and then the threads are **started**;
-4. the child, which has none of the threads, **forgets**: identities, sockets and leases are
-   its parent's. Locks it makes anew (:class:`OwnLock`): nobody would release the old ones.
+1. Before the fork, threads **stop**. No lock is held yet, since such a thread may need any.
+2. Then the locks are **held** that threads of the application may hold too.
+3. The parent **releases** the locks, and then **starts** its threads.
+4. The child has none of the threads. It **forgets** identities, sockets and leases, which are
+   its parent's, and makes its locks anew (:class:`OwnLock`).
 
-A fork that runs no hooks (uWSGI's default, any fork in C) is noticed where the child uses
-what it has inherited, by a mark that no child inherits (or by its pid): :func:`here` then
-does the fourth step. So nothing is used before it is known whose it is. Knows no part of the
-package.
+After a fork without hooks (uWSGI's default, any fork in C), the child finds a mark that no child
+inherits, or another pid, at its first use: :func:`here` then does the fourth step.
 """
 
 from __future__ import annotations
@@ -54,10 +49,9 @@ Lock: TypeAlias = "threading.Lock | threading.RLock"
 
 
 class OwnLock:
-    """An attribute that is a lock of this process: a child finds another one, not held.
+    """An attribute that is a lock of this process; a forked child gets a new one, not held.
 
-    To look at it is also to look whether this is a child (:func:`here`). So what a lock
-    guards is this process's own by the time that the lock is taken.
+    Reading it checks for a fork first (:func:`here`), so the lock guards this process's state.
     """
 
     def __init__(self, reentrant: bool = False) -> None:

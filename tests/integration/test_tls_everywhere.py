@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import threading
 from contextlib import closing
 from urllib.request import urlopen
@@ -175,3 +176,22 @@ def test_a_version_that_is_there(tls_server, version):
     url = f"{tls_server.url('reliqs')}&ssl_min_version={version}"
     with Inspector(url) as inspector:
         assert [] == inspector.queues()
+
+
+AN_OPEN_CONNECTION = """
+import sys
+from kombu import Connection
+
+import reliq
+
+connection = Connection(sys.argv[1])
+connection.default_channel.queue_declare("orders")
+"""
+
+
+def test_a_process_exits_with_an_open_connection(redis_url, tls_url):
+    """Without a ResourceWarning, over TCP as over TLS."""
+    for url in (redis_url, tls_url):
+        command = [sys.executable, "-W", "error", "-c", AN_OPEN_CONNECTION, url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (0, "") == (done.returncode, done.stderr)

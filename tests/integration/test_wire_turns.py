@@ -77,7 +77,7 @@ def takes_some(wire, proxy):
 # -- forks
 
 PROLOGUE = """
-import atexit, os, signal, sys, threading, time
+import os, signal, sys, threading, time
 from reliq.engines.redis import wire as module
 from reliq.engines.urls import address
 from reliq.options import Options
@@ -85,7 +85,6 @@ from reliq.options import Options
 wire = module.Wire(address(sys.argv[1]), Options(), "test")
 """
 LOOKS_ON = """
-atexit.register(wire.close)
 wire.call(("PING",))
 child = os.fork()
 if child:
@@ -105,7 +104,6 @@ assert b"PONG" == wire.call(("PING",))
 assert [False] == seen, seen
 """
 IN_A_HANDLER = """
-atexit.register(wire.close)
 
 def be_child():
     signal.alarm(20)

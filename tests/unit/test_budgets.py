@@ -26,7 +26,7 @@ BUDGETS = {
     "consumer": 3_300,
     "embedded": 700,
     "engines": 240,
-    "engines/redis": 6_120,
+    "engines/redis": 6_130,
     "engines/redis/cluster": 2_790,
     "engines/redis/lua": 3_140,
     "failover": 290,

@@ -1,14 +1,15 @@
 """Connecting to Redis, and the one border where its errors become ours.
 
-:meth:`Address.connect` opens the socket (TCP, TLS, Unix), logs in, selects the database and
-names the connection; from then on the socket is :class:`Wire`'s. Not redis-py's: importing its
-connections imports its clients, clusters and asyncio too, 7 MB in each process.
+:meth:`Address.connect` opens the socket, logs in, selects the database and names the
+connection; from then on the socket is :class:`Wire`'s. redis-py would import 7 MB for this.
 """
 
 from __future__ import annotations
 
+import _socket
 import re
 import socket
+import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -103,7 +104,6 @@ class Address:
         connection = Dialled(sock, self, timeout_s)
         with connection.dialling():
             if self.path is not None:
-                sock.settimeout(timeout_s)
                 sock.connect(self.path)
             elif self.tls is not None:
                 connection.sock = self._secure(sock, self.tls)
@@ -118,8 +118,9 @@ class Address:
 
     def _socket(self, options: Options) -> socket.socket:
         if self.path is not None:
-            return socket.socket(socket.AF_UNIX)
-        sock = socket.create_connection((self.host, self.port), options.socket_connect_timeout)
+            return _Socket(socket.AF_UNIX)
+        dialled = socket.create_connection((self.host, self.port), options.socket_connect_timeout)
+        sock = _Socket(fileno=dialled.detach())
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if options.socket_keepalive:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -132,7 +133,20 @@ class Address:
             context = engine.tls_context(tls)
         except ConfigurationError as exc:  # it was right before: a file is being replaced
             raise BrokerUnavailable(f"{self} is not reachable: {exc}") from exc
+        context.sslsocket_class = _TLSSocket
         return context.wrap_socket(sock, server_hostname=self.host)
+
+
+class _Socket(socket.socket):
+    """A socket that closes without a ResourceWarning as it is collected or the process exits."""
+
+    __del__ = _socket.socket.close
+
+
+class _TLSSocket(ssl.SSLSocket):
+    """The same over TLS."""
+
+    __del__ = _socket.socket.close
 
 
 class Dialled:
@@ -140,6 +154,7 @@ class Dialled:
 
     def __init__(self, sock: socket.socket, address: Broker, timeout_s: float) -> None:
         self.sock = sock
+        self.sock.settimeout(timeout_s)
         self._address = address
         self._timeout_s = timeout_s
         self._process = here()
@@ -171,11 +186,6 @@ class Dialled:
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
-
-    def leave_parent(self) -> None:
-        """Let go of a socket that is the parent's."""
-        if self._process != here():
-            self.sock.close()
 
 
 class Broker(Protocol):
@@ -227,9 +237,8 @@ def ask(connection: Dialled, *command: Any) -> Any:
 
 
 def ask_once(address: Address, options: Options, name: str, *command: str) -> Any:
-    """Return the reply to one command, over a connection of its own.
+    """Return the reply to one command over its own connection; each step takes a second at most.
 
-    A server that needs longer than a second to be connected to, or to answer, is as good as down.
     Raises BrokerUnavailable, BrokerRefused.
     """
     timeout_s = min(options.socket_connect_timeout, _PATIENCE_S)

@@ -106,10 +106,8 @@ class Stream:
     def __init__(self, connection: Dialled, client_id: int = 0) -> None:
         self.close = connection.close
         """Hang up; one of the parent's is let go of. Closing one that is closed is harmless."""
-        # One that nobody has closed is closed with it; at the exit all may still be needed, but
-        # what a child has of its parent.
+        # A forgotten stream hangs up; not at the exit, other hooks may still publish.
         finalize(self, connection.close).atexit = False
-        finalize(self, connection.leave_parent)
         self._sock = connection.sock
         self._sock.settimeout(0.0)
         reader = hiredis.Reader()

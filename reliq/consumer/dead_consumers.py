@@ -1,13 +1,12 @@
-"""Consumers that died: found early, and what they leave behind.
+"""Consumers that died: found early, and their leases, subscriptions and queues ended.
 
-A killed process's sockets close at once. The pass over a queue looks up the
-connections of its other consumers; one that stays missing for ``orphan_grace``
-has its leases ended now, each fenced by its token, instead of when they run out.
+The sockets of a killed process close at once. The pass over a queue looks up the connections of
+its other consumers. One that stays missing for ``orphan_grace`` has its leases ended at once,
+each fenced by its token, instead of at their expiry.
 
-One consumer at a time looks after all others, wherever they consume, so that the queues
-go of which nobody who lives knows. And whoever is about to use a queue that goes by itself
-looks first: with the end of its last consumer such a queue has gone, and what was sent to
-it since is not for the next one of its name.
+One consumer at a time looks after all others, on all queues. A temporary queue is checked before
+each use too: it ends with its last consumer, and its messages are not for a later queue of that
+name. Each dead consumer of a queue is a duty of its own, so acks are sent in between.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ class DeadConsumers:
     """Posts a pass over a queue whose leases were ended."""
     _is_of_this_process: Callable[[str], bool]
     """Whether a consumer is another session here."""
+    _deferred: Deferred
 
     def __post_init__(self) -> None:
         """Know of none."""
@@ -63,11 +63,10 @@ class DeadConsumers:
         others = sorted({name for name in consumers if name != self._name})
         if others:
             # So with the defaults a death is dealt with in less than ten seconds.
-            half_way = monotonic() + self._options.restore_interval / 2
-            self._half_way[queue] = (half_way, others)
+            self._half_way[queue] = monotonic() + self._options.restore_interval / 2, others
             self._look(queue, others, store)
 
-    def tick(self, deferred: Deferred) -> None:
+    def tick(self) -> None:
         """Ask for a look at who is due; it is done when the broker is known to answer."""
         now = monotonic()
         due: dict[str, set[str]] = {}
@@ -79,30 +78,25 @@ class DeadConsumers:
             if now - since >= self._grace_s:
                 due.setdefault(queue, set()).add(name)
         for queue, names in due.items():
-            deferred.append(partial(self._look, queue, sorted(names)))
+            self._deferred.append(partial(self._look, queue, sorted(names)))
 
     def _look(self, queue: str, names: Sequence[str], store: Store) -> None:
         marks = store.attached(queue).marks
         for name, liveness in store.liveness(names).items():
             key = (queue, name)
             if liveness is None or liveness.lapsed:
-                # Nothing is heard of it: it cancelled its consumers and still works, or
-                # could not say that it lives. Its leases decide; only a name without any
-                # is taken off the queue.
+                # It cancelled its consumers and still works, or could not send a heartbeat:
+                # its leases decide.
                 self._missing.pop(key, None)
-                stopped = liveness is None or self._has_stopped(liveness, store)
-                if name in marks and stopped and not store.leases_of(queue, f"{name}/"):
-                    self._remove(store, queue, name, marks[name], liveness)
+                if name in marks and (liveness is None or self._has_stopped(liveness, store)):
+                    self._deferred.append(partial(self._end_idle, queue, name, liveness))
                 continue
             if liveness.connected:
                 self._missing.pop(key, None)
                 continue
             if self._stays_away(self._missing, key, liveness, store):
                 self._missing.pop(key, None)
-                self._end(queue, name, marks.get(name), liveness, store, ours=True)
-                # The last of its queues was looked at: nothing is left that it could explain.
-                if not any(name in store.consumers_of(q) for q in liveness.queues if q != queue):
-                    store.forget_consumer(name)
+                self._deferred.append(partial(self._end_here, queue, name, liveness))
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Look at *names* from the register, and end what is left of those that are gone."""
@@ -111,27 +105,26 @@ class DeadConsumers:
         for name, liveness in away.items():
             if self._stays_away(self._gone, name, liveness, store):
                 self._gone.pop(name, None)
-                self._end_dead(name, liveness, store)
+                self._end_each(self._end_absent, name, liveness)
 
     def end_dead(self, names: Sequence[str], gone: dict[str, str], store: Store) -> None:
-        """End, in one look, what those of *names* left that have ended.
+        """End the dead among *names* at a broker that is only visited.
 
-        For a broker that is only visited, where the next look is long away. Who is without a
-        connection and was so at the visit before, which noted it in *gone*, has ended.
+        A consumer without a connection, now as at the visit before (*gone*), is dead.
         """
         before = gone.copy()
         gone.clear()
         for name, liveness in self._without_connection(names, store):
             stayed = liveness.lapsed and before.get(name) == liveness.client_id
             if stayed or (not self._is_of_this_process(name) and _process_has_ended(liveness)):
-                self._end_dead(name, liveness, store)
+                self._end_each(self._end_absent, name, liveness)
             else:
                 gone[name] = liveness.client_id
 
     def _without_connection(
         self, names: Sequence[str], store: Store
     ) -> Iterator[tuple[str, Liveness]]:
-        """Yield which of *names* have none; of the others, leave to its leases who is silent."""
+        """Yield those of *names* without one; of the others, the silent ones without leases end."""
         others = [name for name in names if name != self._name]
         for name, liveness in (store.liveness(others) if others else {}).items():
             if liveness is None:  # its record has gone before its name
@@ -139,7 +132,7 @@ class DeadConsumers:
             elif not liveness.connected:
                 yield name, liveness
             elif self._has_stopped(liveness, store):
-                self._leave_to_its_leases(name, liveness, store)
+                self._end_each(self._end_idle, name, liveness)
 
     @staticmethod
     def _has_stopped(liveness: Liveness, store: Store) -> bool:
@@ -163,36 +156,48 @@ class DeadConsumers:
         missing[who] = since, liveness.client_id
         return now - since >= self._grace_s
 
-    def _end_dead(self, name: str, liveness: Liveness, store: Store) -> None:
+    def _end_each(self, end: Callable[..., None], name: str, liveness: Liveness) -> None:
+        """Have a consumer ended at each of its queues, and then forgotten."""
         for queue in liveness.queues:
-            self._end(queue, name, store.attached(queue).marks.get(name), liveness, store)
-        self._forget(name, liveness, store)
+            self._deferred.append(partial(end, queue, name, liveness))
+        self._deferred.append(partial(self._forget, name, liveness))
 
-    def _leave_to_its_leases(self, name: str, liveness: Liveness, store: Store) -> None:
-        """Take one whose heartbeats have stopped off the queues of which it holds nothing."""
-        left = False
-        for queue in liveness.queues:
-            if store.leases_of(queue, f"{name}/"):
-                left = True
-                continue
-            mark = store.attached(queue).marks.get(name)
-            if mark is not None:
-                self._remove(store, queue, name, mark, liveness)
-        if not left:
-            self._forget(name, liveness, store)
+    def _end_absent(self, queue: str, name: str, liveness: Liveness, store: Store) -> None:
+        """End a dead consumer of *queue*, unless it has reconnected since it was found."""
+        mark = store.attached(queue).marks.get(name)
+        if self._is_silent(name, liveness, store):
+            self._end(queue, name, mark, liveness, store)
+
+    def _end_here(self, queue: str, name: str, liveness: Liveness, store: Store) -> None:
+        self._end_absent(queue, name, liveness, store)
+        if not self._consumes(queue):  # it is only polled
+            self._restore(store, queue)
+        self._deferred.append(partial(self._forget, name, liveness))
+
+    def _end_idle(self, queue: str, name: str, liveness: Liveness | None, store: Store) -> None:
+        """Remove a silent consumer from *queue*, unless it has leases there."""
+        mark = store.attached(queue).marks.get(name)
+        if self._is_silent(name, liveness, store) and not store.leases_of(queue, f"{name}/"):
+            self._remove(store, queue, name, mark, liveness)
 
     @staticmethod
-    def _forget(name: str, liveness: Liveness, store: Store) -> None:
-        """Take one out of the register, unless it has said meanwhile that it lives."""
+    def _is_silent(name: str, liveness: Liveness | None, store: Store) -> bool:
+        """Whether no heartbeat has come since *liveness* was read."""
         now = store.liveness([name])[name]
-        if now is None or now.silent_ms >= liveness.silent_ms:
+        if now is None or liveness is None:
+            return now is None
+        return now.client_id == liveness.client_id and now.silent_ms >= liveness.silent_ms
+
+    def _forget(self, name: str, liveness: Liveness, store: Store) -> None:
+        """Take a silent consumer that no queue lists out of the register."""
+        listed = any(name in store.consumers_of(queue) for queue in liveness.queues)
+        if not listed and self._is_silent(name, liveness, store):
             store.forget_consumer(name)
 
     def clear(self, queue: str, store: Store) -> None:
-        """Take the dead off *queue* if it goes by itself; with the last of them it goes.
+        """End the dead consumers of a temporary *queue*, which ends with its last consumer.
 
-        Who lost its connection a moment ago may live, and keeps its queue: only who is
-        known to have ended is taken for dead here.
+        Only if they are known to have ended: a connection lost a moment ago may come back.
         """
         attached = store.attached(queue)
         marks = {name: mark for name, mark in attached.marks.items() if name != self._name}
@@ -216,23 +221,15 @@ class DeadConsumers:
         return not self._is_of_this_process(name) and _process_has_ended(liveness)
 
     def _end(
-        self,
-        queue: str,
-        name: str,
-        mark: str | None,
-        liveness: Liveness | None,
-        store: Store,
-        *,
-        ours: bool = False,
+        self, queue: str, name: str, mark: str | None, liveness: Liveness | None, store: Store
     ) -> None:
         """End the leases of a dead consumer: the next pass returns the messages, counted."""
         leases = store.leases_of(queue, f"{name}/")
         if leases:
             store.post_end_leases(queue, leases, _refused)
-        if mark is not None:
-            self._remove(store, queue, name, mark, liveness)
+        self._remove(store, queue, name, mark, liveness)
         store.wait_for_replies()
-        if ours or self._consumes(queue):
+        if self._consumes(queue):
             self._restore(store, queue)
         if leases:
             logger.warning(
@@ -243,9 +240,11 @@ class DeadConsumers:
             )
 
     @staticmethod
-    def _remove(store: Store, queue: str, name: str, mark: str, liveness: Liveness | None) -> None:
+    def _remove(
+        store: Store, queue: str, name: str, mark: str | None, liveness: Liveness | None
+    ) -> None:
         silent_ms = 0 if liveness is None else liveness.silent_ms
-        if not store.drop_consumer(queue, name, mark, silent_ms):
+        if mark is not None and not store.drop_consumer(queue, name, mark, silent_ms):
             Routes(store).forget_queue(queue)
             logger.info("queue %r went with its last consumer, %s, which is gone", queue, name)
 

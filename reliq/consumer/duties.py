@@ -86,6 +86,7 @@ class BackgroundDuties:
             registration.subscriptions.__contains__,
             lambda store, queue: self.passes.restore(store, queue, force=True),
             self._is_of_this_process,
+            self._deferred,
         )
         self.passes = RestorePasses(
             options,
@@ -135,7 +136,7 @@ class BackgroundDuties:
         ):
             return
         self._lost_queues.tick(store)
-        self.dead_consumers.tick(self._deferred)
+        self.dead_consumers.tick()
         # Where the node of the register is lost, who looks there sees nobody.
         with EachNode(store, NODE_PATIENCE_S).turn():
             if not self.heartbeat.end_stay(store):
@@ -165,7 +166,7 @@ class BackgroundDuties:
 
     def poll(self, store: Store, queue: str) -> None:
         """Look after a *queue* that is only polled, once an interval: perhaps nobody else does."""
-        self.dead_consumers.tick(self._deferred)
+        self.dead_consumers.tick()
         if self.passes.poll(store, queue):
             store.wait_for_replies()
         self.do_all_later(store)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from reliq.consumer.dead_consumers import DeadConsumers
 from reliq.engines.redis.store import RedisStore
+from reliq.engines.redis.stream import Stream
 from reliq.engines.urls import address
 from reliq.errors import BrokerUnavailable
 from reliq.options import parse
@@ -47,27 +49,32 @@ class Looker:
 
     def __init__(self, steps):
         self.steps = steps
+        self.later = deque()
         self.orphans = DeadConsumers(
             "looker",
             SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
             lambda queue: queue == "q",
             lambda store, queue: steps.restore(force=True),
             lambda name: False,
+            self.later,
         )
 
     def look(self):
         """Look at the others who consume from the queue."""
         self.orphans.first_look("q", self.steps.store)
-        later = deque()
-        self.orphans.tick(later)
-        while later:
-            later.popleft()(self.steps.store)
+        self.orphans.tick()
+        return self.finish()
+
+    def finish(self):
+        """Do what a look has left for later."""
+        while self.later:
+            self.later.popleft()(self.steps.store)
         return self.unacked()
 
     def look_after_all(self):
         """Look at all in the register."""
         self.orphans.look_after(["s"], self.steps.store)
-        return self.unacked()
+        return self.finish()
 
     def clear(self):
         """Look at the queue before it is used."""
@@ -201,4 +208,69 @@ def test_a_visit_ends_who_was_gone_at_the_one_before(looker, holder):
     looker.orphans.end_dead(["s"], gone, looker.steps.store)
     assert 1 == looker.unacked()
     looker.orphans.end_dead(["s"], gone, looker.steps.store)
+    looker.finish()
     assert [] == looker.steps.store.leases_of("q", "s/")
+
+
+def counted_waits(monkeypatch):
+    """Return a list to which each wait for replies is added."""
+    waits = []
+    replies = Stream.replies
+
+    def counted(stream, *arguments, **more):
+        waits.append(stream)
+        return replies(stream, *arguments, **more)
+
+    monkeypatch.setattr(Stream, "replies", counted)
+    return waits
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("look", ["first_look", "look_after"])
+def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent):
+    """An event loop turns between them: none of its steps waits for more than a few replies."""
+    steps = open_store("s/1")
+    names = [f"dead-{number}" for number in range(20)]
+    queues = ["q", "other", "third"]
+    for queue in queues:
+        steps.store.create_queue(queue)
+    client_id, run_id = steps.store.server()
+    record = {"run_id": run_id, "queues": "\n".join(queues), "host": "h", "pid": "1"}
+    for name in names:
+        for queue in queues:
+            steps.store.attach(queue, name, 1)
+        steps.heartbeat(name, 1 if silent else 60_000, client_id=client_id, **record)
+    if not silent:
+        steps.store.close()
+    store = looker.steps.store
+    store.now_ms()
+    waits = counted_waits(monkeypatch)
+    most = 0
+    while any(store.attached(queue).marks for queue in queues):
+        time.sleep(GRACE_S)
+        looks = [partial(looker.orphans.first_look, queue) for queue in queues]
+        looker.later += (
+            looks if look == "first_look" else [partial(looker.orphans.look_after, names)]
+        )
+        while looker.later:
+            waits.clear()
+            looker.later.popleft()(store)
+            most = max(most, len(waits))
+    assert 0 < most <= 12
+
+
+@pytest.mark.parametrize("look", ["first_look", "look_after"])
+def test_one_that_comes_back_before_its_end(open_store, looker, holder, look):
+    """It was found dead, and its end is due: it keeps its lease and its place."""
+    holder.store.close()
+    argument = "q" if look == "first_look" else ["s"]
+    getattr(looker.orphans, look)(argument, looker.steps.store)
+    time.sleep(GRACE_S + 0.1)
+    getattr(looker.orphans, look)(argument, looker.steps.store)
+    assert looker.later
+    again = open_store("s/2")
+    again.store.attach("q", "s", 1)
+    live(again)
+    assert 1 == looker.finish()
+    assert ["s"] == looker.steps.store.consumers_of("q")
+    assert looker.steps.store.liveness(["s"])["s"] is not None

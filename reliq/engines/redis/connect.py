@@ -64,6 +64,13 @@ _HINTS = (
     ("CROSSSLOT", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
     ("unknown command", "reliq needs Redis 6.2 or newer"),
 )
+# Sockets that close without a ResourceWarning as they are collected, or as the process exits: not
+# those of gevent. Their destructor is C, so that no handler of a signal runs in it.
+_QUIET = {
+    kind: type(kind.__name__, (kind,), {"__slots__": (), "__del__": _socket.socket.close})
+    for kind in (socket.socket, ssl.SSLSocket)
+    if issubclass(kind, _socket.socket)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +121,13 @@ class Address:
                 ask(connection, "SELECT", str(self.db))  # text: see stream.pack
             # Not CLIENT SETINFO: a user who lacks it fills the ACL LOG.
             ask_all(connection, self, ("CLIENT", "SETNAME", name))
+        connection.sock.__class__ = _QUIET.get(type(connection.sock), type(connection.sock))
         return connection
 
     def _socket(self, options: Options) -> socket.socket:
         if self.path is not None:
-            return _Socket(socket.AF_UNIX)
-        dialled = socket.create_connection((self.host, self.port), options.socket_connect_timeout)
-        sock = _Socket(fileno=dialled.detach())
+            return socket.socket(socket.AF_UNIX)
+        sock = socket.create_connection((self.host, self.port), options.socket_connect_timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if options.socket_keepalive:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -133,20 +140,7 @@ class Address:
             context = engine.tls_context(tls)
         except ConfigurationError as exc:  # it was right before: a file is being replaced
             raise BrokerUnavailable(f"{self} is not reachable: {exc}") from exc
-        context.sslsocket_class = _TLSSocket
         return context.wrap_socket(sock, server_hostname=self.host)
-
-
-class _Socket(socket.socket):
-    """A socket that closes without a ResourceWarning as it is collected or the process exits."""
-
-    __del__ = _socket.socket.close
-
-
-class _TLSSocket(ssl.SSLSocket):
-    """The same over TLS."""
-
-    __del__ = _socket.socket.close
 
 
 class Dialled:

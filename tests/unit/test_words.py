@@ -1,0 +1,106 @@
+"""The texts of the package and of its documents are plain sentences, with nouns as subjects."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from click import Context, Group
+
+from reliq.cli import main
+
+ROOT = Path(__file__).parents[2]
+CLAUSE = r"(?:who|whoever|whose|what|whatever|where|wherever)\b"
+PATTERNS = {
+    "begins with a relative clause": re.compile(
+        rf"\A{CLAUSE}(?!.*\?\Z)", re.IGNORECASE | re.DOTALL
+    ),
+    "returns, or yields, a clause": re.compile(
+        rf"\b(?:returns?|yields?|gives?|takes?|finds?) {CLAUSE}", re.IGNORECASE
+    ),
+    "so many, so long": re.compile(r"\bso (?:many|much|long|often)(?! as\b)", re.IGNORECASE),
+    "several: again": re.compile(r"\bseveral: again\b", re.IGNORECASE),
+    "nobody, somebody": re.compile(r"\b(?:nobody|somebody|whoever)\b", re.IGNORECASE),
+}
+
+
+def faults(texts):
+    """Return the texts that match a pattern, each with the pattern's name."""
+    return [
+        f"{place}: {name}: {text.strip().splitlines()[0]}"
+        for place, text in texts
+        for name, pattern in PATTERNS.items()
+        if pattern.search(text.strip())
+    ]
+
+
+def docstrings(path):
+    """Yield each docstring of a file, those of attributes too, with its place."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}", value.value
+
+
+def commands(command, name="reliq"):
+    """Yield the help of a command and of its options, and those of its subcommands."""
+    yield name, command.help or ""
+    for parameter in command.params:
+        yield f"{name} {parameter.opts[0]}", getattr(parameter, "help", None) or ""
+    if isinstance(command, Group):
+        context = Context(command)
+        for part in command.list_commands(context):
+            yield from commands(command.get_command(context, part), f"{name} {part}")
+
+
+def headings(path):
+    """Yield the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for match in re.finditer(r"^#+ (.*)$", text, re.MULTILINE):
+        yield path.name, match[1]
+
+
+def test_docstrings():
+    """Those of the package."""
+    texts = [text for path in sorted((ROOT / "reliq").rglob("*.py")) for text in docstrings(path)]
+    assert len(texts) > 3000
+    assert [] == faults(texts)
+
+
+def test_help():
+    """That of each command and option."""
+    texts = list(commands(main))
+    assert len(texts) > 200
+    assert [] == faults(texts)
+
+
+def test_headings():
+    """Those of the documents."""
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = [text for page in pages for text in headings(page)]
+    assert len(texts) > 200
+    assert [] == faults(texts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Who asks for one queue waits.",
+        "Return what waits.",
+        "What is due.",
+        "At most so many.",
+        "This one; several: again.",
+        "Nobody asks.",
+    ],
+)
+def test_each_pattern(text):
+    """It finds what it is for."""
+    assert [] != faults([("here", text)])
+
+
+@pytest.mark.parametrize("text", ["What does a task cost?", "Whether it runs.", "As long as it."])
+def test_plain_text(text):
+    """It is left alone."""
+    assert [] == faults([("here", text)])

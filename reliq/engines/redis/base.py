@@ -182,7 +182,7 @@ class StoreBase:
 
     @property
     def epoch(self) -> int:
-        """The number of reconnections so far."""
+        """A counter that grows with each reconnection."""
         return self._wire.connections
 
     @property

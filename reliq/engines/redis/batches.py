@@ -73,7 +73,7 @@ class RedisBatches:
         self._shared = keys.broker_keys(prefix)
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
-        """Create *batch* unless it exists; return whether it was created. Lists it in other steps."""
+        """Create *batch* unless it exists; return whether it was created. Listing is separate."""
         # Listed first, in case this process dies: readers skip a listed batch that does not exist.
         # Listed again, because another process may have removed the missing batch from the list.
         created = self._list(batch)

@@ -28,14 +28,14 @@ class Commands(ABC):
     address: Broker
     options: Options
     connections = 0
-    """Grows whenever the broker is connected to anew, after it was lost."""
+    """A counter that grows with each reconnection to the broker."""
 
     # -- the connections
 
     @property
     @abstractmethod
     def dials(self) -> int:
-        """Grows whenever a connection is opened."""
+        """A counter that grows with each opened connection."""
 
     @property
     @abstractmethod

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Interval at which a second green thread looks: eventlet lets only one wait for a descriptor.
+# Polling interval of a second green thread: eventlet lets only one wait for a descriptor.
 _LOOK_AGAIN_S = 0.01
 _LONGEST_S = 2_000_000  # the longest timeout of poll()
 

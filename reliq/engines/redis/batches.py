@@ -161,8 +161,8 @@ class RedisBatches:
         """Return the ids of up to *limit* batches that are due for a check.
 
         Each is returned to one caller and is due again *again_ms* later; a new batch is due at
-        once. An id without a :meth:`batch` is not created yet or was partly forgotten: the caller
-        removes it from the list.
+        once. If :meth:`batch` returns None, the batch is not created yet or was partly forgotten:
+        the caller removes it from the list (:meth:`unlist_batch`).
         """
         args = (max(limit, 0), again_ms)
         return texts(self._wire.run(scripts.NEXT_BATCHES, self._shared, args))
@@ -186,9 +186,9 @@ class RedisBatches:
     ) -> list[BatchRecord | ReliqError | None]:
         """Return the record of each of *batches*, in their order.
 
-        Each record is of one instant, and has only *fields* of the producer's own and no
-        ``heard_ms``. An unreadable record is replaced by its error: a node may be unreachable.
-        Raises BrokerRefused if this user may read none of them.
+        Each record is of one instant. Of the producer's own fields it has only *fields*, and it
+        has no ``heard_ms``. An unreadable record is replaced by its error: a node may be
+        unreachable. Raises BrokerRefused if this user may read none of them.
         """
         names = (*_READ, *(_OWN_FIELD + name for name in fields))
         replies = [reply for part in chunks(batches) for reply in self._records(part, names)]

@@ -57,7 +57,7 @@ def needs_text(stream: Stream, text: str, address: Broker) -> bool:
 
 
 def dismissal(error: ReliqError) -> ReliqError | None:
-    """Return the connection's error if the server that replied *error* does not serve, or None."""
+    """Return the connection's error if *error* shows that the server does not serve, or None."""
     if not _DISMISSED.search(error.reply):
         return None
     found = again(error)
@@ -89,7 +89,7 @@ class Calls:
         """Called after each second in which a call has received nothing; may raise."""
 
     def add(self, stream: Stream) -> None:
-        """Put *stream* into the pool."""
+        """Put *stream* into the pool, or close it if the pool is full."""
         if len(self._idle) < _MOST_IDLE:
             self._idle.append(stream)
         else:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .stream import Command, Reply
     from .wire import Wire
 
-# By a word of the server's error.
+# By a part of the server's error message.
 _REASONS = {
     "unknown command": 'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer '
     'or Valkey, or confirm="replicated"',

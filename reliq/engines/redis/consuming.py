@@ -194,7 +194,7 @@ class RedisConsuming(StoreBase):
     # -- upkeep
 
     def post_promote(self, queue: str, on_result: OnResult[Promoted]) -> None:
-        """Make due messages ready, and notify if any are ready: for callers that cannot reserve.
+        """Make due messages ready and notify if any are ready, for callers that cannot reserve.
 
         Expired messages are removed first; the next reserve raises an error of that step.
         """
@@ -226,7 +226,7 @@ class RedisConsuming(StoreBase):
 
         *force* skips the pause between passes, for leases that were ended just now. With
         *include_messages*, the result lists each restored message, with envelopes, also of dead
-        letters. Without it, messages are only counted: 100,000 of them return sooner.
+        letters. Otherwise messages are only counted, which is faster: 100,000 return sooner.
         """
         args = (
             self.consumer,

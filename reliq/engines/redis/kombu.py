@@ -118,7 +118,7 @@ class KombuRedis(StoreBase):
                 yield from page
 
     def unacked(self, older_than_s: float = 0.0) -> Iterator[tuple[str, bytes]]:
-        """Yield (tag, message) of unacked messages delivered *older_than_s* ago, oldest first."""
+        """Yield (tag, message) of messages unacked for *older_than_s* or longer, oldest first."""
         index, messages = self._unacked_keys()
         seconds, micros = self._wire.call(("TIME",))
         before = int(seconds) + int(micros) / 1e6 - older_than_s

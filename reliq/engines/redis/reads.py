@@ -147,7 +147,7 @@ class RedisReads:
     # -- messages
 
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
-        """Return for each of *tags* whether its message is in *queue*, 200 at one instant.
+        """Return for each of *tags* whether *queue* has its message; 200 tags at one instant.
 
         For a divided queue, *queue* is the partition that stores the message.
         """
@@ -192,7 +192,7 @@ class RedisReads:
         return Located(place, before, stored, None if expires is None else number(expires))
 
     def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
-        """Return for each time the number of delayed messages of *queue* due at it or before.
+        """Return how many delayed messages of *queue* are due at or before each of these times.
 
         Cheap, however many there are. Not read at one instant.
         """
@@ -299,7 +299,7 @@ class RedisReads:
                     if value is not None
                 }
                 found.append(_consumer_of(name, seen[name], liveness, said))
-            except (ValueError, RecursionError):  # wrong JSON or text included
+            except (ValueError, RecursionError):  # also wrong JSON or text
                 wrong.append(name)
         left_out(self.broker, "records of consumers", wrong)
         return found

@@ -75,7 +75,7 @@ class Script:
     def over(
         self, others: NamedTuple | None, args: Sequence[Any], /, **keys: str
     ) -> tuple[Command, Script]:
-        """Return the command that runs it with these keys, and itself, in the form of wires."""
+        """Return the command that runs it with these keys, and the script, as wires expect them."""
         names = self.named(others, **keys) if keys or others is None else self.of(others)
         return ("EVALSHA", self.sha, len(names), *names, *args), self
 

@@ -122,7 +122,7 @@ class Server:
 
     def _lacks(self, command: Command) -> bool:
         if refusals.lacks(self._wire.address.identity, command):
-            return True  # refused at the connection, or later
+            return True  # refused when connecting, or later
         try:
             self._wire.call(command)
         except BrokerRefused as exc:

@@ -260,10 +260,7 @@ class RedisBatches:
         ]
 
     def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
-        """Return the progress of up to *limit* jobs, the latest report first.
-
-        The last 1,000 jobs of a batch that reported progress are listed.
-        """
+        """Return the progress of up to *limit* jobs, latest first; a batch lists its last 1,000."""
         if limit < 1:
             return []
         names = self._keys(batch)

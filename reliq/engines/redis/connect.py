@@ -225,10 +225,7 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
 
 
 def ask(connection: Dialled, *command: Any) -> Any:
-    """Send one command over a new connection and return its reply.
-
-    Raises one of :data:`FAILURES`, for :func:`translate`.
-    """
+    """Return the reply to one command over a new connection. Raises :data:`FAILURES`."""
     connection.sock.sendall(pack_command(command))
     reply = connection.read()
     if isinstance(reply, ReplyError):
@@ -272,8 +269,7 @@ def ask_all(connection: Dialled, broker: Broker, *commands: tuple[Any, ...]) -> 
 def format_questions(prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the commands that query the format version of everything under *prefix*.
 
-    In a cluster, the node of the key answers. The oldest layout had no such key, and other
-    keys for all queues.
+    In a cluster, the key's node answers. The oldest layout had no version, and other keys.
     """
     stored_format = keys.broker_keys(prefix).stored_format
     return ("HMGET", stored_format, "version"), ("EXISTS", *keys.older_layout(prefix))

@@ -1,9 +1,8 @@
 """Kombu's own Redis transport as the source or target of a migration.
 
-Knows the layout of ``kombu/transport/redis.py``: one list for each step of priority,
-the unacked hash and its index, the sets of bindings. reliq adds two keys for messages
-that are half way to another broker and, for each source of messages, the numbers stored
-already. Other modules read the messages themselves.
+Knows the layout of ``kombu/transport/redis.py``: one list for each step of priority, the unacked
+hash and its index, the sets of bindings. reliq adds two keys for messages that are half way to
+another broker and, for each source, the numbers stored already. It does not parse messages.
 """
 
 from __future__ import annotations

@@ -98,8 +98,7 @@ class RedisNotifier:
     def _on_reply(self, reply: Reply) -> None:
         self._listening = False
         if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply) and not self._clearing:
-            # Another program has written to the key. It holds only a token, and the consumer
-            # makes up for a lost token: the next wait removes the key, once.
+            # Another program wrote to the key. The next wait removes it: a lost token is harmless.
             self._clearing = True
             logger.warning(
                 "a notification key of %s has another type: it is removed", sorted(self.queues)
@@ -112,10 +111,7 @@ class RedisNotifier:
             self._notified = self._notifications.get(reply[0])
 
     def receive(self) -> bool:
-        """Take the reply if it has arrived, without waiting; return True if the wait is over.
-
-        Raises BrokerUnavailable.
-        """
+        """Take the reply if it has arrived; True if the wait is over. Raises BrokerUnavailable."""
         self._wire.receive()
         self._raise()
         return not self._listening

@@ -227,8 +227,7 @@ class Pipeline:
     def fail_if_late(self) -> ReliqError | None:
         """Close the connection if the oldest command is overdue; return the error.
 
-        Not if data has arrived, which the reading thread handles: the process may have been
-        suspended.
+        Does nothing if data has arrived: the process may have been suspended.
         """
         with self.lock:
             stream = self.stream

@@ -129,8 +129,7 @@ class RedisReads:
     ) -> list[Snapshot]:
         """Return the snapshots of *queue* from *since_ms* to *now_ms* (broker's clock), in order.
 
-        There is one for each *every_ms* in which the queue had a consumer; a missing queue has
-        none.
+        There is one for each *every_ms* with a consumer; a missing queue has none.
         """
         flat = self._wire.call(("HGETALL", self._keys(queue).history))
         blocks = {
@@ -200,10 +199,7 @@ class RedisReads:
         return self._wire.call_all(*(("ZCOUNT", key, "-inf", until) for until in until_ms))
 
     def failures(self, queue: str) -> list[Failure]:
-        """Return the last failed deliveries of *queue*, at most 1,000, oldest first.
-
-        Includes messages that have been acked since or have left the queue otherwise.
-        """
+        """Return the last 1,000 failed deliveries, oldest first, also of messages settled since."""
         found, wrong = [], []
         for entry in reversed(
             self._wire.call(("LRANGE", self._keys(queue).failed_deliveries, 0, -1))

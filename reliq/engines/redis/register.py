@@ -156,8 +156,7 @@ def liveness_of(
             known[name] = None
             continue
         client_id, run, queues, seen, ttl, host, pid = (value or b"" for value in record)
-        # After a restart of the server, old client ids mean nothing; a refused CLIENT ID
-        # leaves none.
+        # A client id means nothing after a server restart; a refused CLIENT ID leaves none.
         present = text_of(client_id) in {*connected, ""} or text_of(run) != run_id
         held = tuple(filter(None, text_of(queues).split("\n")))
         known[name] = Liveness(

@@ -30,8 +30,7 @@ def number_of(text: str | None) -> int | None:
 def judge_clock(whose: str, machines: str, off_s: float, took_s: float) -> Finding | None:
     """Return a finding for a clock that is *off_s* ahead of this machine's; None if it is correct.
 
-    *took_s*: the duration of the query. *whose*, *machines*: names of the clock and of the
-    machines to correct.
+    *took_s*: duration of the query. *whose*, *machines*: the clock, and the machines to correct.
     """
     if abs(off_s) - took_s / 2 <= FARTHEST_S:
         return None

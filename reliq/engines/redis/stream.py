@@ -166,10 +166,7 @@ class Stream:
     # -- in
 
     def read(self) -> bool:
-        """Take the bytes that have arrived; return False if there are none.
-
-        Raises EOFError if the peer has closed the connection.
-        """
+        """Take the arrived bytes; False if there are none. Raises EOFError if the peer closed."""
         data = b""
         try:
             data = self._sock.recv(READ_SIZE)

@@ -61,10 +61,7 @@ class RedisTopology(StoreBase):
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def create_queue(self, queue: str) -> None:
-        """Create *queue* unless it exists, as a publish does: without arguments.
-
-        Its first declaration sets the arguments.
-        """
+        """Create *queue* unless it exists, without arguments; its first declaration sets them."""
         k = self._keys(queue)
         if self._wire.call(("HSETNX", k.meta, "exists", "1")):
             # A queue of the same name may have been deleted a moment ago.

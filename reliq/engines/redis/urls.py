@@ -122,8 +122,7 @@ def _port(parts: SplitResult) -> int | None:
 def database(text: str | None, *, show: bool = False) -> int:
     """Return the number of the database in a URL. Raises ConfigurationError.
 
-    show: show a wrong value. Otherwise it is hidden: it may be the rest of a password with a
-    slash.
+    show: include a wrong value in the error; it may be the rest of a password with a slash.
     """
     number = str(text or "").strip("/") or "0"
     if number.isascii() and number.isdigit():

@@ -168,7 +168,7 @@ class RedisReads:
         """Read up to *limit* messages of *place* from *start* on, in one step of a few ms.
 
         The order is that in which they will leave; dead letters come by time of death. The cost
-        does not depend on the messages before them. A step reads at most some hundred messages
+        does not depend on the messages before them. A step reads at most 250 messages
         and a MiB of envelopes; the envelope of a larger message is None. An envelope of more than
         *whole_bytes* comes without its body. contains: only messages with this text in their
         envelope behind the body.

@@ -1,1 +1,1 @@
-"""Engines: each keeps the contract of :mod:`reliq.store`."""
+"""Engines: each implements the contract of :mod:`reliq.store`."""

@@ -1,4 +1,4 @@
-"""Waits for descriptors, also where the process has no poll; and a pipe that ends such a wait."""
+"""Wait for descriptors, also in a process without poll(), and interrupt such a wait."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# eventlet lets one green thread wait for a descriptor: the second looks at it so often.
+# Polling interval of a second green thread: eventlet lets only one wait for a descriptor.
 _LOOK_AGAIN_S = 0.01
-_LONGEST_S = 2_000_000  # a poll can wait for no longer
+_LONGEST_S = 2_000_000  # the longest timeout of poll()
 
 
 def many_may_wait() -> bool:
-    """Whether several threads may wait for one descriptor: not those of eventlet."""
+    """Whether several threads may wait for one descriptor. False under eventlet."""
     return getattr(select, "poll", None) is not None
 
 
 def readable(descriptors: Sequence[int], timeout_s: float) -> list[int]:
-    """Return those of *descriptors* that can be read, closed ones too; wait *timeout_s* for one.
+    """Wait up to *timeout_s* for a descriptor; return the readable ones, closed ones included.
 
-    Rounded up to whole ms: a wait that ended just before its time would only begin again.
+    The timeout is rounded up to whole ms: a wait that ends early would only be repeated.
     """
     poller = _poller()
     if poller is None:
@@ -39,7 +39,7 @@ def readable(descriptors: Sequence[int], timeout_s: float) -> list[int]:
 
 
 def usable(descriptor: int, timeout_s: float) -> None:
-    """Wait up to *timeout_s* until *descriptor* takes bytes, or fails to; or can be read."""
+    """Wait up to *timeout_s* until *descriptor* is writable, has failed or is readable."""
     poller = _poller()
     if poller is None:
         _select((descriptor,), (descriptor,), timeout_s)
@@ -49,7 +49,7 @@ def usable(descriptor: int, timeout_s: float) -> None:
 
 
 class Readable:
-    """Waits again and again for the same descriptor; one thread at a time."""
+    """Waits repeatedly for the same descriptor; for one thread at a time."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -57,8 +57,8 @@ class Readable:
         self._made_by: object = None
 
     def wait(self, timeout_s: float) -> None:
-        """Wait up to *timeout_s* until it is readable, or closed."""
-        # Taken away meanwhile: a signal's handler may wait here, too, within a wait.
+        """Wait up to *timeout_s* until the descriptor is readable or closed."""
+        # Taken out during the wait: a signal handler may wait here within this wait.
         poller, self._poller = self._poller, None
         try:
             made_by: object = select.poll
@@ -79,15 +79,15 @@ def _select(readers: Sequence[int], writers: Sequence[int], timeout_s: float) ->
     try:
         return select.select(readers, writers, (), max(timeout_s, 0.0))[0]
     except RuntimeError:
-        if len({*readers, *writers}) > 1:  # those before it may be waited for still
+        if len({*readers, *writers}) > 1:  # earlier descriptors may still be registered
             raise
         time.sleep(min(max(timeout_s, 0.0), _LOOK_AGAIN_S))
-        return list(readers)  # for all that is known
+        return list(readers)  # they may be readable
 
 
 def _poller() -> select.poll | None:
-    # Looked up late: eventlet takes it away, because it would stop all green threads, and
-    # its own select takes any descriptor.
+    # Looked up at each call: eventlet removes select.poll, which would block all green threads.
+    # Its own select accepts any descriptor.
     poll = getattr(select, "poll", None)
     return None if poll is None else poll()
 
@@ -99,25 +99,25 @@ def _milliseconds(timeout_s: float) -> int:
 
 
 class Pipe:
-    """Wakes a thread that waits for descriptors: opened when it is first waited for.
+    """Wakes a thread that waits for descriptors; opened at the first wait.
 
-    A child has one of its own. It is read and written by readv and writev: eventlet replaces
-    os.read and os.write by ones that wait until there is something, or room, whatever the
-    descriptor's mode. Its ends are files: one that nobody has closed is closed without a line of
-    Python, in which a signal's handler would run, and what that raises would be lost.
+    A child opens a pipe of its own. Reads and writes use readv and writev: eventlet replaces
+    os.read and os.write with versions that block, whatever the descriptor's mode. The ends are
+    files: the interpreter closes an unclosed file without running Python code. A signal handler
+    could run in such code, and its exception would be lost.
     """
 
     _lock = OwnLock()
-    """Guards its descriptors. Nobody waits under it."""
+    """Guards the descriptors. No thread blocks while it holds the lock."""
 
     def __init__(self) -> None:
         self._ends: tuple[FileIO, FileIO] | None = None
         self._process = here()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when somebody has written."""
+        """Return the descriptor that becomes readable after a write."""
         with self._lock:
-            if self._process != here():  # the ends are the parent's, too
+            if self._process != here():  # the inherited ends are the parent's
                 self._close()
                 self._process = here()
             if self._ends is None:
@@ -128,14 +128,14 @@ class Pipe:
             return self._ends[0].fileno()
 
     def write(self, why: bytes = b"-") -> None:
-        """Wake who waits; nothing where nobody ever has."""
+        """Wake the waiting thread. Does nothing if no thread has ever waited."""
         with self._lock:
             if self._ends is not None and self._process == here():
-                with suppress(BlockingIOError):  # it is woken often enough
+                with suppress(BlockingIOError):  # full: the thread is woken anyway
                     os.writev(self._ends[1].fileno(), (why,))
 
     def read(self) -> bytes:
-        """Return what was written since."""
+        """Return the bytes written since the last read."""
         with self._lock:
             if self._ends is not None and self._process == here():
                 found = bytearray(4096)
@@ -144,7 +144,7 @@ class Pipe:
         return b""
 
     def close(self) -> None:
-        """Close it; the next wait opens another."""
+        """Close the pipe; the next wait opens a new one."""
         with self._lock:
             self._close()
 

@@ -1,4 +1,4 @@
-"""From a URL to a store, for those who need no Kombu: the inspector and the CLI."""
+"""Create a store from a URL without Kombu, for the inspector and the CLI."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, EMBEDDED)
 
 
 def address(url: str, username: str | None = None, password: str | None = None) -> Address:
-    """Return the address in *url*; raises ConfigurationError, without showing a password."""
+    """Return the address in *url*. Raises ConfigurationError, without showing a password."""
     said = read(url, _SCHEMES)
     said = replace(said, username=said.username or username, password=said.password or password)
     return address_of(said, show="@" not in url)
@@ -38,7 +38,7 @@ def connect(
     create: bool = True,
     lost_node_s: float = inf,
 ) -> Store:
-    """Return what :func:`store_of` does, connected; raises BrokerUnavailable too."""
+    """Return a connected store (:func:`store_of`). Also raises BrokerUnavailable."""
     store = store_of(url, transport_options, name, create=create, lost_node_s=lost_node_s)
     store.connect()
     return store
@@ -52,12 +52,12 @@ def store_of(
     create: bool = True,
     lost_node_s: float = inf,
 ) -> Store:
-    """Return a store for *url* that connects when it is used; raises ConfigurationError.
+    """Return a store for *url* that connects at its first use. Raises ConfigurationError.
 
-    *url* may be several of ``reliq-sentinel://``, or of ``reliq-cluster://``, separated by
-    semicolons. Without *create*, an embedded broker that does not run is an error when it is
-    used. lost_node_s: so long whoever asks waits for a node of a cluster that cannot be
-    reached, and that no replica will replace; ``socket_timeout`` at most.
+    *url* may be a list of ``reliq-sentinel://`` or ``reliq-cluster://`` URLs, separated by
+    semicolons. Without *create*, using an embedded broker that does not run is an error.
+    *lost_node_s* limits the wait for an unreachable cluster node that no replica replaces;
+    ``socket_timeout`` is the maximum.
     """
     options = parse(transport_options)
     if url.startswith("reliq-sqlite:"):

@@ -161,7 +161,7 @@ def test_where_client_list_is_forbidden(fresh_redis, site_factory):
     assert 3.5 < again.at - killed_at < 6 + 0.5 + 15  # one on a quiet machine
     site.journal.wait_finished(task.id)
     site.settled()
-    assert 1 == other.log().count("killed consumers are noticed when their leases end")
+    assert 1 == other.log().count("dead consumers are detected when their leases end")
 
 
 @pytest.mark.slow

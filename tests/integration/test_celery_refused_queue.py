@@ -44,7 +44,7 @@ def test_a_bell_that_holds_something_else(redis_server, redis_url, site_factory,
     raw.set(queue_keys("", "first").notification, "x")
     for queue in QUEUES * 2:
         site.journal.wait_finished(site.send("record", queue=queue).id)
-    worker.wait_log("held something else: it is removed")
+    worker.wait_log("has another type: it is removed")
     assert b"string" != raw.type(queue_keys("", "first").notification)
     for queue in QUEUES:
         site.settled(queue)

@@ -76,7 +76,7 @@ def test_a_snapshot_is_not_enough(sound):
     sound.client().config_set("appendonly", "no")
     sound.client().config_set("save", "900 1")
     ((severity, message, _),) = findings(sound.url(), "persistence")
-    assert ("warning", "RDB: a crash forgets what came since the last snapshot (save 900 1)") == (
+    assert ("warning", "RDB: a crash loses all messages since the last snapshot (save 900 1)") == (
         severity,
         message,
     )
@@ -135,7 +135,7 @@ def test_a_replica(redis_factory):
     found = wait_until(
         lambda: len(rows := findings(replica.url(), "replication", code=1)) == 2 and rows
     )
-    assert f"its link to 127.0.0.1:{port} is down: what it shows is old" == found[1][1]
+    assert f"its link to 127.0.0.1:{port} is down: its data is outdated" == found[1][1]
 
 
 def test_a_broker_without_a_password(redis_url):
@@ -156,7 +156,7 @@ def test_keys_that_are_not_ours(client):
     ((severity, message, _),) = findings(client.url, "keys")
     assert (
         "warning",
-        "2 keys under our prefix are not ours: 'reliq:mine', 'reliq:{orders}:mine'",
+        "2 keys under our prefix are not reliq's: 'reliq:mine', 'reliq:{orders}:mine'",
     ) == (
         severity,
         message,

@@ -108,7 +108,7 @@ def test_an_operator_and_an_exporter(cluster, user):
         assert 1 == len(data(url, "consumers"))
         taker.consumer.cancel()
     (found,) = [row for row in data(url, "doctor") if row["check"] == "acl"]
-    assert "all 3 masters: this user may do all that reliq does" == found["message"]
+    assert "all 3 masters: this user has all rights that reliq needs" == found["message"]
     (found,) = [row for row in data(url, "doctor") if row["check"] == "replica acl"]
     assert "3 replicas know user 'reliq-operator' as the masters do" == found["message"]
     data(url, "status", "--interval", 0)

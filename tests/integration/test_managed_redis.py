@@ -178,7 +178,7 @@ def test_publish_consume_kill_restore_and_delay(login, name, tmp_path, caplog):
         findings = [item for item in inspector.doctor() if item.check == "acl"]
     assert not [item for item in findings if item.severity == "error"]
     for command in refusals.COSTS:
-        said = [record for record in caplog.records if f"without {command} " in record.message]
+        said = [record for record in caplog.records if f"without {command}, " in record.message]
         assert len(said) <= 1
         if said:
             assert any(f"may not use {command}:" in item.message for item in findings)

@@ -283,7 +283,7 @@ def test_a_certificate_that_is_being_replaced(tls_server, certificates, tmp_path
     with Connection(tls_server.url("reliqs", ssl_ca_certs=str(ca))) as connection:
         transport = connection.transport
         ca.unlink()
-        with pytest.raises(BrokerUnavailable, match=r"ssl_ca_certs .* is not there"):
+        with pytest.raises(BrokerUnavailable, match=r"ssl_ca_certs to be an existing file"):
             transport.establish_connection()
         ca.write_bytes(certificates.ca.read_bytes())
         assert carries(connection)

@@ -1,4 +1,4 @@
-"""The engine of Redis and Valkey: one server, one behind Sentinels, in a folder, or a cluster."""
+"""The engine for Redis and Valkey: a server, a Sentinel deployment, embedded, or a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .tls import tls_context as tls_context
     from .tls import tls_options as tls_options
 
-# A process has one kind of broker, as a rule.
+# Imported when used: a process usually has one kind of broker.
 __getattr__ = names_of(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""What the parts of the Redis store share: its connection, and how replies are read."""
+"""The base of the Redis store: its connections, and the parsing of replies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def then(parse: Callable[[Reply], T], on_result: OnResult[T]) -> Callable[[Reply], None]:
-    """Return a reply handler that parses what is not an error."""
+    """Return a reply handler that parses the reply unless it is an error."""
 
     def on_reply(reply: Reply) -> None:
         on_result(reply if isinstance(reply, ReliqError) else parse(reply))
@@ -44,10 +44,10 @@ def then(parse: Callable[[Reply], T], on_result: OnResult[T]) -> Callable[[Reply
 
 
 def gathered(count: int, on_result: OnResult[list[Reply]]) -> Callable[[int, Reply], None]:
-    """Return a handler of *count* replies, each given with its place, that passes them on together.
+    """Return a handler that collects *count* numbered replies and passes them on together.
 
-    In the order of their places: one that met an empty script cache was sent again. Where one is
-    an error, the first of these is passed on instead.
+    They are passed on in the order of their numbers: a command that met an empty script cache was
+    sent again. If replies are errors, the first of these is passed on instead.
     """
     replies: dict[int, Reply] = {}
 
@@ -62,7 +62,7 @@ def gathered(count: int, on_result: OnResult[list[Reply]]) -> Callable[[int, Rep
 
 
 def text_of(stored: bytes) -> str:
-    """Return a stored name as text; bytes that are none come back as they are when it is sent."""
+    """Return a stored name as text. Bytes that are not UTF-8 are restored when it is sent."""
     return stored.decode("utf-8", "surrogateescape")
 
 
@@ -72,7 +72,7 @@ def texts(items: Iterable[bytes]) -> list[str]:
 
 
 def flat_of(leases: Iterable[Lease]) -> list[str]:
-    """Return tag, token, tag, token ..., as scripts take them."""
+    """Return tag, token, tag, token ..., the format of script arguments."""
     return [part for lease in leases for part in lease]
 
 
@@ -81,21 +81,21 @@ class StoreBase:
 
     _wire: Wire | ClusterWire
     notifier: RedisNotifier | ClusterNotifier
-    """The second half of the connection, on which a consumer waits."""
+    """The second connection, on which a consumer waits for notifications."""
     consumer: str
-    """The owner of the leases of this connection: the session's id and a number of its own."""
+    """The owner of this connection's leases: the session's id and a number of its own."""
     broker: str
-    """The name of the broker in messages and signals; nothing in it is secret."""
+    """The name of the broker in messages and signals, without secrets."""
     keeps_long = False
-    """Whether numbers of publishers are kept for a day from the first one on. Otherwise for an
-    hour until the connection has been used for a quarter of one."""
+    """Whether publish numbers are kept for a day from the first one. Otherwise, they are kept for
+    an hour until the store is 15 minutes old."""
     has_nodes = False
-    """Whether the broker is several nodes, of which one may be lost while the others go on. Its
-    :meth:`descriptors` change then, and a step that was posted to one may take its time."""
+    """Whether the broker has several nodes, which fail separately. A failure then changes
+    :meth:`descriptors`, and a posted step may be delayed."""
     has_partitions = True
-    """Whether a queue can be divided; False at a spool, which only notes how."""
+    """Whether a queue can be divided. False for a spool, which only records the division."""
     partitions: dict[str, int]
-    """Of queues that are divided: into how many partitions, as this process was told last."""
+    """The number of partitions of each divided queue, as last reported to this process."""
 
     def __init__(self, address: Broker, options: Options, consumer: str) -> None:
         self.consumer = consumer
@@ -112,7 +112,7 @@ class StoreBase:
         # By script, queue and exchange.
         self._prefixes: dict[tuple[Script, str, str], Prefix] = {}
         self._kept: dict[tuple[str, str], float] = {}
-        # Queue and publisher: whose numbers this connection has let the server keep.
+        # (queue, publisher): the server keeps numbers for them that this connection stored.
         self._numbered: set[tuple[str, str]] = set()
         self._kept_epoch = 0
         self._began = monotonic()
@@ -122,7 +122,7 @@ class StoreBase:
         self._dead_letter_ttl_ms = int(options.dead_letter_ttl * 1000)
 
     def _open(self, address: Broker, name: str) -> None:
-        """Make what commands go over; nothing is dialled yet."""
+        """Create the wires; no connection is opened yet."""
         wire = Wire(address, self.options, name)
         self._wire = wire
         listens = Wire(address, self.options, f"{name}:notification")
@@ -134,26 +134,26 @@ class StoreBase:
 
     @Lazy
     def confirmer(self) -> Confirmer | ClusterConfirmer:
-        """What waits until messages are as safe as ``confirm`` asks."""
+        """Waits until messages are as safe as ``confirm`` requires."""
         return engine.Confirmer(self._wire, self._prefix)
 
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._prefix, queue)
 
     def _run(self, script: Script, queue: str, args: Sequence[Any] = ()) -> Reply:
-        """Run *script*, all of whose keys are those of *queue*, and return its reply."""
+        """Run *script*, whose keys all belong to *queue*, and return its reply."""
         return self._wire.call((self._prefix_of(script, queue), *args), script)
 
     def _post(self, script: Script, queue: str, args: Sequence[Any], on_reply: OnReply) -> None:
-        """Post *script*, all of whose keys are those of *queue*."""
+        """Post *script*, whose keys all belong to *queue*."""
         self._wire.post((self._prefix_of(script, queue), *args), on_reply, script)
 
     def _run_in_order(self, script: Script, queue: str, args: Sequence[Any]) -> Reply:
-        """Do as :meth:`_run` does, behind what was posted before."""
+        """Do as :meth:`_run` does, after all earlier posts."""
         return self._wire.call_in_order((self._prefix_of(script, queue), *args), script)
 
     def _prefix_of(self, script: Script, queue: str) -> Prefix:
-        """Return the first part of a command of *script*, all of whose keys are *queue*'s."""
+        """Return the first part of a command of *script*, whose keys all belong to *queue*."""
         found = self._prefixes.get((script, queue, ""))
         return found or self._remember(script, script.of(self._keys(queue)), queue)
 
@@ -167,7 +167,7 @@ class StoreBase:
         return prefix
 
     def list_queue(self, queue: str, queues: str = "") -> None:
-        """Enter *queue* in the list of all, or in that at the key *queues*."""
+        """Enter *queue* in the list of all queues, or in the list at the key *queues*."""
         self._wire.run(scripts.LIST_QUEUE, self._shared, (queue,), queues=queues)
 
     @property
@@ -177,60 +177,60 @@ class StoreBase:
 
     @property
     def connected_at(self) -> float:
-        """When it began to be opened (this process's monotonic clock)."""
+        """When connecting began (this process's monotonic clock)."""
         return self._wire.connected_at
 
     @property
     def epoch(self) -> int:
-        """Grows each time the connection is opened anew."""
+        """A counter that grows with each reconnection."""
         return self._wire.connections
 
     @property
     def registered_by(self) -> object:
-        """The connection by which the register knows this store: another, where it is another."""
+        """The connection that the register knows for this store; a reconnection changes it."""
         return self._wire.connections, self._wire.client_id
 
     def require_writable(self) -> None:
-        """Raise BrokerUnavailable unless the broker takes writes now: a replica lets us log in."""
-        with suppress(BrokerRefused):  # it is the master; what it refuses is not for now
+        """Raise BrokerUnavailable unless the broker accepts writes now; replicas accept logins."""
+        with suppress(BrokerRefused):  # it is the master; this refusal does not matter here
             self.probe()
 
     def close(self) -> None:
-        """Close for good; what was posted gets a BrokerUnavailable."""
+        """Close for good. Pending posts get a BrokerUnavailable."""
         self.notifier.close()
         self._wire.close()
 
     def is_away(self, queue: str) -> bool:
-        """Whether the node that has *queue* is known not to answer; does not wait."""
+        """Whether the node of *queue* is known to be unreachable; does not wait."""
         del queue
         return False
 
     def node_of(self, queue: str) -> str:
-        """Return how messages name the node that has *queue*; the broker, where it is one."""
+        """Return the name of the node of *queue* in messages; without nodes, the broker's name."""
         del queue
         return self.broker
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
-        """Let the thread wait no longer than that for one of several nodes: BrokerTimeout then."""
+        """Limit this thread's wait for one of several nodes; then BrokerTimeout is raised."""
         del seconds
         return nullcontext()
 
     @property
     def waiting(self) -> bool:
-        """Whether something posted has no answer yet."""
+        """Whether a post has no reply yet."""
         return self._wire.waiting
 
     def probe(self, *, whole: bool = False) -> None:
         """Raise ReliqError unless the broker answers and accepts a write now.
 
-        Of several nodes one is enough; *whole*: all have to. A write that does not grow: a full
-        server is one to go to, if only to drain it.
+        One of several nodes is enough; with *whole*, each must. The write needs no memory:
+        clients must be able to connect to a full server, at least to drain it.
         """
         del whole
         self._wire.call(("DEL", self._shared.probe))
 
     def server(self) -> tuple[str, str]:
-        """Return (this connection's client id, the server's run id), "" for what is not told."""
+        """Return (this connection's client id, the server's run id); "" for an unknown one."""
         return server(self._wire)
 
     def now_ms(self) -> int:
@@ -239,7 +239,7 @@ class StoreBase:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def broker_id(self) -> str:
-        """Return the name by which other brokers know this one; it is given at the first call."""
+        """Return the name by which other brokers know this one; created at the first call."""
         key = self._shared.broker_id
         name = self._wire.call(("GET", key))
         if name is None:
@@ -248,7 +248,7 @@ class StoreBase:
 
 
 def server(wire: Commands) -> tuple[str, str]:
-    """Return (the client id of a connection, the server's run id), "" for what is not told."""
+    """Return (a connection's client id, the server's run id); "" for an unknown one."""
     wire.connect_to_post()
     info: bytes = ask_if_allowed(wire, "INFO", "server") or b""
     fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
@@ -256,7 +256,7 @@ def server(wire: Commands) -> tuple[str, str]:
 
 
 def ask_if_allowed(wire: Commands, *command: str) -> Reply | None:
-    """Return the reply; None where the broker refuses the command, as it may."""
+    """Return the reply, or None if the broker refuses this optional command."""
     if refusals.lacks(wire.address.identity, command):
         return None
     try:
@@ -269,6 +269,6 @@ def ask_if_allowed(wire: Commands, *command: str) -> Reply | None:
 def queues_of(wire: Commands, prefix: str) -> list[str]:
     """Return the names of all queues."""
     listed = sorted(texts(wire.call(("ZRANGE", broker_keys(prefix).queues, 0, -1))))
-    # Whoever declared one, or deleted it, may have died half way.
+    # A listed queue may be missing: a process may have died while it declared or deleted it.
     there = wire.call_all(*(("EXISTS", queue_keys(prefix, queue).meta) for queue in listed))
     return [queue for queue, exists in zip(listed, there, strict=True) if exists]

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from .scripts import Script
     from .stream import Command, Reply
 
-# A hash's field of that name says when the whole batch was cancelled.
+# The hash field "cancelled" is the time at which the whole batch was cancelled.
 _COUNTERS: dict[State, str] = {state: state for state in STATES} | {"cancelled": "dropped"}
 _OWN_FIELD = "field:"
 _TIMES = ("created", "sealed", "cancelled", "ended")
 _ADDED = "added"
 _FROM = "from:"
-# What is read of many: not what their producers have noted, which may be long.
+# The fields read for many batches: not the producers' own fields, which may be long.
 _READ = (
     "name",
     *_TIMES,
@@ -52,12 +52,12 @@ _READ = (
     *(f"{what}_{one}" for what in ("due", "said") for one in CALLBACKS),
 )
 _DUE = 2
-# What change_jobs.lua writes and reads.
+# The format that change_jobs.lua writes and reads.
 _NUMBER = r"(\d{1,19})"
 _RECORD = re.compile(
     rf"([a-z])\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|([^|]*)\|([^|]*)\|(.*)", re.ASCII | re.DOTALL
 )
-# What note_job.lua writes.
+# The format that note_job.lua writes.
 _PROGRESS = re.compile(
     rf"\d+\|{_NUMBER}\|([^|]{{1,40}})\|([^|]{{1,40}})\|(.*)", re.ASCII | re.DOTALL
 )
@@ -65,7 +65,7 @@ _REPORT = re.compile(rb"(\d{1,19})\|(\d{1,9})\|(.*)", re.DOTALL)
 
 
 class RedisBatches:
-    """The batches of one broker, each in a slot of its own. A change is one atomic step."""
+    """The batches of one broker, each in its own slot. Each change is one atomic step."""
 
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
@@ -73,9 +73,9 @@ class RedisBatches:
         self._shared = keys.broker_keys(prefix)
 
     def open_batch(self, batch: str, name: str, fields: Mapping[str, str]) -> bool:
-        """Make *batch* unless there is one; whether there was none. It is listed beside that."""
-        # First, in case we die: one that is listed and not there is passed over. And again, in
-        # case that somebody has found none meanwhile, and forgotten it.
+        """Create *batch* unless it exists; return whether it was created. Listing is separate."""
+        # Listed first, in case this process dies: readers skip a listed batch that does not exist.
+        # Listed again, because another process may have removed the missing batch from the list.
         created = self._list(batch)
         noted = [part for key, value in fields.items() for part in (_OWN_FIELD + key, value)]
         made = bool(self._run(scripts.OPEN_BATCH, batch, (name, created, *noted)))
@@ -84,7 +84,7 @@ class RedisBatches:
         return made
 
     def _list(self, batch: str) -> int:
-        """Enter *batch* in the list of all, unless it is there; return when it was."""
+        """Enter *batch* in the lists unless it is there; return its time of entry, in ms."""
         return int(self._wire.run(scripts.LIST_BATCH, self._shared, (batch,)))
 
     def _keys(self, batch: str) -> keys.BatchKeys:
@@ -96,9 +96,9 @@ class RedisBatches:
     # -- changes
 
     def change(self, batch: str, changes: Sequence[Change], *, by: str = "") -> Changed | None:
-        """Change jobs, in order, some hundred a step; None where there is no such batch.
+        """Change jobs in order, in steps of at most 200; return None if the batch does not exist.
 
-        *by* is the job that adds others: while it runs it may add to a batch that is sealed.
+        *by* is the job that adds others. While it runs, it may add jobs to a sealed batch.
         """
         parts = [self._change(batch, part, by) for part in chunks(checked(changes), BATCH)]
         found = [done for one in self._wire.exchange(parts) if (done := _changed(one)) is not None]
@@ -110,10 +110,10 @@ class RedisBatches:
     def post_change(
         self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
     ) -> None:
-        """Post what :meth:`change` sends: one step, of up to 200 changes."""
+        """Post a :meth:`change` of at most 200 jobs, as one step."""
         if len(changes) > BATCH:
             raise ConfigurationError(
-                f"expected up to {BATCH} changes of jobs in one step, got {len(changes)}; "
+                f"expected at most {BATCH} changes of jobs in one step, got {len(changes)}; "
                 "nothing was stored"
             )
         command, script = self._change(batch, checked(changes), "")
@@ -128,14 +128,14 @@ class RedisBatches:
         return scripts.CHANGE_JOBS.over(self._keys(batch), (by, *rows))
 
     def said(self, batch: str, callback: Callback) -> None:
-        """Note that a callback that was due is published. It is not due again."""
+        """Record that a pending callback is published. It is then no longer pending."""
         self._run(scripts.SAID, batch, (callback,))
 
     def note(self, batch: str, note: Note) -> bool:
-        """Note what an open job says; whether it is noted.
+        """Store the progress or report of an open job; return whether it was stored.
 
-        It is not where the job has ended, an earlier delivery says it, or the job has reported
-        as often as it may and says nothing else.
+        Refused if the job has ended, if the note is from an earlier delivery, or if a job without
+        new progress has reached its limit of reports.
         """
         job, retries, token, queue, progress, report = checked_note(note)
         done, total, text = ("", "", "") if progress is None else map(str, progress)
@@ -143,40 +143,40 @@ class RedisBatches:
         return bool(self._run(scripts.NOTE_JOB, batch, rows))
 
     def forget_batch(self, batch: str) -> None:
-        """Remove *batch* and all its jobs; atomic for who looks for it, then it is unlisted."""
+        """Remove *batch* and all its jobs in one atomic step, then remove it from the lists."""
         self._wire.call(("UNLINK", *self._keys(batch)))
         self.unlist_batch(batch)
 
     def unlist_batch(self, batch: str) -> None:
-        """Take a batch that is not there off the list; one that is made meanwhile stays, listed."""
+        """Remove a missing batch from the lists. A batch created meanwhile stays listed."""
         for listed in (self._shared.batches, self._shared.batches_opened):
             self._wire.call(("ZREM", listed, batch))
-        # One of that id may have been made since.
+        # A batch of that id may have been created since.
         if self._wire.call(("EXISTS", self._keys(batch).batch)):
             self._list(batch)
 
     # -- looking
 
     def next_batches(self, limit: int, again_ms: int) -> list[str]:
-        """Return the ids of up to *limit* batches that are due to be looked after.
+        """Return the ids of up to *limit* batches that are due for a check.
 
-        Each is given to one who asks, and again *again_ms* later; a new one at once. One of
-        which :meth:`batch` knows nothing is not made yet, or was forgotten half way: whoever
-        finds it so takes it off the list.
+        Each is returned to one caller and is due again *again_ms* later; a new batch is due at
+        once. If :meth:`batch` returns None, the batch is not created yet or was partly forgotten:
+        the caller removes it from the list (:meth:`unlist_batch`).
         """
         args = (max(limit, 0), again_ms)
         return texts(self._wire.run(scripts.NEXT_BATCHES, self._shared, args))
 
     def look_later(self, at_ms: Mapping[str, int]) -> None:
-        """Return batches from :meth:`next_batches` no sooner than *at_ms* says of each.
+        """Postpone batches of :meth:`next_batches` to the time in *at_ms* (the broker's clock).
 
-        By the broker's clock. A batch that is forgotten meanwhile is not listed again.
+        A batch that is forgotten meanwhile is not listed again.
         """
         pairs = [part for batch, at in at_ms.items() for part in (at, batch)]
         self._wire.run(scripts.NEXT_BATCHES, self._shared, (0, 0, *pairs))
 
     def batch(self, batch: str) -> BatchRecord | None:
-        """Return what is known of *batch*, at one instant."""
+        """Return the record of *batch* at one instant."""
         reply = self._wire.call(("HGETALL", self._keys(batch).batch))
         found = texts(reply)
         return _record(batch, dict(zip(found[::2], found[1::2], strict=True)))
@@ -184,16 +184,16 @@ class RedisBatches:
     def records(
         self, batches: Sequence[str], fields: Sequence[str] = ()
     ) -> list[BatchRecord | ReliqError | None]:
-        """Return what is known of each of *batches*, in their order; for many at once.
+        """Return the record of each of *batches*, in their order.
 
-        Each is of one instant, has of its producer's notes only *fields*, and no ``heard_ms``. In
-        the place of one that cannot be read is the error; of several nodes, one may not answer.
-        Raises BrokerRefused where none can, which is a matter of this user's rights.
+        Each record is of one instant. Of the producer's own fields it has only *fields*, and it
+        has no ``heard_ms``. An unreadable record is replaced by its error: a node may be
+        unreachable. Raises BrokerRefused if this user may read none of them.
         """
         names = (*_READ, *(_OWN_FIELD + name for name in fields))
         replies = [reply for part in chunks(batches) for reply in self._records(part, names)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
-        if refused and len(refused) == len(replies):  # not of one, but of this user's rights
+        if refused and len(refused) == len(replies):  # a matter of this user's rights
             raise again(refused[0])
         found: list[BatchRecord | ReliqError | None] = []
         for batch, reply in zip(batches, replies, strict=True):
@@ -211,16 +211,16 @@ class RedisBatches:
         )
 
     def batches(self, limit: int, before_ms: int = 0) -> list[str]:
-        """Return the ids of up to *limit* batches, those opened last first."""
+        """Return the ids of up to *limit* batches, the most recently opened first."""
         last = f"({before_ms}" if before_ms else "+inf"
         key, most = self._shared.batches_opened, max(limit, 0)
         found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, most))
         return texts(found)
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
-        """Yield all jobs, some hundred at a time, in no order. Not at one instant.
+        """Yield all jobs in groups of about *at_once*, in no order and not at one instant.
 
-        One that is there all the time is among them at least once.
+        A job that exists throughout is returned at least once.
         """
         after = ""
         while True:
@@ -230,21 +230,21 @@ class RedisBatches:
                 return
 
     def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
-        """Return some hundred of all jobs, and *after* what the next are; "": it has no more."""
+        """Return about *at_once* jobs, and the cursor *after* which to continue; "" at the end."""
         key = self._keys(batch).jobs
         cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
         stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
         return [*self._read(batch, stored).values()], "" if cursor == b"0" else text_of(cursor)
 
     def _read(self, batch: str, stored: Iterable[tuple[str, bytes]]) -> dict[str, Job]:
-        """Return jobs by their ids; those that cannot be read are left out, and named."""
+        """Return jobs by id. Unreadable jobs are left out and logged."""
         jobs = {name: _job(name, record) for name, record in stored}
         wrong = [name for name, job in jobs.items() if job is None]
         left_out(str(self._wire.address), f"jobs of batch {batch!r}", wrong)
         return {name: job for name, job in jobs.items() if job is not None}
 
     def failures(self, batch: str, limit: int, skip: int = 0) -> list[JobFailure]:
-        """Return up to *limit* jobs that failed, the last first."""
+        """Return up to *limit* failed jobs, the last failure first."""
         if limit < 1:
             return []
         names = self._keys(batch)
@@ -260,10 +260,7 @@ class RedisBatches:
         ]
 
     def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
-        """Return how far up to *limit* jobs are, those first that have said so last.
-
-        Of a batch the last 1,000 are listed.
-        """
+        """Return the progress of up to *limit* jobs, latest first; a batch lists its last 1,000."""
         if limit < 1:
             return []
         names = self._keys(batch)
@@ -282,7 +279,7 @@ class RedisBatches:
         return [one for one in found if one is not None]
 
     def reports(self, batch: str, limit: int, skip: int = 0) -> list[Report]:
-        """Return up to *limit* reports, the last first; the last 10,000 of a batch are kept."""
+        """Return up to *limit* reports, the last first; a batch keeps its last 10,000 reports."""
         if limit < 1:
             return []
         key = self._keys(batch).reports

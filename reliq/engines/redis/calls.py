@@ -1,7 +1,7 @@
-"""Calls: commands whose replies are waited for, each over a connection that no other thread uses.
+"""Calls: each waits for its reply, over a connection that no other thread uses meanwhile.
 
-The connections are kept in a pool, the one used last on top. One that broke, or whose exchange was
-interrupted, is dropped: a later reply would be taken for that of another command.
+The connections are kept in a pool, the most recently used one on top. A broken or interrupted
+connection is dropped: a later reply would be taken for the reply to another command.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from .connect import Broker
     from .scripts import Script
 
-LOOK_AFTER_S = 0.02  # silence after which a connection is looked at for a closed peer
+LOOK_AFTER_S = 0.02  # silence after which a connection is checked before use
 _MOST_IDLE = 32
-# Only a server says so that is not, or not yet, the master. It may never be again, and a
-# connection that is only posted over would go on asking it for ever.
+# Only a server that is not, or not yet, the master replies so. It may never become the master,
+# and a connection for posts would use it forever.
 _DISMISSED = re.compile(r"\b(READONLY|LOADING|MASTERDOWN|UNBLOCKED)\b")
 _PING: Sequence[tuple[Command, Script | None]] = ((("PING",), None),)
 
 
 def as_text(command: Command, script: Script | None) -> Command:
-    """Return the command that sends the text of its *script*: EVAL runs it and caches it."""
+    """Return the EVAL command that sends the text of *script*, runs the script and caches it."""
     return command if script is None else ("EVAL", script.text, *parts_of(command)[2:])
 
 
@@ -46,7 +46,7 @@ def _texts(
 
 
 def needs_text(stream: Stream, text: str, address: Broker) -> bool:
-    """Whether *text* refuses only the digest of a script."""
+    """Whether the error *text* refuses only the digest of a script."""
     if text.startswith("NOSCRIPT"):
         return True
     if not refusals.refuses_evalsha(text):
@@ -57,11 +57,11 @@ def needs_text(stream: Stream, text: str, address: Broker) -> bool:
 
 
 def dismissal(error: ReliqError) -> ReliqError | None:
-    """Return the error of a connection to a server that has said *error*; None where it serves."""
+    """Return the connection's error if *error* shows that the server does not serve, or None."""
     if not _DISMISSED.search(error.reply):
         return None
     found = again(error)
-    found.reply = ""  # the fate of other commands is not known
+    found.reply = ""  # the outcome of other commands is unknown
     return found
 
 
@@ -76,27 +76,27 @@ class Calls:
         dial: Callable[[], Stream],
         lost: Callable[[ReliqError], None],
     ) -> None:
-        """*dial* opens a connection; *lost* is called when the server was found lost."""
+        """*dial* opens a connection; *lost* is called when the server is found to be lost."""
         self._address = address
         self._timeout_s = timeout_s
         self._health_check_s = health_check_s
         self._dial = dial
         self._lost = lost
-        self._idle: deque[Stream] = deque()  # each use is one step, without a lock
+        self._idle: deque[Stream] = deque()  # each operation is atomic and needs no lock
         self.broken = 0
-        """How many idle connections were found closed: the server may have been replaced."""
+        """The number of idle connections found closed: the server may have been replaced."""
         self.silent: Callable[[], None] = lambda: None
-        """Called after each second in which a call has heard nothing; may raise."""
+        """Called after each second in which a call has received nothing; may raise."""
 
     def add(self, stream: Stream) -> None:
-        """Let calls use *stream*."""
+        """Put *stream* into the pool, or close it if the pool is full."""
         if len(self._idle) < _MOST_IDLE:
             self._idle.append(stream)
         else:
             stream.close()
 
     def take(self) -> Stream:
-        """Return a connection for the caller alone; raises BrokerUnavailable."""
+        """Return a connection for the caller's exclusive use. Raises BrokerUnavailable."""
         try:
             stream = self._idle.pop()
         except IndexError:
@@ -108,10 +108,10 @@ class Calls:
         return stream
 
     def _serves(self, stream: Stream) -> bool:
-        """Whether an idle connection was not closed; after a longer time, whether it answers."""
+        """Whether an idle connection is open and, after *health_check_s*, whether it answers."""
         try:
             if stream.read():
-                return False  # nobody has asked
+                return False  # unexpected data: no command is pending
             if monotonic() - stream.used > self._health_check_s:
                 stream.write(pack(_PING[0][0]))
                 self._read(stream, _PING, self._timeout_s, inf)
@@ -120,7 +120,7 @@ class Calls:
         return True
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -130,15 +130,15 @@ class Calls:
         patience_s: float = 0.0,
         ends_at: float = inf,
     ) -> list[Reply]:
-        """Write all *commands* at once and return their replies; an error reply is one.
+        """Write all *commands* at once and return their replies, error replies included.
 
         Raises BrokerUnavailable. *patience_s*: see :meth:`.commands.Commands.exchange`.
-        *ends_at*: when the caller waits no longer; the server is not lost then.
+        *ends_at*: when the caller stops waiting; the server then does not count as lost.
         """
         return self.end(self.begin(commands), commands, patience_s, ends_at)
 
     def begin(self, commands: Sequence[tuple[Command, Script | None]]) -> Stream:
-        """Write all *commands* and return the connection, for :meth:`end` to read from."""
+        """Write all *commands* and return the connection, from which :meth:`end` reads."""
         stream = self.take()
         try:
             if stream.sends_texts:
@@ -161,7 +161,7 @@ class Calls:
         patience_s: float = 0.0,
         ends_at: float = inf,
     ) -> list[Reply]:
-        """Return the replies to what was begun; see :meth:`replies`."""
+        """Return the replies to the commands of :meth:`begin`; see :meth:`replies`."""
         limit_s = self._timeout_s + patience_s
         try:
             replies, dismissed = self._read(stream, commands, limit_s, ends_at)
@@ -170,7 +170,7 @@ class Calls:
                 stream.close()
                 raise late(self._address, limit_s) from exc
             raise self._failed(stream, exc, limit_s) from exc
-        except BaseException:  # an interrupt: other connections go on
+        except BaseException:  # an interrupt: other connections stay open
             stream.close()
             raise
         if dismissed is None:
@@ -193,7 +193,7 @@ class Calls:
         limit_s: float,
         ends_at: float,
     ) -> tuple[list[Reply], ReliqError | None]:
-        """Return the replies, and the error of the connection where the server does not serve."""
+        """Return the replies, and the connection's error if the server does not serve."""
         replies = stream.replies(len(commands), limit_s, self.silent, ends_at)
         dismissed: ReliqError | None = None
         resend: list[int] = []

@@ -1,4 +1,4 @@
-"""Commands: how a store sends its commands, to one server or to the nodes of a cluster."""
+"""Commands: how a store sends commands to one server or to the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 
 
 class Commands(ABC):
-    """A command is called, and its reply waited for; or posted, and its reply read later.
+    """Sends commands. A call waits for its reply; the reply to a post is read later.
 
-    Between a call and a post there is no order. What a store needs of its connections beside that
-    is in both kinds of wire.
+    Calls and posts have no order between them. Both kinds of wire also have the other methods
+    that a store needs of its connections.
     """
 
     address: Broker
     options: Options
     connections = 0
-    """Grows whenever the broker is connected to anew, after it was lost."""
+    """A counter that grows with each reconnection to the broker."""
 
     # -- the connections
 
     @property
     @abstractmethod
     def dials(self) -> int:
-        """Grows whenever a connection is opened."""
+        """A counter that grows with each opened connection."""
 
     @property
     @abstractmethod
     def client_id(self) -> int:
-        """The server's name for the connection that is posted over; 0 where it is not known."""
+        """The server's id of the connection for posts; 0 if it is unknown."""
 
     @abstractmethod
     def connect(self) -> None:
-        """Dial unless connected; raises BrokerUnavailable."""
+        """Connect unless connected. Raises BrokerUnavailable."""
 
     @abstractmethod
     def connect_to_post(self) -> None:
-        """Have the connection that is posted over; raises BrokerUnavailable."""
+        """Open the connection for posts unless it is open. Raises BrokerUnavailable."""
 
     # -- calls
 
@@ -56,15 +56,15 @@ class Commands(ABC):
     def replies(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
-        """Do as :meth:`exchange` does; a refusal of a command is its reply."""
+        """Do as :meth:`exchange` does, but return the refusal of a command as its reply."""
 
     def exchange(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
         """Write all *commands* at once and return their replies: one round trip to each node.
 
-        Not atomic, and in order only within a slot. Raises the first error among the replies,
-        after all have come. *patience_s* is how long the commands themselves may take, beyond
+        Not atomic, and ordered only within a slot. Raises the first error among the replies, after
+        all have arrived. *patience_s* is the time that the commands may take in addition to
         socket_timeout.
         """
         return raise_first(self.replies(commands, patience_s), ReliqError)
@@ -74,13 +74,13 @@ class Commands(ABC):
         return self.exchange([(command, None) for command in commands])
 
     def call(self, command: Command, script: Script | None = None) -> Reply:
-        """Write *command*, wait for its reply and return it; raises ReliqError."""
+        """Write *command*, wait for its reply and return it. Raises ReliqError."""
         return raise_first(self.replies(((command, script),)), ReliqError)[0]
 
     def run(
         self, script: Script, others: NamedTuple | None, args: Sequence[Any], /, **keys: str
     ) -> Reply:
-        """Run *script* over these keys (:meth:`.scripts.Script.named`); raises ReliqError."""
+        """Run *script* with these keys (:meth:`.scripts.Script.named`). Raises ReliqError."""
         return self.call(*script.over(others, args, **keys))
 
     # -- posts
@@ -93,19 +93,19 @@ class Commands(ABC):
         script: Script | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """Write *command* now; *on_reply* gets its reply or a ReliqError, later.
+        """Write *command* now; *on_reply* gets its reply or a ReliqError later.
 
-        Raises BrokerUnavailable when it could not be written; *on_reply* is then
-        not called. Over a cluster *on_reply* is called, unless all of it was closed.
+        Raises BrokerUnavailable if the command could not be written; *on_reply* is then not
+        called. Over a cluster, *on_reply* is called, unless the whole wire was closed.
         """
 
     @abstractmethod
     def call_in_order(self, command: Command, script: Script) -> Reply:
-        """Do as :meth:`call` does, behind what was posted to the same server before."""
+        """Do as :meth:`call` does, after all earlier posts to the same server."""
 
 
 def raise_first(replies: list[Reply], kind: type[ReliqError]) -> list[Reply]:
-    """Return *replies*; raises the first error of this *kind* among them."""
+    """Return *replies*. Raises the first error of type *kind* among them."""
     for reply in replies:
         if isinstance(reply, kind):
             raise again(reply)

@@ -1,9 +1,9 @@
-"""Confirming: waiting until what was published is on replicas, or on disk.
+"""Confirmations: wait until published messages are on replicas or on disk.
 
-WAIT and WAITAOF wait for what **this connection** has written, and a retry writes nothing. So each
-wait follows a write of its own (docs/design.md). Over a cluster each node is asked about what it
-has stored, while the connections to it have not broken since it said so: a replica that was
-promoted before it had the message would answer that all of its own replicas have what it has.
+WAIT and WAITAOF wait for the writes of **this connection**, and a retry writes nothing. Therefore
+each wait follows a write of its own (docs/design.md). Over a cluster, a node confirms only the
+messages that it stored itself, over connections that have not broken since. Otherwise, a replica
+promoted without the message would answer that its own replicas have all of its data.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from .stream import Command, Reply
     from .wire import Wire
 
-# By a word of the server's error.
+# By a part of the server's error message.
 _REASONS = {
     "unknown command": 'it has no WAITAOF, which confirm="fsynced" needs: use Redis 7.2 or newer '
     'or Valkey, or confirm="replicated"',
-    "appendonly": 'it keeps no append-only file, without which confirm="fsynced" means nothing: '
+    "appendonly": 'it has no append-only file, which confirm="fsynced" needs: '
     'set appendonly yes on the server, or use confirm="replicated"',
 }
 
-# What a thread has published and not had confirmed: of one that has it confirmed, a few.
+# Unconfirmed messages that a thread remembers; with confirmations on there are only a few.
 _MOST_NOTED = 4096
 
 
@@ -47,9 +47,9 @@ class Confirmer:
         self._able_epoch = -1
 
     def require_confirm(self, level: Confirm) -> None:
-        """Raise BrokerRefused where the server cannot say that a write is on disk.
+        """Raise BrokerRefused if the server cannot confirm that a write is on disk.
 
-        Asked before anything is stored; what was learned is kept while the connection lives.
+        Checked before anything is stored. The result is kept while the connection is open.
         """
         if level != "fsynced":
             return
@@ -66,17 +66,17 @@ class Confirmer:
         timeout_ms: int,
         publications: Sequence[Publication],
     ) -> None:
-        """Wait for replicas or the disk; raises NotConfirmed after *timeout_ms*.
+        """Wait for replicas or the disk. Raises NotConfirmed after *timeout_ms*.
 
-        "replicated": on so many replicas; "fsynced": on the broker's disk. It holds for DUPLICATEs
-        too: what an earlier try has stored, over whatever connection, is waited for.
+        "replicated" waits for *replicas* replicas, "fsynced" for the broker's disk. Both also
+        cover DUPLICATEs, which an earlier try has stored over any connection.
         """
         if level not in {"replicated", "fsynced"}:
             return
         fsynced = level == "fsynced"
         wait = ("WAITAOF", 1, 0, timeout_ms) if fsynced else ("WAIT", replicas, timeout_ms)
-        # The write of our own. PEXPIRE goes to replicas and into the file whenever
-        # the key exists, needs no memory, and changes nothing that anybody reads.
+        # This connection's own write. PEXPIRE reaches the replicas and the file whenever the
+        # key exists. It needs no memory and changes no data that is read.
         touched = dict.fromkeys(
             queue_keys(self._prefix, item.queue).publishers for item in publications if item.number
         )
@@ -114,7 +114,7 @@ class Confirmer:
 
 
 class _Noted(threading.local):
-    """What a thread has published: over which connection it was stored."""
+    """The messages that a thread has published, and the connection that stored each."""
 
     def __init__(self) -> None:
         self.by_tag: dict[str, tuple[Wire | None, int]] = {}
@@ -129,7 +129,7 @@ class ClusterConfirmer:
         self._noted = _Noted()
 
     def note(self, publications: Sequence[Publication], wire: Wire | None) -> None:
-        """Note over which connection a node has said that it has *publications*."""
+        """Record the connection over which a node confirmed storing *publications*."""
         noted = self._noted.by_tag
         if len(noted) > _MOST_NOTED:
             noted.clear()
@@ -137,7 +137,7 @@ class ClusterConfirmer:
             noted[item.tag] = wire, 0 if wire is None else wire.calls.broken
 
     def require_confirm(self, level: Confirm) -> None:
-        """Raise BrokerRefused where the cluster cannot say that a write is on disk."""
+        """Raise BrokerRefused if the cluster cannot confirm that a write is on disk."""
         if level == "fsynced":
             wire = self._cluster.wire_of(self._cluster.anchor_slot)
             Confirmer(wire, self._prefix).require_confirm(level)
@@ -149,9 +149,9 @@ class ClusterConfirmer:
         timeout_ms: int,
         publications: Sequence[Publication],
     ) -> None:
-        """Wait for replicas or the disks; raises NotConfirmed after *timeout_ms*.
+        """Wait for replicas or the disks. Raises NotConfirmed after *timeout_ms*.
 
-        The nodes are asked one after the other: what they wait for, they wait for together.
+        The nodes are asked one after another, but replicate and sync at the same time.
         """
         if level not in {"replicated", "fsynced"}:
             return
@@ -170,11 +170,11 @@ class ClusterConfirmer:
                         raise
                 else:
                     if wire.alive and wire.calls.broken == broken:
-                        continue  # it was the same server all the time
+                        continue  # the same server throughout
             queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in items))
             raise NotConfirmed(
                 f"{self._cluster.address}: not confirmed as {level!r} for {queues}: the node that "
-                "has stored it was lost, or its slot has moved. The message may be lost with it; "
+                "stored it was lost, or its slot has moved. The message may be lost with the node; "
                 "publishing it again with the same properties, as Kombu's retry does, is safe and "
                 "stores it once"
             )

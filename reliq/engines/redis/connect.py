@@ -1,7 +1,7 @@
-"""Connecting to Redis, and the one border where its errors become ours.
+"""Connections to Redis, and the only place that translates its errors into reliq's.
 
-:meth:`Address.connect` opens the socket, logs in, selects the database and names the
-connection; from then on the socket is :class:`Wire`'s. redis-py would import 7 MB for this.
+:meth:`Address.connect` opens the socket, logs in, selects the database and names the connection.
+From then on, :class:`Wire` owns the socket. redis-py would import 7 MB for this.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from ...options import Options
 
 LOGIN_REFUSED = "refused the login"
-"""What the error of a wrong user or password says."""
+"""Part of the error for a wrong user or password."""
 _PATIENCE_S = 1.0
 READ_SIZE = 1 << 16
-# A peer that is gone is noticed after 45 s; by the system's own values after two hours.
+# Detects a dead peer after 45 s; the system's defaults take two hours.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 FAILURES = (OSError, HiredisError)
-"""The exceptions of a connection that is being dialled."""
+"""The exceptions of a connection that is being opened."""
 _NOT_YET = re.compile(r"^(LOADING|ERR max number of clients)\b")
 _LOGIN = re.compile(r"^(NOAUTH|WRONGPASS|ERR (Client sent )?AUTH|ERR invalid password)\b")
-# Replies that say "not now" or "not here": connecting again can help.
+# Replies that mean "not now" or "not here": reconnecting can help.
 _UNAVAILABLE = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|"
     r"NOAUTH|WRONGPASS|max number of clients|shutting down)\b"
@@ -54,12 +54,12 @@ _ACL = "the user lacks a permission: see the ACL rule in docs/operations.md"
 _HINTS = (
     ("OOM", "its memory is full: raise maxmemory, or let workers drain the queues"),
     ("NOPERM", _ACL),
-    # What a script meets, in the words of Redis 6.2 and 7.0, and of later ones.
+    # Refusals inside a script, as worded by Redis 6.2, by 7.0, and by later versions.
     ("can't run this command", _ACL),
     ("can't access at least one of the keys", _ACL),
     ("ACL failure in script", _ACL),
-    ("MISCONF", "it cannot persist: look at its log and disk"),
-    ("WRONGTYPE", "a key of reliq holds something else: use another database or prefix"),
+    ("MISCONF", "it cannot persist: check its log and disk"),
+    ("WRONGTYPE", "a key of reliq has another type: use another database or prefix"),
     ("MOVED ", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
     ("CROSSSLOT", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
     ("unknown command", "reliq needs Redis 6.2 or newer"),
@@ -75,20 +75,20 @@ _QUIET = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker is and how to log in. Its repr shows no password."""
+    """The address of a broker, and the login. Its repr shows no password."""
 
     host: str = "localhost"
     port: int = 6379
     db: int = 0
     path: str | None = None
     shown: str = ""
-    """Its name in messages, in place of a path."""
+    """The name for messages, used instead of a path."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: dict[str, Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """Name the broker in messages: scheme, host and database, nothing secret."""
+        """Return the name for messages: scheme, host and database, without secrets."""
         if self.path is not None:
             return self.shown or f"reliq-unix://{self.path}/{self.db}"
         scheme = "reliq" if self.tls is None else "reliqs"
@@ -97,12 +97,12 @@ class Address:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return what two addresses must share to be the same broker and user."""
+        """Return the identity of the broker and user."""
         tls = None if self.tls is None else tuple(sorted((k, str(v)) for k, v in self.tls.items()))
         return (self.host, self.port, self.db, self.path, self.username, self.password, tls)
 
     def connect(self, options: Options, name: str) -> Dialled:
-        """Open a connection, logged in, with *name* in CLIENT LIST; raises BrokerUnavailable."""
+        """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
         timeout_s = options.socket_connect_timeout
         try:
             sock = self._socket(options)
@@ -119,7 +119,7 @@ class Address:
                 ask(connection, "AUTH", *user, self.password or "")
             if self.db:
                 ask(connection, "SELECT", str(self.db))  # text: see stream.pack
-            # Not CLIENT SETINFO: a user who lacks it fills the ACL LOG.
+            # Not CLIENT SETINFO: a user without that right would fill the ACL LOG.
             ask_all(connection, self, ("CLIENT", "SETNAME", name))
         connection.sock.__class__ = _QUIET.get(type(connection.sock), type(connection.sock))
         return connection
@@ -138,13 +138,13 @@ class Address:
     def _secure(self, sock: socket.socket, tls: dict[str, Any]) -> socket.socket:
         try:
             context = engine.tls_context(tls)
-        except ConfigurationError as exc:  # it was right before: a file is being replaced
+        except ConfigurationError as exc:  # valid before: a file is being replaced
             raise BrokerUnavailable(f"{self} is not reachable: {exc}") from exc
         return context.wrap_socket(sock, server_hostname=self.host)
 
 
 class Dialled:
-    """A connection that was just dialled: each command waits for the reply of the one before."""
+    """A new connection: each command waits for the reply to the previous one."""
 
     def __init__(self, sock: socket.socket, address: Broker, timeout_s: float) -> None:
         self.sock = sock
@@ -155,7 +155,7 @@ class Dialled:
         self._reader = Reader()
 
     def read(self) -> Any:
-        """Return the next reply, an error too; raises one of :data:`FAILURES`."""
+        """Return the next reply, errors included. Raises one of :data:`FAILURES`."""
         while (reply := self._reader.gets()) is False:
             data = self.sock.recv(READ_SIZE)
             if not data:
@@ -165,17 +165,17 @@ class Dialled:
 
     @contextmanager
     def dialling(self) -> Iterator[None]:
-        """Hang up where the block fails; raises our error for one of :data:`FAILURES`."""
+        """Close the connection if the block fails; translate :data:`FAILURES`."""
         try:
             yield
         except BaseException as exc:
             self.close()
-            if isinstance(exc, (*FAILURES, ReliqError)):  # not what a signal's handler raises
+            if isinstance(exc, (*FAILURES, ReliqError)):  # not the exception of a signal handler
                 raise translate(exc, self._address, self._timeout_s) from exc
             raise
 
     def close(self) -> None:
-        """Hang up, though a child may have the socket too; a child sends nothing as it closes."""
+        """Close the connection for all processes; a child closes only its own descriptor."""
         if self._process == here():
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
@@ -183,18 +183,18 @@ class Dialled:
 
 
 class Broker(Protocol):
-    """Where to connect to: an address, or something that finds one each time. Its str names it."""
+    """An address, or an object that finds one for each connection. Its str is its name."""
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return what two of them must share to be the same broker and user."""
+        """Return the identity of the broker and user."""
 
     def connect(self, options: Options, name: str) -> Dialled:
-        """Open a connection, logged in, named *name*; raises BrokerUnavailable."""
+        """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
 
 
 def translate_reply(text: str, address: Broker) -> ReliqError:
-    """Return our error for an error reply of the server."""
+    """Return reliq's error for an error reply of the server."""
     error: ReliqError
     if _UNAVAILABLE.search(text):
         error = BrokerUnavailable(f"{address} cannot serve now: {text}")
@@ -206,7 +206,7 @@ def translate_reply(text: str, address: Broker) -> ReliqError:
 
 
 def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqError:
-    """Return our error for one of :data:`FAILURES`, or for one of ours: a new one in any case."""
+    """Return reliq's error for one of :data:`FAILURES` or a ReliqError; always a new object."""
     if isinstance(exc, ReliqError):
         return again(exc)
     if isinstance(exc, TimeoutError):
@@ -219,10 +219,7 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
 
 
 def ask(connection: Dialled, *command: Any) -> Any:
-    """Send one command over a connection that was just dialled, and return its reply.
-
-    Raises one of :data:`FAILURES`; :func:`translate` makes it ours.
-    """
+    """Return the reply to one command over a new connection. Raises :data:`FAILURES`."""
     connection.sock.sendall(pack_command(command))
     reply = connection.read()
     if isinstance(reply, ReplyError):
@@ -231,7 +228,7 @@ def ask(connection: Dialled, *command: Any) -> Any:
 
 
 def ask_once(address: Address, options: Options, name: str, *command: str) -> Any:
-    """Return the reply to one command over its own connection; each step takes a second at most.
+    """Return the reply to one command over its own connection; each step takes at most 1 s.
 
     Raises BrokerUnavailable, BrokerRefused.
     """
@@ -245,9 +242,9 @@ def ask_once(address: Address, options: Options, name: str, *command: str) -> An
 
 
 def ask_all(connection: Dialled, broker: Broker, *commands: tuple[Any, ...]) -> list[Any]:
-    """Send commands as :func:`ask` does, in one round trip; an error among the replies is ours.
+    """Send commands as :func:`ask` does, in one round trip; error replies are reliq's errors.
 
-    None is the reply to an optional command that *broker* refuses; another error of one is raised.
+    If *broker* refuses an optional command, its reply is None; its other errors are raised.
     """
     asked = [one for one in commands if not refusals.lacks(broker.identity, one)]
     connection.sock.sendall(b"".join(map(pack_command, asked)))
@@ -264,19 +261,18 @@ def ask_all(connection: Dialled, broker: Broker, *commands: tuple[Any, ...]) -> 
 
 
 def format_questions(prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the commands that ask in which version everything under *prefix* is stored.
+    """Return the commands that query the format version of everything under *prefix*.
 
-    Of a cluster the node that has the key answers. The oldest layout had no such key, and other
-    ones for all queues.
+    In a cluster, the key's node answers. The oldest layout had no version, and other keys.
     """
     stored_format = keys.broker_keys(prefix).stored_format
     return ("HMGET", stored_format, "version"), ("EXISTS", *keys.older_layout(prefix))
 
 
 def require_known_format(version: Any, older: Any, prefix: str, broker: Broker) -> None:
-    """Raise ConfigurationError where the replies say that something is stored in another format.
+    """Raise ConfigurationError if the replies show data in another format.
 
-    Replies that do not say it pass: of another node, or to a user who may not look at the key.
+    Replies without a version pass: from another node, or to a user without rights to the key.
     """
     where = f"{broker}, global_keyprefix {prefix!r},"
     if isinstance(version, Exception):

@@ -1,6 +1,6 @@
-"""Consuming over Redis: messages are taken under a lease, acknowledged, or given back.
+"""Consuming over Redis: take messages under a lease, acknowledge them, or give them back.
 
-And what the consumers of a queue do for it: what is due or has expired, ended leases, history.
+Also the upkeep by a queue's consumers: due and expired messages, expired leases, history.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 
 _TEXT = "utf-8", "surrogateescape"
-# So many queues are noted by one command: about a ms, if each is noted.
+# The number of queues that one command records: about a ms if each is recorded.
 _NOTED = 25
-# So many queues are looked at by one command: well under a ms, if there is nothing to do.
+# The number of queues that one command surveys: well under a ms if none needs work.
 _SURVEYED = 100
 _LEFT, _HELD_BACK, _CLAIMED, _ISOLATED = 1, 2, 3, 4
 
 
 class RedisConsuming(StoreBase):
-    """The consuming half of a store."""
+    """The consuming part of a store."""
 
     def _reserve(self, n: int, lease_ms: int, no_ack: bool, company: int) -> tuple[Any, ...]:
         ack = 1 if no_ack else 0
@@ -82,12 +82,12 @@ class RedisConsuming(StoreBase):
     def reserve(
         self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
     ) -> Reservation:
-        """Take up to *n* messages, 1 at least, under a lease; with *no_ack* they are finished.
+        """Take up to *n* messages (at least 1) under a lease; with *no_ack*, finish them at once.
 
-        No more than RESERVED_BYTES of them, but one whatever its size; the rest is *left*.
-        A message whose next failure is its last goes to who is ALONE: holds nothing, of any
-        queue, and asks for nothing else meanwhile. Who is HOLDING or IDLE claims it; who is
-        BUSY leaves it to others.
+        Takes at most RESERVED_BYTES of envelopes, but always one message; *left* reports the rest.
+        The last delivery of a message before its limit goes only to a consumer that is ALONE: it
+        holds no message of any queue, and makes no other request meanwhile. A HOLDING or IDLE
+        consumer claims the message; a BUSY one leaves it to others.
         """
         args = self._reserve(n, lease_ms, no_ack, company)
         return self._reservation(queue, self._run_in_order(scripts.RESERVE, queue, args))
@@ -101,23 +101,23 @@ class RedisConsuming(StoreBase):
         on_result: OnResult[Reservation],
         company: int = HOLDING,
     ) -> None:
-        """Post what :meth:`reserve` sends."""
+        """Post the command of :meth:`reserve`."""
         args = self._reserve(n, lease_ms, no_ack, company)
         self._post(scripts.RESERVE, queue, args, then(partial(self._reservation, queue), on_result))
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
-        """Finish messages, whoever holds their lease. Acking twice is harmless."""
-        try:  # for each message: a call less than by _post
+        """Finish messages, whichever consumer holds their lease. Acking twice is harmless."""
+        try:  # for each message: saves a call of _post
             prefix = self._prefixes[scripts.ACK, queue, ""]
         except KeyError:
             prefix = self._prefix_of(scripts.ACK, queue)
         self._wire.post((prefix, *tags), on_result, scripts.ACK)
 
     def hand_back(self, queue: str, deliveries: Sequence[Delivery]) -> int:
-        """Store again what was taken with *no_ack* and never handed out; return how many.
+        """Store undelivered messages of a *no_ack* reserve again; return how many.
 
-        At its old place and not counted, as if it had not been taken. None where the queue
-        was deleted. Not to be tried again: whether it was done is not known then.
+        They return to their old place, uncounted, as if not taken; none if the queue was deleted.
+        Must not be retried: after an error, it is unknown whether the step was carried out.
         """
         back = 0
         for chunk in chunks(deliveries):
@@ -140,9 +140,9 @@ class RedisConsuming(StoreBase):
     def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
         """Give messages back to their old place.
 
-        A requeued one is counted: it may have to wait (``redelivery_backoff``), and at its
-        delivery limit it is dead-lettered instead. In the order of what is posted: a reserve that
-        is posted after it finds them.
+        A nacked message is counted and may have to wait (``redelivery_backoff``); at its delivery
+        limit, it is dead-lettered instead. Ordered with posts: a reserve that is posted later
+        finds the messages.
         """
         result = Released([], [])
         for chunk in chunks(leases):
@@ -156,7 +156,7 @@ class RedisConsuming(StoreBase):
     def post_renew(
         self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
     ) -> None:
-        """Extend leases; the result, once for each batch, is what was lost of them."""
+        """Extend leases; the result, once for each chunk, is the lost leases."""
 
         def parse(reply: Reply) -> Lost:
             tags, gone, extended_ms = reply
@@ -171,7 +171,7 @@ class RedisConsuming(StoreBase):
     ) -> None:
         """End leases now: the next pass returns their messages.
 
-        The result is the tags that were refused, once for each batch.
+        The result, once for each chunk, is the refused tags.
         """
         for chunk in chunks(leases):
             args = flat_of(chunk)
@@ -180,7 +180,7 @@ class RedisConsuming(StoreBase):
     def leases_of(self, queue: str, owner: str) -> list[Lease]:
         """Return the leases of a consumer, which is one connection.
 
-        Of a session, named with a slash behind it, those of all its connections, now and before.
+        A session's id with a slash stands for all its connections, present and past.
         """
         found: set[Lease] = set()
         cursor = "0"
@@ -194,9 +194,9 @@ class RedisConsuming(StoreBase):
     # -- upkeep
 
     def post_promote(self, queue: str, on_result: OnResult[Promoted]) -> None:
-        """Make ready what is due, and notify where something is ready: for who cannot take it.
+        """Make due messages ready and notify if any are ready, for callers that cannot reserve.
 
-        Expired messages are removed before; a refusal of that is raised at the next reserve.
+        Expired messages are removed first; the next reserve raises an error of that step.
         """
         self.post_expire(queue, ignore_result)
 
@@ -207,9 +207,9 @@ class RedisConsuming(StoreBase):
         self._post(scripts.PROMOTE, queue, (), then(parse, on_result))
 
     def post_expire(self, queue: str, on_result: OnResult[bool]) -> None:
-        """Remove messages that wait beyond their time to live, some hundred a step.
+        """Remove messages that have waited beyond their TTL, at most 200 in a step.
 
-        Counted as expired, or kept as dead letters where the queue says so
+        They are counted as expired, or become dead letters if the queue requires it
         (``x-dead-letter-expired``). The result is whether there may be more.
         """
         self._post(scripts.EXPIRE, queue, (), then(bool, on_result))
@@ -222,11 +222,11 @@ class RedisConsuming(StoreBase):
         force: bool = False,
         include_messages: bool = False,
     ) -> None:
-        """Return messages whose lease has ended: one step of the mutex-guarded pass.
+        """Return messages with expired leases: one step of the mutex-guarded pass.
 
-        With *force* it does not wait its turn: there are leases that were ended just now.
-        With *include_messages* the result has each restored message, and the envelopes also of the
-        dead; without, how many there were: a hundred thousand come back sooner.
+        *force* skips the pause between passes, for leases that were ended just now. With
+        *include_messages*, the result lists each restored message, with envelopes, also of dead
+        letters. Otherwise messages are only counted, which is faster: 100,000 return sooner.
         """
         args = (
             self.consumer,
@@ -256,11 +256,11 @@ class RedisConsuming(StoreBase):
         self._post(scripts.RESTORE_VISIBLE, queue, args, then(parse, on_result))
 
     def post_survey(self, queues: Sequence[str], on_result: OnResult[dict[str, Work]]) -> None:
-        """Ask what there is to do in *queues*; the result names those with something.
+        """Query which of *queues* need work; the result names those that do.
 
-        Of several nodes it also names those that others consume from: what they do there nobody
-        else sees. Cheap, however many queues and messages. Each queue is seen at one instant; the
-        result comes once for each command.
+        With several nodes, it also names queues with other consumers, whose work there is not
+        visible otherwise. Cheap, however many queues and messages there are. Each queue is read at
+        one instant; the result comes once for each command.
         """
         limits = (self.options.dead_letter_max, self._dead_letter_ttl_ms, int(self.has_nodes))
         for names in self._together(queues, _SURVEYED):
@@ -270,10 +270,10 @@ class RedisConsuming(StoreBase):
     def post_snapshots(
         self, queues: Sequence[str], on_result: OnResult[int], every_ms: int = MINUTE_MS
     ) -> None:
-        """Note counts and ledger of *queues* as they are now, each once in *every_ms*.
+        """Record the counts and ledger of *queues* now, each once in *every_ms*.
 
-        Not of a temporary queue (auto_delete, ``x-expires``). The result is the time until the next
-        one is due, in ms; it comes once for each command.
+        Temporary queues (auto_delete, ``x-expires``) are skipped. The result is the ms until the
+        next snapshot is due; it comes once for each command.
         """
         for names in self._together(queues, _NOTED):
             self._post_each(scripts.SNAPSHOT, names, (every_ms,), on_result)

@@ -1,4 +1,4 @@
-"""Dead letters over Redis, what became of jobs, and messages on their way to other queues."""
+"""Dead letters over Redis, the events of jobs, and messages that move to other queues."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from .stream import Reply
 
 
-# What keep_events of the scripts writes; the error, which may be any text, has so many bytes.
+# Written by keep_events in the scripts. The number is the length of the error in bytes.
 _EVENT = re.compile(rb"\d+\|(dead|gone|waits)\|([^|]*)\|([^|]*)\|(\d{1,9})\|", re.ASCII)
 
 
 class RedisDeadLetters(StoreBase):
-    """Messages that were dead-lettered or are moved, and what became of jobs."""
+    """Messages that were dead-lettered or are moved, and events of jobs."""
 
     def dead_letter(
         self, queue: str, reason: str, error: str, leases: Sequence[Lease]
     ) -> list[str]:
-        """Give up on messages; return the tags that were refused."""
+        """Dead-letter messages; return the refused tags."""
         limit = self.options.dead_letter_max
         refused: list[str] = []
         for chunk in chunks(leases):
@@ -39,7 +39,7 @@ class RedisDeadLetters(StoreBase):
         return refused
 
     def replay(self, queue: str, tags: Sequence[str]) -> list[str]:
-        """Put dead letters back into *queue*, uncounted; return the tags that were."""
+        """Make dead letters ready in *queue* again, uncounted; return the replayed tags."""
         replayed: list[str] = []
         for chunk in chunks(tags):
             replayed += texts(self._run(scripts.REPLAY, queue, chunk))
@@ -50,10 +50,10 @@ class RedisDeadLetters(StoreBase):
         return sum(self._run(scripts.PURGE_DEAD, queue, batch) for batch in chunks(tags))
 
     def job_events(self, queue: str, limit: int, after: int = 0) -> list[JobEvent]:
-        """Return up to *limit* events of jobs of *queue*, in order, whose number is above *after*.
+        """Return up to *limit* events of jobs of *queue* with numbers above *after*, in order.
 
-        Each step that makes a job's message a dead letter, removes it, or puts a dead letter
-        back, keeps one, but for a deletion of the whole queue. A job's tag says that it is one.
+        Each step that dead-letters, removes or replays a job's message records an event, except
+        the deletion of the whole queue. The tag marks a message as a job's.
         """
         key = self._keys(queue).job_events
         found = self._wire.call(
@@ -62,32 +62,32 @@ class RedisDeadLetters(StoreBase):
         return [_event(one, number(at)) for one, at in zip(found[::2], found[1::2], strict=True)]
 
     def forget_job_events(self, queue: str, numbers: Sequence[int]) -> None:
-        """Remove events of which the batches have been told; harmless when repeated."""
+        """Remove events that were reported to their batches. Repeating it is harmless."""
         key = self._keys(queue).job_events
         self._wire.call_all(*(("ZREMRANGEBYSCORE", key, one, one) for one in numbers))
 
     # -- moves
 
     def begin_move(self, queue: str, target: str, tags: Sequence[str]) -> tuple[int, list[Move]]:
-        """Give numbers to dead letters that are to be stored elsewhere, or find them again.
+        """Give numbers to dead letters that are to be stored elsewhere, or return the known ones.
 
-        *target* names the destination; a dead letter that is on its way to another one is left
-        out. Returns (low, moves): numbers below low are settled. Up to 100 tags a call.
+        *target* names the destination; dead letters on their way to another target are left out.
+        Returns (low, moves): numbers below low are settled. Takes up to 100 tags.
         """
         return _moves(self._run(scripts.MOVE, queue, (target, *tags[:MOVED_AT_ONCE])), 3)
 
     def move_out(self, queue: str, target: str) -> tuple[int, list[Move]]:
-        """Take up to 100 waiting messages out of *queue*, or go on with those taken out before.
+        """Take up to 100 waiting messages out of *queue*, or continue with those taken before.
 
-        They are unacked, held by the move (under the token "0"), until :meth:`end_move`.
-        Returns (low, moves) as :meth:`begin_move`; no moves when nothing waits any more.
+        They are unacked, held by the move (under the token "0"), until :meth:`end_move`. Returns
+        (low, moves) as :meth:`begin_move` does; no moves if no message waits.
         """
         return _moves(self._run(scripts.MOVE_OUT, queue, (target,)), 6)
 
     def accept(self, queue: str, source: str, low_water: int, moves: Sequence[Move]) -> list[int]:
-        """Store messages that come from *source*, each once; return what became of each.
+        """Store messages that come from *source*, each once; return the outcome of each.
 
-        STORED, DUPLICATE, or NO_QUEUE. A dead letter is stored as one. Atomic.
+        The outcome is STORED, DUPLICATE or NO_QUEUE. Dead letters stay dead letters. Atomic.
         """
         publisher = keys.publisher(self._prefix, queue, f"move:{source}")
         args: list[Any] = [low_water]
@@ -104,12 +104,12 @@ class RedisDeadLetters(StoreBase):
         return list(found)
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
-        """Take out what is stored elsewhere now, counted as moved; return how many."""
+        """Remove messages that are stored elsewhere now, counted as moved; return how many."""
         return sum(self._run(scripts.MOVED, queue, chunk) for chunk in chunks(tags))
 
 
 def _moves(reply: Reply, width: int) -> tuple[int, list[Move]]:
-    """Return low_water and the moves of a reply, of so many parts each."""
+    """Return low_water and the moves of a reply with *width* parts for each."""
     low_water, *flat = reply
     parts = (flat[i : i + width] for i in range(0, len(flat), width))
     return int(low_water), [Move(text_of(tag), int(number), *rest) for tag, number, *rest in parts]
@@ -117,7 +117,7 @@ def _moves(reply: Reply, width: int) -> tuple[int, list[Move]]:
 
 def _event(stored: bytes, at: int) -> JobEvent:
     found = _EVENT.match(stored)
-    if found is None:  # nobody of ours has written it: it says nothing
+    if found is None:  # not written by reliq, hence without meaning
         return JobEvent(at, "gone", "", "", "", b"")
     what, tag, reason, size = found.groups()
     ends = found.end() + int(size)

@@ -1,7 +1,7 @@
-"""The server in a folder as a Redis: started before each connection where it does not run.
+"""An embedded broker: a Redis server in a folder, started before a connection if necessary.
 
-Its rules are those of any Redis. Of its own are where it is, and what ``confirm="fsynced"`` is: it
-syncs nothing by itself (see :mod:`reliq.embedded.keeper`), but its files are on this machine.
+Only its address and ``confirm="fsynced"`` differ from any other Redis. The server does not sync
+(see :mod:`reliq.embedded.keeper`), but its files are on this machine.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddedAddress:
-    """The broker in a folder. Without *create* it is only looked at: nothing is started."""
+    """The broker in a folder. Without *create*, it is not started."""
 
     folder: Folder
     create: bool = True
 
     def __str__(self) -> str:
-        """Return the URL that names it."""
+        """Return the broker's URL."""
         return str(self.folder)
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return what two of them must share to be the same broker."""
+        """Return the identity of the broker."""
         return (SCHEME, self.folder.path)
 
     def connect(self, options: Options, name: str) -> Dialled:
-        """Open a connection; raises BrokerUnavailable, with the reason where it cannot start."""
+        """Open a connection. Raises BrokerUnavailable, with the reason if it cannot start."""
         tries, name = (2, name) if self.create else (1, f"{LOOKS}{name}")
         while True:
             if self.create:
@@ -57,15 +57,15 @@ class EmbeddedAddress:
                 with self.folder.socket() as path:
                     return Address(path=path, shown=str(self)).connect(options, name)
             except BrokerUnavailable as exc:
-                tries -= 1  # one that has just ended is started again, once
+                tries -= 1  # a broker that has just ended is started again, once
                 if not tries or isinstance(exc, BrokerTimeout):
                     raise
 
 
 class EmbeddedConfirmer(Confirmer):
-    """The confirmations of an embedded broker: the files are synced here, not by the server."""
+    """The confirmations of an embedded broker: this process syncs the files, not the server."""
 
-    def __init__(self, folder: Folder) -> None:  # no wire is asked
+    def __init__(self, folder: Folder) -> None:  # needs no wire
         self._folder = folder
 
     def require_confirm(self, level: Confirm) -> None:
@@ -79,12 +79,12 @@ class EmbeddedConfirmer(Confirmer):
     def confirm(
         self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
     ) -> None:
-        """Sync the server's files, which are this machine's own; raises NotConfirmed."""
+        """Sync the server's files, which are on this machine. Raises NotConfirmed."""
         del replicas, timeout_ms, publications
         self.require_confirm(level)
         try:
             for path in logs(self._folder.path) if level == "fsynced" else ():
-                with suppress(FileNotFoundError):  # rewritten: synced by the server itself
+                with suppress(FileNotFoundError):  # rewritten: the server itself has synced it
                     sync(path)
         except OSError as exc:
             raise NotConfirmed(

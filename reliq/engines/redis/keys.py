@@ -1,8 +1,8 @@
 """Every Redis key that reliq uses, its type beside it. Pure functions.
 
 Keys of one queue carry the hash tag ``{queue}``, so a script touches one slot of a cluster.
-A brace in a queue name would end the hash tag early and is percent-escaped. What belongs to no
-queue and no exchange carries the tag ``{%}``, which no escaped name can be: it is in one slot, too.
+A brace in a queue name would end the hash tag early and is percent-escaped. Keys that belong to no
+queue and no exchange carry the tag ``{%}``, which no escaped name can equal: they share one slot.
 
 messages        tag -> envelope, in every state
 ready           tag -> rank * 2**45 + sequence: strict priority, FIFO inside it
@@ -12,21 +12,21 @@ unacked         tag -> lease record "token|score|expires|consumer"
 deliveries      tag -> failed deliveries; 0: was returned in order; absent: never delivered
 expiry          tag -> expires, server ms; only ready or delayed messages with a TTL
 dead, dead_info tag -> died, server ms; tag -> "reason|count|consumer|error"
-notification            at most one token: "there may be something to take"
+notification    at most one token, which wakes a consumer
 stats           the ledger's counters, and the sequence of lease tokens
-meta            the queue's arguments (msgpack) and what scripts need of them
-consumers       consumer id -> "subscriptions connection": who consumes from the queue
-unacked_mutex   holder of the current restore_visible pass; lapses by itself
+meta            the queue's arguments (msgpack), and the fields that scripts use
+consumers       consumer id -> "subscriptions connection": the consumers of the queue
+unacked_mutex   holder of the current restore_visible pass; expires
 moves           tag -> "number|target": messages on their way to another queue or broker
-bound           msgpack of exchange and binding: where to look when the queue is deleted
-publishers      publisher -> "until low_water known": its publishes that may be tried again; expires
-job_events      what became of jobs -> number: what their batches are to be told
-history         block -> its snapshots of counts and ledger, as snapshot.lua has them
-failed_deliveries "tag|when|how it ended|failed deliveries|consumer", newest first: the last of them
-guard           never there, and in KEYS of every script that writes: while the slot moves to
-                another node, a script that would be cut off half way is refused as a whole
-wakeup:<id>             a token that ends one notifier's wait, where CLIENT UNBLOCK cannot; expires
-publisher:<id>  numbers of a move from another broker, which may be taken up again; expires
+bound           msgpack of exchange and binding: the bindings to remove with the queue
+publishers      publisher -> "until low_water known": publish numbers that may be retried; expires
+job_events      event of a job -> number: events to report to their batches
+history         block -> snapshots of counts and ledger, in the format of snapshot.lua
+failed_deliveries  "tag|when|how it ended|failed deliveries|consumer": the last ones, newest first
+guard           never stored, and in KEYS of every script that writes: while the slot moves to
+                another node, a script is refused as a whole instead of interrupted half way
+wakeup:<id>     a token that ends one notifier's wait if CLIENT UNBLOCK is refused; expires
+publisher:<id>  numbers of a move from another broker, which may be resumed; expires
 """
 
 from __future__ import annotations
@@ -68,58 +68,58 @@ class QueueKeys(NamedTuple):
 
 
 class BatchKeys(NamedTuple):
-    """The keys of one batch, which are in a slot of their own.
+    """The keys of one batch, in a slot of their own.
 
     Measured with 500,000 jobs (ids of 36 characters, queue names of 10, workers' of 32): 175
-    bytes a job that waits, 215 one that is worked on, 145 one that has succeeded, 450 one that
-    failed, with its reason. A step of 200 changes: 0.9 to 2.1 ms of the server's processor.
+    bytes for a waiting job, 215 for a running one, 145 for a successful one, 450 for a failed
+    one with its reason. A step of 200 changes: 0.9 to 2.1 ms of the server's processor.
     """
 
-    batch: str  # HASH what it is, how many jobs are in each state, what is to be said of it
-    jobs: str  # HASH job -> "state|retries|token|since|tag|who works on it|queue"
+    batch: str  # HASH name, times, the number of jobs in each state, pending callbacks
+    jobs: str  # HASH job -> "state|retries|token|since|tag|worker|queue"
     failures: str  # ZSET job -> when it failed, server ms
-    errors: str  # HASH job -> why
-    progress: str  # HASH job -> "how often it has reported|when|done|total|text"
-    progressed: str  # ZSET job -> when it has said last how far it is, server ms; the last of them
-    reports: str  # LIST "when|length of job|job" + text, newest first; the last of them
-    guard: str  # STRING never there
+    errors: str  # HASH job -> reason of the failure
+    progress: str  # HASH job -> "number of reports|when|done|total|text"
+    progressed: str  # ZSET job -> its last progress, server ms; the last 1,000 jobs
+    reports: str  # LIST "when|length of job|job" + text, newest first; the last 10,000
+    guard: str  # STRING never stored
 
 
 class BrokerKeys(NamedTuple):
-    """The keys of what belongs to no queue, no exchange and no batch: all in one slot."""
+    """The keys that belong to no queue, no exchange and no batch: all in one slot."""
 
-    queues: str  # ZSET queue name -> when to look after it next
-    dead_letter_routed: str  # ZSET queue name -> 0: those whose dead letters are routed on
+    queues: str  # ZSET queue name -> time of the next check
+    dead_letter_routed: str  # ZSET queue name -> 0: queues with a dead-letter exchange
     exchanges: str  # HASH name -> msgpack of its declaration
     consumers: str  # ZSET consumer id -> last heartbeat, server ms
-    looking: str  # STRING id of who looks after the consumers; expires
-    batches: str  # ZSET batch -> when to look after it next
+    looking: str  # STRING id of the process that handles dead consumers; expires
+    batches: str  # ZSET batch -> time of the next check
     batches_opened: str  # ZSET batch -> when it was opened, server ms
     broker_id: str  # STRING the name by which other brokers know this one
     stored_format: str  # HASH "version" -> limits.FORMAT, of everything under the prefix
     kombu_held: str  # HASH number -> "target|length of queue|queue" + message: see kombu_take.lua
     kombu_last: str  # STRING the last number that a migration has given; expires
-    probe: str  # STRING never there: deleted to see whether a server accepts writes
-    guard: str  # STRING never there
+    probe: str  # STRING never stored: deleted to check that a server accepts writes
+    guard: str  # STRING never stored
 
 
 def literal(text: str) -> str:
-    """Return the pattern that matches *text* and nothing else."""
+    """Return the pattern that matches exactly *text*."""
     return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in text)
 
 
 def metas(prefix: str) -> str:
-    """Return the pattern of the keys that say that a queue exists."""
+    """Return the pattern of the keys that mark existing queues."""
     return f"{literal(prefix)}reliq:{{*}}:meta"
 
 
 def queue_of_meta(key: str, prefix: str) -> str:
-    """Return the name of the queue whose :func:`queue_key` of "meta" is *key*."""
+    """Return the name of the queue whose "meta" key (:func:`queue_key`) is *key*."""
     return _unescaped(key[len(f"{prefix}reliq:{{") : -len("}:meta")])
 
 
 def queue_named_in(key: str) -> str | None:
-    """Return the queue that *key* is of, whatever its prefix; None where it is of none."""
+    """Return the queue to which *key* belongs, whatever its prefix, or None."""
     found = _OF_QUEUE.search(key)
     return None if found is None or found[1] == "%" else _unescaped(found[1])
 
@@ -156,8 +156,8 @@ def wakeup(prefix: str, queue: str, notifier_id: str) -> str:  # LIST
     return queue_key(prefix, queue, f"wakeup:{notifier_id}")
 
 
-def guard(prefix: str, name: str) -> str:  # never there
-    """Return the guard beside the key of the exchange or claim *name*: it has their slot."""
+def guard(prefix: str, name: str) -> str:  # never stored
+    """Return the guard in the slot of the exchange or claim *name*."""
     return queue_key(prefix, name, "guard")
 
 
@@ -167,7 +167,7 @@ def older_layout(prefix: str) -> tuple[str, str]:  # ZSET, HASH
 
 
 def probe(prefix: str, number: int) -> str:
-    """Return a key as ``BrokerKeys.probe``, in another slot: perhaps at another node."""
+    """Return a key like ``BrokerKeys.probe`` in another slot, perhaps at another node."""
     return f"{prefix}reliq:{{%{number}}}:probe"
 
 
@@ -178,7 +178,7 @@ def bindings(prefix: str, exchange: str) -> str:  # HASH binding -> "", and "ver
 
 
 def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is finished; TTL
-    """Return the key of the claim on what is to be done once: each is in a slot of its own."""
+    """Return the key of a claim for ``reliq.once``; each is in a slot of its own."""
     return f"{prefix}reliq:once:{{{escape(name)}}}"
 
 
@@ -194,7 +194,7 @@ def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL
     return f"{prefix}reliq:{{%}}:consumer:{consumer_id}"
 
 
-# -- Kombu's own: kombu/transport/redis.py, whose names and options these are
+# -- keys of Kombu's own transport; kombu/transport/redis.py has these names and options
 
 
 def waiting(prefix: str, queue: str, priority: int, sep: str) -> str:  # LIST newest first
@@ -208,7 +208,7 @@ def kombu_bindings(prefix: str, exchange: str) -> str:  # SET key, pattern and q
 
 
 def kombu_permanent_bindings(prefix: str, exchange: str) -> str:  # SET, since Kombu 5.7
-    """Return the key of those bindings whose queues do not expire."""
+    """Return the key of the bindings whose queues do not expire."""
     return f"{prefix}_kombu.binding_permanent.{exchange}"
 
 
@@ -217,14 +217,14 @@ def kombu_deadlines(prefix: str) -> str:  # ZSET exchange -> ms, since Kombu 5.7
     return f"{prefix}_kombu.binding_deadlines"
 
 
-# -- what is not ours
+# -- keys of other programs
 
 _PARTS = frozenset({*QueueKeys._fields, "publisher", "wakeup"})
 _FAMILIES = frozenset({"batch", "bindings", "once"})
 
 
 def is_ours(key: str, prefix: str) -> bool:
-    """Whether *key*, which begins with our prefix, is one that reliq makes."""
+    """Whether *key*, which begins with our prefix, is one that reliq creates."""
     rest = key.removeprefix(f"{prefix}reliq:")
     if rest.startswith("{%}:"):
         part, colon, _ = rest.removeprefix("{%}:").partition(":")

@@ -1,9 +1,8 @@
-"""Kombu's own Redis transport as a place that messages are moved out of, and into.
+"""Kombu's own Redis transport as the source or target of a migration.
 
-Knows the layout of ``kombu/transport/redis.py``: one list for each step of priority,
-the unacked hash and its index, the sets of bindings. Beside it stand two keys of reliq
-(what is half way to another broker) and, for each source that messages came from, the
-numbers that are stored already. What the messages are made of is read elsewhere.
+Knows the layout of ``kombu/transport/redis.py``: one list for each step of priority, the unacked
+hash and its index, the sets of bindings. reliq adds two keys for messages that are half way to
+another broker and, for each source, the numbers stored already. It does not parse messages.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _PARTS = 3  # routing key, pattern, queue
 
 @dataclass(frozen=True, slots=True)
 class KombuLayout:
-    """Those of Kombu's transport options that say where its messages are.
+    """The transport options of Kombu that determine where its messages are.
 
     sep: between a queue's name and a step of priority, and in bindings.
-    priority_steps: the steps there is a list for, the first served first.
-    unacked_key, unacked_index_key: what is being worked on.
+    priority_steps: the steps that have a list, the first served first.
+    unacked_key, unacked_index_key: unacked messages.
     """
 
     sep: str = "\x06\x16"
@@ -42,24 +41,24 @@ class KombuLayout:
     unacked_index_key: str = "unacked_index"
 
     def step_of(self, priority: int) -> int:
-        """Return the step whose list a message of *priority* is in, as Kombu finds it."""
+        """Return the step whose list holds a message of *priority*, as Kombu determines it."""
         return self.priority_steps[bisect(self.priority_steps, min(max(priority, 0), 9)) - 1]
 
 
 class KombuBinding(NamedTuple):
-    """A queue bound to an exchange, as Kombu has it."""
+    """A queue bound to an exchange, in Kombu's form."""
 
     exchange: str
     routing_key: str
     pattern: str
-    """A regular expression where the exchange is of type topic, else ""."""
+    """A regular expression for an exchange of type topic, otherwise ""."""
     queue: str
     temporary: bool = False
-    """Whether it is known to go with a queue that expires."""
+    """Whether the binding is known to expire with its queue."""
 
 
 class KombuRedis(StoreBase):
-    """One connection to a Redis that Kombu's transport keeps its messages in."""
+    """One connection to a Redis with the messages of Kombu's transport."""
 
     def __init__(
         self, address: Broker, options: Options, consumer: str, layout: KombuLayout
@@ -102,13 +101,13 @@ class KombuRedis(StoreBase):
                 return found
 
     def lengths(self, queue: str) -> dict[int, int]:
-        """Return how many messages wait, by step of priority."""
+        """Return the number of waiting messages by step of priority."""
         steps = self.layout.priority_steps
         lengths = self._wire.call_all(*(("LLEN", self._list(queue, s)) for s in steps))
         return dict(zip(steps, lengths, strict=True))
 
     def messages(self, queue: str) -> Iterator[bytes]:
-        """Yield what waits in *queue*; what comes and goes meanwhile may be met or not."""
+        """Yield the messages in *queue*; messages that come or go meanwhile may be missing."""
         for step in self.layout.priority_steps:
             start, page = 0, [b""]
             while page:
@@ -118,7 +117,7 @@ class KombuRedis(StoreBase):
                 yield from page
 
     def unacked(self, older_than_s: float = 0.0) -> Iterator[tuple[str, bytes]]:
-        """Yield tag and message of what was delivered so long ago and is unacked, oldest first."""
+        """Yield (tag, message) of messages unacked for *older_than_s* or longer, oldest first."""
         index, messages = self._unacked_keys()
         seconds, micros = self._wire.call(("TIME",))
         before = int(seconds) + int(micros) / 1e6 - older_than_s
@@ -128,7 +127,7 @@ class KombuRedis(StoreBase):
             yield from (item for item in zip(chunk, found, strict=True) if item[1] is not None)
 
     def held(self) -> dict[tuple[str, str], int]:
-        """Return how many messages are half way, by (target, queue)."""
+        """Return the number of messages that are half way, by (target, queue)."""
         counts: dict[tuple[str, str], int] = {}
         for entry in self._wire.call(("HVALS", self._shared.kombu_held)):
             target, size, rest = entry.split(b"|", 2)
@@ -139,10 +138,10 @@ class KombuRedis(StoreBase):
     # -- out of it
 
     def take(self, queue: str, target: str, step: int) -> tuple[int, list[tuple[int, bytes]]]:
-        """Take up to 100 messages out of one list, or go on with those taken before.
+        """Take up to 100 messages out of one list, or continue with those taken before.
 
-        Atomic: they are held under numbers until :meth:`drop`. Returns (low_water, [(number,
-        message), ...]); no messages when nothing is held and the list is empty.
+        Atomic. They are held under numbers until :meth:`drop`. Returns (low_water, [(number,
+        message), ...]); no messages if none is held and the list is empty.
         """
         waiting, args = self._list(queue, step), (target, queue)
         low_water, *flat = self._wire.run(scripts.KOMBU_TAKE, self._shared, args, waiting=waiting)
@@ -151,10 +150,10 @@ class KombuRedis(StoreBase):
     def take_unacked(
         self, target: str, older_than_s: float, routed: Sequence[tuple[str, Sequence[str]]]
     ) -> int:
-        """Take unacked messages, each (tag, queues); return how many. Then :meth:`take`.
+        """Take unacked messages, each (tag, queues); return how many. :meth:`take` follows.
 
-        Atomic for some hundred at a time. One that is no longer unacked, or was delivered
-        less than *older_than_s* ago by the server's clock, is left.
+        Atomic for up to 200 messages at a time. Messages that are no longer unacked, or were
+        delivered less than *older_than_s* ago by the server's clock, are left.
         """
         taken, index, unacked = 0, *self._unacked_keys()
         for chunk in chunks(routed):
@@ -170,7 +169,7 @@ class KombuRedis(StoreBase):
         return f"{self._prefix}{k.unacked_index_key}", f"{self._prefix}{k.unacked_key}"
 
     def drop(self, numbers: Sequence[int]) -> int:
-        """Forget what is stored elsewhere now; return how many. Dropping twice is harmless."""
+        """Forget messages that are stored elsewhere now; return how many. May be repeated."""
         held = self._shared.kombu_held
         return sum(self._wire.call(("HDEL", held, *chunk)) for chunk in chunks(numbers))
 
@@ -194,11 +193,11 @@ class KombuRedis(StoreBase):
         return stored
 
     def bind(self, bindings: Sequence[KombuBinding]) -> None:
-        """Add bindings of queues that last. Adding one twice is harmless."""
+        """Add bindings of queues that do not expire. Adding one twice is harmless."""
         commands: list[Command] = []
         for item in bindings:
             member = self.layout.sep.join((item.routing_key, item.pattern, item.queue))
-            # The second is what keeps Kombu 5.7 from sweeping the first.
+            # The second key prevents Kombu 5.7 from removing the binding of the first.
             for key in (keys.kombu_bindings, keys.kombu_permanent_bindings):
                 commands += [("SADD", key(self._prefix, item.exchange), member)]
         for chunk in chunks(commands):

@@ -1,8 +1,7 @@
 """The notifier of a Redis broker: BLPOP on the notifications of the consumed queues.
 
-Its own socket, so that no command ever waits behind a BLPOP. One token wakes one
-consumer; losing a token is harmless, because the wait ends by itself and the
-consumer looks anyway.
+It has its own socket, so that no command waits behind a BLPOP. One token wakes one
+consumer. A lost token is harmless: the wait ends by itself, and the consumer then reserves.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reliq")
 
-# So soon it is looked whether a wait that was to be ended has been met by that.
+# The longest wait while a BLPOP is being ended: CLIENT UNBLOCK may have missed it.
 _ENDS_S = 0.02
-# A token that ends a wait lasts so long: whoever was to take it may have ended.
+# How long a token that ends a wait is kept: its notifier may have ended.
 _TOKEN_MS = 60_000
 
 
 class RedisNotifier:
-    """Waits until a queue may have something to take. A hint, never the message."""
+    """Waits until a queue may have ready messages. A notification is only a hint."""
 
     def __init__(self, wire: Wire, commands: Commands, unblock: Callable[[OnReply], None]) -> None:
         """Wait over *wire*; *unblock* ends its BLPOP over another one, and passes the reply on.
 
-        Where that is refused a token in a list of its own does, sent over *commands*.
+        If that is refused, a token in a list of its own ends it, sent over *commands*.
         """
         self._wire = wire
         self.descriptors, self.disable_reconnect = wire.descriptors, wire.disable_reconnect
         self._commands = commands
         self._unblock = unblock
         self._id = os.urandom(8).hex()
-        self._waits_at = ""  # the queue beside which that list is
+        self._waits_at = ""  # the queue in whose slot that list is
         self._prefix = wire.options.global_keyprefix
         self._listening = False
         self._notifications: dict[bytes, str] = {}
         self.queues: frozenset[str] = frozenset()
-        """The queues of the wait that is under way, or was last."""
+        """The queues of the current wait, or of the last one."""
         self._notified: str | None = None
         self._error: ReliqError | None = None
         self._clearing = False
@@ -63,16 +62,16 @@ class RedisNotifier:
 
     @property
     def listening(self) -> bool:
-        """Whether a wait is under way on the broker."""
+        """Whether a BLPOP is pending at the broker."""
         return self._listening and self._wire.alive
 
     def take_notification(self) -> str | None:
-        """Return a queue whose notification has come, each once; None when there is no more."""
+        """Return a queue whose notification has arrived, each once, or None."""
         notified, self._notified = self._notified, None
         return notified
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
-        """Begin to wait, unless a wait is under way; over nodes, for what is not waited for yet."""
+        """Begin to wait unless a wait is pending; over nodes, for the queues not waited for yet."""
         if self.listening:
             return
         notifications = [queue_keys(self._prefix, queue).notification for queue in queues]
@@ -87,7 +86,7 @@ class RedisNotifier:
         notifications.insert(0, self._wakeup)
         if self._clearing:
             self._wire.post(("UNLINK", *notifications), ignore_result)
-        # Zero would mean for ever; a ms is the least that Redis tells apart from it.
+        # Zero would mean forever; a ms is the shortest timeout of Redis.
         command = ("BLPOP", *notifications, f"{max(timeout_s, 0.001):.3f}")
         self._listening = True
         try:
@@ -99,11 +98,10 @@ class RedisNotifier:
     def _on_reply(self, reply: Reply) -> None:
         self._listening = False
         if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply) and not self._clearing:
-            # Somebody has written to a key of ours. It holds nothing but a token, and one that is
-            # lost is made up for: the next wait removes what is there, once.
+            # Another program wrote to the key. The next wait removes it: a lost token is harmless.
             self._clearing = True
             logger.warning(
-                "a notification of %s held something else: it is removed", sorted(self.queues)
+                "a notification key of %s has another type: it is removed", sorted(self.queues)
             )
             return
         self._clearing = False
@@ -113,16 +111,13 @@ class RedisNotifier:
             self._notified = self._notifications.get(reply[0])
 
     def receive(self) -> bool:
-        """Take what has come without waiting; True when the wait is over.
-
-        Raises BrokerUnavailable.
-        """
+        """Take the reply if it has arrived; True if the wait is over. Raises BrokerUnavailable."""
         self._wire.receive()
         self._raise()
         return not self._listening
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a notification, for :meth:`wake`, or for *timeout_s*; True when one came."""
+        """Wait up to *timeout_s* for a notification or :meth:`wake`; True if the BLPOP is over."""
         listening = self.listening
         if listening and self.receive():
             return True
@@ -141,7 +136,7 @@ class RedisNotifier:
             self._wire.check()
             if self.receive():
                 return True
-            if woken or not ready:  # else a part of the reply has come
+            if woken or not ready:  # otherwise a part of the reply has arrived
                 return False
 
     def end_wait(self) -> None:
@@ -166,9 +161,9 @@ class RedisNotifier:
         refused = isinstance(reply, BrokerRefused)
         if refused:
             refusals.note(self._commands.address.identity, refusals.UNBLOCK, reply)
-        # Or it has overtaken the wait, which comes over another socket, or that is over by now.
+        # Reply 0: it overtook the BLPOP, which another socket carries, or the BLPOP is over.
         if refused or reply == 0:
-            with suppress(ReliqError):  # who uses that connection is told
+            with suppress(ReliqError):  # the user of that connection gets the error
                 self.end_wait()
 
     @property
@@ -183,7 +178,7 @@ class RedisNotifier:
 
     def _on_token(self, reply: Reply) -> None:
         self._ending = False
-        if isinstance(reply, BrokerUnavailable):  # where it was refused, the wait ends by itself
+        if isinstance(reply, BrokerUnavailable):  # if refused, the wait ends by itself
             self._told_to_end = False
 
     def wake(self) -> None:
@@ -191,12 +186,12 @@ class RedisNotifier:
         self._pipe.write()
 
     def check(self) -> None:
-        """Raise BrokerTimeout if the broker has let the wait run out unanswered."""
+        """Raise BrokerTimeout if the broker has not replied after the wait's timeout."""
         self._wire.check()
         self._raise()
 
     def close(self) -> None:
-        """Close the socket and the pipe; a token on its way is lost, which is harmless."""
+        """Close the socket and the pipe; a token under way is lost, which is harmless."""
         self._wire.close()
         self._listening = False
         self._error = None

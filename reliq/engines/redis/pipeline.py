@@ -1,9 +1,9 @@
-"""Pipeline: commands on their way over one connection, and the replies that have come.
+"""Pipeline: the pending commands of one connection, and the replies that have arrived.
 
-Commands go out in order, and replies come in the same order. Owns the connection, the time since
-something has moved, and what becomes of the commands where the connection fails. Knows nothing of
-the threads that write, wait and call handlers (:mod:`.posts`). The lock is held for the state
-only, never for a wait.
+Commands go out in order, and replies arrive in the same order. Owns the connection, the time since
+the last progress, and the outcome of the commands if the connection fails. Knows nothing of
+the threads that write, wait and call handlers (:mod:`.posts`). The lock guards state only and is
+never held during a wait.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 OnReply: TypeAlias = "Callable[[Reply], None]"
 
 LOOK_AGAIN_S = 0.005
-"""A thread that waits for what another one may do looks so often."""
+"""The polling interval of a thread that waits for another thread."""
 
 
 @dataclass(slots=True, eq=False)
 class Post:
-    """A command that was posted, and its reply."""
+    """A posted command and its reply."""
 
     command: Command
     script: Script | None
     patience_s: float
-    """How much longer than socket_timeout it may take."""
+    """The time that the command may take, in addition to socket_timeout."""
     handler: OnReply
     reply: Reply = None
     begun: bool = False
@@ -51,7 +51,7 @@ class Post:
     """Its place in the order of posts."""
 
     def with_text(self) -> bytes:
-        """Have it sent with its script's text; return that packed."""
+        """Replace the script's digest with its text; return the packed command."""
         if self.script is not None:
             self.command = as_text(self.command, self.script)
             self.script = None
@@ -59,34 +59,34 @@ class Post:
 
 
 class Pipeline:
-    """The posts of one wire, in one process: those without a reply, and those with one."""
+    """The posts of one wire in one process, with and without a reply."""
 
     def __init__(
         self, address: Broker, timeout_s: float, lost: Callable[[ReliqError], None]
     ) -> None:
-        """*lost* is called when the connection was found broken."""
+        """*lost* is called when the connection is found broken."""
         self._address = address
         self.timeout_s = timeout_s
         self._lost = lost
-        # Reentrant for the handlers of signals. A child has other posts, hence another lock.
+        # Reentrant for signal handlers. A child has other posts, hence another lock.
         self.lock = threading.RLock()
-        """Guards the state. Nothing waits and no handler is called under it."""
+        """Guards the state. No thread waits or calls a handler while it holds the lock."""
         self.stream: Stream | None = None
-        """The connection; None before the first, and where it has failed."""
+        """The connection; None before the first one and after a failure."""
         self.asked: deque[Post] = deque()
-        """The commands that have no reply yet."""
+        """The commands without a reply."""
         self.arrived: deque[Post] = deque()
-        """Those that have one, whose handler has not returned: the driver takes from these."""
+        """The replied commands whose handlers have not returned; the driver removes them."""
         self.since = 0.0
-        """When the oldest without a reply began to wait, or something has moved."""
+        """When the oldest pending command was written, or the last progress was made."""
         self.number = 0
         """The number of the last post."""
         self.failure: ReliqError | None = None
-        """Why the last connection failed."""
+        """The reason why the last connection failed."""
         self._polls = False
 
     def begin(self, stream: Stream) -> None:
-        """Go on over *stream*."""
+        """Continue over *stream*."""
         with self.lock:
             self._end_asked()
             self.failure = None
@@ -100,11 +100,10 @@ class Pipeline:
     # -- writing
 
     def write(self, data: bytes, post: Post, now: float) -> tuple[Stream | None, int]:
-        """Write *data*, to which *post* is the command, as far as the socket takes it now.
+        """Write *data*, the packed command of *post*, as far as the socket takes it now.
 
-        Returns the connection, and the number of bytes that it has to take until all is out; None
-        where there is no connection, and nothing was written. Raises BrokerUnavailable where it
-        fails.
+        Returns the connection, and how many bytes it must have taken for *data* to be out. Returns
+        None without writing if there is no connection. Raises BrokerUnavailable if writing fails.
         """
         with self.lock:
             stream = self.stream
@@ -116,8 +115,8 @@ class Pipeline:
             try:
                 script = post.script
                 if script is not None and (stream.sends_texts or script.sha not in stream.scripts):
-                    # Nobody may read the reply for long: an ack is not to wait for that where the
-                    # server was restarted and has an empty script cache.
+                    # The reply may stay unread for long. An ack must not wait for that when a
+                    # restarted server has an empty script cache.
                     stream.scripts.add(script.sha)
                     data = post.with_text()
                 stream.write(data)
@@ -128,7 +127,7 @@ class Pipeline:
                 stream.used = now
             except FAILURES as exc:
                 raise again(self._fail(failure(exc, self._address, self.timeout_s))) from exc
-            except BaseException:  # half of it may be written, or noted
+            except BaseException:  # it may be partly written or recorded
                 self.fail_interrupted()
                 raise
             return stream, stream.written
@@ -136,9 +135,9 @@ class Pipeline:
     # -- reading
 
     def poll(self, longest_s: float) -> None:
-        """Wait up to *longest_s* until something can be read, or written; take it.
+        """Wait up to *longest_s* until the connection can be read or written; do so.
 
-        One thread at a time. Where there is no connection, that is the reply to each command.
+        For one thread at a time. Without a connection, the failure is the reply to each command.
         """
         with self.lock:
             stream = self.stream
@@ -158,9 +157,9 @@ class Pipeline:
         self.take()
 
     def take(self, *, reads: bool = True) -> None:
-        """Read what has come and write more, without waiting; without *reads* only write.
+        """Read what has arrived and write more, without waiting; without *reads*, only write.
 
-        Where neither can be, a reply may be late. Replies are read before the time is looked at:
+        Without any progress, a reply may be overdue. Replies are read before the time is checked:
         the process may have been suspended.
         """
         with self.lock:
@@ -171,7 +170,7 @@ class Pipeline:
                 if moved := reads and stream.read():
                     dismissed = self._match(stream)
                     if dismissed is not None:
-                        # Whoever waits here waits at the wrong server: nobody may notice before.
+                        # The server does not serve, and a waiting thread may not notice it.
                         self._fail(dismissed)
                         return
                 if stream.unsent:
@@ -191,7 +190,7 @@ class Pipeline:
                 raise
 
     def _match(self, stream: Stream) -> ReliqError | None:
-        """Find the commands of the replies; return the error of a server that does not serve."""
+        """Match replies to commands; return the error of a server that does not serve."""
         dismissed: ReliqError | None = None
         while (reply := stream.next_reply()) is not False:
             if not self.asked:
@@ -209,7 +208,7 @@ class Pipeline:
         return dismissed
 
     def _arrive(self, post: Post, reply: Reply) -> None:
-        """Note the reply to the oldest. Where that was interrupted, it is noted once."""
+        """Store the reply to the oldest command; after an interrupt, store it only once."""
         if not (post.begun or (self.arrived and self.arrived[-1] is post)):
             post.reply = reply
             self.arrived.append(post)
@@ -226,10 +225,9 @@ class Pipeline:
         return self.since + self._limit_s - monotonic()
 
     def fail_if_late(self) -> ReliqError | None:
-        """Give the connection up where the oldest command waits too long; return the error.
+        """Close the connection if the oldest command is overdue; return the error.
 
-        Not where something has come, which is left to the thread that reads: the process may have
-        been suspended.
+        Does nothing if data has arrived: the process may have been suspended.
         """
         with self.lock:
             stream = self.stream
@@ -240,12 +238,12 @@ class Pipeline:
             return self._fail(late(self._address, self._limit_s))
 
     def fail_interrupted(self) -> None:
-        """Give the connection up: later replies would be taken for those of the wrong command."""
+        """Close the connection: later replies would be matched to the wrong commands."""
         with self.lock:
             self._fail(BrokerUnavailable(f"{self._address}: a command was interrupted"))
 
     def hang_up(self, error: ReliqError) -> bool:
-        """Give the connection up; *error* is the reply to all. False where there is none."""
+        """Close the connection; *error* is the reply to all commands. False if there is none."""
         with self.lock:
             if self.stream is None:
                 return False
@@ -266,7 +264,7 @@ class Pipeline:
         return error
 
     def _end_asked(self) -> None:
-        """Let the failure be the reply to each; also where that was interrupted before."""
+        """Make the failure the reply to each pending command, also after an interrupt."""
         while self.asked:
             lost = BrokerUnavailable(f"{self._address}: the connection was lost")
             self._arrive(self.asked[0], self.failure or lost)

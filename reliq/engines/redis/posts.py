@@ -1,9 +1,9 @@
-"""Posts: commands that are written at once, and whose replies are read whenever somebody reads.
+"""Posts: commands that are written at once, and whose replies are read later by any thread.
 
-One pipeline (:mod:`.pipeline`), many threads. One thread at a time drives: it waits for replies,
-and calls their handlers in order and without the lock. Other threads that wait look again every
-few milliseconds; those that only read leave it to the driver. In a handler no thread waits for
-another one: so a handler may use any connection, also one whose handlers use this one.
+Many threads share one pipeline (:mod:`.pipeline`). One thread at a time drives: it waits for
+replies and calls their handlers, in order and without the lock. Other waiting threads poll every
+few ms; threads that only read leave it to the driver. No thread waits for another one in a
+handler. A handler may therefore use any connection, even one whose handlers use this one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .pipeline import Pipeline, Post
 
-# The threads that are in a handler, of any connection; a child has none of them.
+# The threads that are in a handler of any connection; a child has none.
 _in_handler: set[int] = set()
 register(Part("posts", forget=_in_handler.clear))
 
@@ -39,15 +39,15 @@ class Posts:
 
     @property
     def read_by_another(self) -> bool:
-        """Whether another thread waits for what comes, and takes it."""
+        """Whether another thread waits for replies and reads them."""
         return self._driver not in {0, threading.get_ident()}
 
     def post(self, data: bytes, post: Post) -> bool:
-        """Write *data*, to which *post* is the command; wait until the socket has taken it.
+        """Write *data*, the packed command of *post*; wait until the socket has taken it.
 
-        False, and nothing is written, where there is no connection. Raises BrokerTimeout where an
-        earlier reply is overdue (:meth:`check`), BrokerUnavailable where it could not be written;
-        where that fails later, the error is its reply.
+        Returns False without writing if there is no connection. Raises BrokerTimeout if an earlier
+        reply is overdue (:meth:`check`), and BrokerUnavailable if the command could not be
+        written. A later failure is its reply.
         """
         pipeline = self._pipeline
         now = monotonic()
@@ -69,9 +69,9 @@ class Posts:
         return True
 
     def receive(self) -> None:
-        """Read what has come, without waiting, and call its handlers; raises BrokerUnavailable.
+        """Read without waiting and call the handlers; raises BrokerUnavailable.
 
-        Leaves it to a thread that drives already: the background loop must not be blocked with it.
+        Leaves reading to a driving thread: the background loop must not block with it.
         """
         pipeline = self._pipeline
         stream = pipeline.stream
@@ -85,9 +85,9 @@ class Posts:
         self._hand_out()
 
     def check(self) -> None:
-        """Raise BrokerTimeout if the oldest unanswered command waits too long.
+        """Raise BrokerTimeout if the reply to the oldest command is overdue.
 
-        Not where something has come, nor where a thread drives, which looks at the time itself.
+        Does nothing if data has arrived, or if a thread drives, which checks the time itself.
         """
         pipeline = self._pipeline
         if (
@@ -100,10 +100,10 @@ class Posts:
             raise again(error)
 
     def wait(self, timeout_s: float = inf, number: int | None = None) -> None:
-        """Wait for the replies to what was posted so far, and for their handlers.
+        """Wait for the replies to all posts so far, and for their handlers.
 
-        At most *timeout_s*; the handlers of what has come take their time. Raises
-        BrokerUnavailable where the connection fails meanwhile. *number*: only for those up to it.
+        Waits at most *timeout_s*, plus the time of handlers that already run. Raises
+        BrokerUnavailable if the connection fails meanwhile. *number*: wait only up to this post.
         """
         pipeline = self._pipeline
         if not pipeline.waiting:
@@ -117,31 +117,31 @@ class Posts:
     def are_over(self, number: int) -> bool:
         """Whether the handlers of all posts up to *number* have returned.
 
-        Except those in which this thread is: they would wait for themselves.
+        Handlers that this thread is in do not count: they would wait for themselves.
         """
         pipeline = self._pipeline
         if not (pipeline.asked or pipeline.arrived):
             return True
-        # One that was sent again is behind others.
+        # A post that was sent again is behind others.
         for post in (*pipeline.asked, *pipeline.arrived):
             if post.number <= number and not (post.begun and self._driver == threading.get_ident()):
                 return False
         return True
 
     def hang_up(self, error: ReliqError) -> None:
-        """Give the connection up; *error* is the reply to all that has none."""
+        """Close the connection; *error* is the reply to all commands without one."""
         if self._pipeline.hang_up(error):
             self._drive(self._hand_out)
 
     # -- one thread drives
 
     def _drive(self, do: Callable[[], object]) -> bool:
-        """Do it as the one thread that drives; False where another one does.
+        """Call *do* as the one driving thread; return False if another thread drives.
 
-        The end of the turn stands twice: the first may be interrupted itself.
+        The end of the turn is written twice: an interrupt may hit the first one.
         """
         me = threading.get_ident()  # looked up late: gevent counts greenlets
-        if self._driver == me:  # in a handler, or a signal's
+        if self._driver == me:  # in a handler of a reply or of a signal
             do()
             return True
         try:
@@ -158,17 +158,17 @@ class Posts:
         finally:
             if self._driver == me:
                 self._driver = 0
-        if self._undelivered:  # another thread has left it to us meanwhile
+        if self._undelivered:  # another thread has left them to this one
             self._drive(self._hand_out)
         return True
 
     def wait_for(
         self, done: Callable[[], bool], ends_at: float = inf, *, for_all: bool = False
     ) -> None:
-        """Drive, or wait while another thread does, until *done*; not later than *ends_at*.
+        """Drive, or wait while another thread drives, until *done* or *ends_at*.
 
-        A handler of something that was posted makes *done* true. for_all: not in a handler, while
-        another thread drives.
+        A reply's handler makes *done* true. *for_all*: do not wait in a handler while another
+        thread drives.
         """
         while not self._drive(partial(self._go_on, done, ends_at)):
             if done() or (for_all and threading.get_ident() in _in_handler):
@@ -180,7 +180,7 @@ class Posts:
             self._pipeline.take(reads=False)  # the driver may be in a handler
 
     def _go_on(self, done: Callable[[], bool], ends_at: float) -> None:
-        """Wait for what comes, and call its handlers, until *done*; as far as *ends_at*."""
+        """Wait for replies and call their handlers, until *done* or *ends_at*."""
         pipeline = self._pipeline
         while True:
             self._hand_out()
@@ -193,7 +193,7 @@ class Posts:
 
     @property
     def _undelivered(self) -> bool:
-        """Whether a handler is to be called; the driver takes from these without the lock."""
+        """Whether a handler remains to be called; the driver removes posts without the lock."""
         arrived = self._pipeline.arrived
         try:
             return bool(arrived) and not arrived[-1].begun
@@ -201,7 +201,7 @@ class Posts:
             return False
 
     def _hand_out(self) -> None:
-        """Call the handlers of what has arrived, each once, in order; raises what one raises."""
+        """Call the handlers of the arrived replies, each once, in order; raises their errors."""
         if not self._undelivered:
             return
         arrived = self._pipeline.arrived
@@ -211,7 +211,7 @@ class Posts:
             _in_handler.add(me)
             while arrived:
                 post = arrived[0]
-                if post.begun:  # its handler is what has called us
+                if post.begun:  # its handler has called this method
                     post = next((item for item in arrived.copy() if not item.begun), post)
                     if post.begun:
                         break
@@ -223,10 +223,10 @@ class Posts:
         except ReliqError:
             raise
         except BaseException:
-            # What was posted may not know of its reply, and must not wait for it.
+            # A post may not know of its reply, and must not wait for it.
             self._pipeline.fail_interrupted()
             while self._undelivered:
-                with suppress(BaseException):  # the first is raised
+                with suppress(BaseException):  # the first error is raised
                     self._hand_out()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""Publishing over Redis: messages into queues, and how safe they are there."""
+"""Publishing over Redis: store messages in queues, each publish number once."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from .stream import Command, Prefix
 
 SAID_EVERY_S = 900.0
-"""So often a publisher that publishes says it; and so long it is a young one."""
+"""The interval at which a publisher repeats how long to keep its numbers, and the age up to
+which they are kept for the short time."""
 
 
 class RedisPublishing(StoreBase):
-    """The publishing half of a store."""
+    """The publishing part of a store."""
 
     _checks_bindings = True
-    """Whether the script that stores looks at the bindings' version: they are in its slot."""
+    """Whether the publish script checks the version of the bindings: they are in its slot."""
     _has_posted = False
 
     def _publish_command(self, items: Sequence[Publication]) -> Command:
-        """Return the command that stores *items*, which differ in nothing but the message."""
+        """Return the command that stores *items*, which differ only in the message."""
         first = items[0]
         if len(items) == 1:
             return self._command_of_one(first, first.low_water)
@@ -66,7 +67,7 @@ class RedisPublishing(StoreBase):
 
     def _publish_prefix(self, queue: str, exchange: str) -> Prefix:
         of_queue = self._keys(queue)
-        # The anonymous exchange has no bindings: all keys are in one slot then.
+        # The anonymous exchange has no bindings: all keys are then in one slot.
         bindings = of_queue.guard
         if exchange and self._checks_bindings:
             bindings = keys.bindings(self._prefix, exchange)
@@ -74,9 +75,9 @@ class RedisPublishing(StoreBase):
         return self._remember(scripts.PUBLISH, names, queue, exchange)
 
     def _keep_ms(self, queue: str, publisher: str) -> int:
-        """Return how long to keep the numbers in *queue*; negative where that was said of late.
+        """Return how long to keep the numbers in *queue*, in ms; negative if sent recently.
 
-        Then it counts only where the server has none: it may have lost them since.
+        A negative time applies only if the server has no numbers: it may have lost them since.
         """
         now, place = monotonic(), (queue, publisher)
         keep = kept_ms(now - self._began, self.keeps_long)
@@ -99,9 +100,9 @@ class RedisPublishing(StoreBase):
                 self._kept[place] = monotonic()
 
     def forget_publishers(self, finished: Callable[[str], bool]) -> None:
-        """Forget the numbers of publishers that have *finished*, as far as stored by this.
+        """Remove the numbers that this store has stored for *finished* publishers.
 
-        Such a one will try nothing again, and nothing of it is under way. Not waited for.
+        A finished publisher never retries, and none of its publishes is pending. Does not wait.
         """
         done = [place for place in self._numbered if finished(place[1])]
         self._numbered.difference_update(done)
@@ -109,11 +110,10 @@ class RedisPublishing(StoreBase):
             self._wire.post(("HDEL", self._keys(queue).publishers, name))
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications*; return what became of each.
+        """Store *publications* in one round trip; return the outcome of each.
 
-        All go out in one round trip; neighbours of one publisher for the same queue, by
-        the same route, are stored in one atomic step of up to some hundred. Behind those that
-        were posted before: a queue keeps the order of its publishers.
+        Adjacent messages of one publisher for the same queue and route are stored in one atomic
+        step of at most 200. Earlier posts finish first: a queue keeps the order of its publishers.
         """
         if self._has_posted:
             self._has_posted = False
@@ -136,7 +136,7 @@ class RedisPublishing(StoreBase):
         return outcomes
 
     def _outcomes(self, items: Sequence[Publication], reply: list[int]) -> list[int]:
-        """Return the outcomes of *items*; what the reply says of partitions is noted."""
+        """Return the outcomes of *items*, and record the partitions that the reply reports."""
         queue = items[0].queue
         told = reply.pop() if len(reply) > len(items) else None
         if told is None and not self.partitions:
@@ -145,7 +145,7 @@ class RedisPublishing(StoreBase):
         if told is not None and (own == queue or own not in self.partitions):
             self.partitions[own] = told
         elif told != self.partitions.get(own):
-            # Only the queue's own partition knows, and is asked next.
+            # Only the queue's own partition knows the number, and is asked next.
             self.partitions.pop(own, None)
         return reply
 
@@ -161,7 +161,7 @@ class RedisPublishing(StoreBase):
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
-        """Post what :meth:`publish` sends."""
+        """Post the commands of :meth:`publish`."""
         self._has_posted = True
         groups = list(alike(publications))
         outcomes_of = partial(self._outcomes_of, groups)
@@ -172,9 +172,9 @@ class RedisPublishing(StoreBase):
 
 
 def kept_ms(age_s: float, long: bool) -> int:
-    """Return for how many ms from now numbers are kept by who has published for *age_s*.
+    """Return for how many ms from now to keep the numbers of a publisher of age *age_s*.
 
-    *long*: for the long time from the first number on. A retry has to find them, and so has a
-    first try that the network held back.
+    *long*: keep them for the long time from the first number on. A retry must find its number, and
+    so must a first try that the network has delayed.
     """
     return LONG_MS if long or age_s >= SAID_EVERY_S else SHORT_MS

@@ -1,6 +1,6 @@
-"""Reads over Redis: queues, messages and consumers as people see them. Nothing is touched.
+"""Reads over Redis: queues, messages and consumers, as shown to operators. Changes nothing.
 
-Made when it is first asked for: a process that publishes or consumes does not import it.
+Imported and created at the first use: a process that publishes or consumes does not import it.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ _WHEREABOUTS: tuple[Whereabouts, ...] = ("", "there", "dead")
 _COUNT = re.compile(rb"-?[0-9]{1,19}")
 _PARTITIONS = re.compile(rb"[0-9]{1,2}")
 _BLOCK = re.compile(rb"[0-9]{1,15}")
-# The lease record is "token|score|expires|consumer"; of a dead letter is known
-# "reason|count|consumer|error"; of a failed delivery, after its tag, "at_ms|how|failed|consumer".
+# The number of parts of a lease record ("token|score|expires|consumer"), of a dead letter's
+# record ("reason|count|consumer|error") and, after its tag, of a failed delivery.
 _PARTS = 4
 _CONSUMER_OF_LEASE = 3
 
 
 class RedisReads:
-    """What a broker shows to operators, and to duties that look at queues."""
+    """The reads of a broker for operators, and for duties that check queues."""
 
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
@@ -90,20 +90,20 @@ class RedisReads:
     def told(self) -> Told:
         """Return the names of the queues that can be read now, and of those that cannot.
 
-        All can, but for those at a server that does not answer, of a broker of several. Raises
-        BrokerUnavailable where none can be listed.
+        Only queues at an unreachable node of a cluster cannot be read. Raises BrokerUnavailable
+        if no queue can be listed.
         """
         return Told(queues_of(self._wire, self._prefix))
 
     def status(self, queue: str) -> QueueStatus | None:
-        """Return counts and ledger of *queue* at one instant; None where there is no such queue."""
+        """Return counts and ledger of *queue* at one instant, or None if it does not exist."""
         exists, *reply = self._run(scripts.MEASURE, queue, ())
         return _measure(self.broker, queue, *reply).status if exists else None
 
     def measure(self, queues: Sequence[str]) -> list[Measure]:
-        """Return what there is of *queues*, each at one instant; none for one that is gone.
+        """Return the measures of *queues*, each of one instant; missing queues are left out.
 
-        Cheap: what it costs does not grow with the messages in a queue.
+        Cheap: the cost does not grow with the messages in a queue.
         """
         found: list[Measure] = []
         refused: dict[str, ReliqError] = {}
@@ -116,7 +116,7 @@ class RedisReads:
                     raise again(reply)
                 elif reply[0]:
                     found.append(_measure(self.broker, queue, *reply[1:]))
-        if refused and not found:  # not of one queue, but of this user's rights
+        if refused and not found:  # a matter of this user's rights
             raise again(next(iter(refused.values())))
         left_out(self.broker, "queues", list(refused))
         return found
@@ -129,8 +129,7 @@ class RedisReads:
     ) -> list[Snapshot]:
         """Return the snapshots of *queue* from *since_ms* to *now_ms* (broker's clock), in order.
 
-        One for each *every_ms* in which somebody consumed from the queue; none where there is no
-        such queue.
+        There is one for each *every_ms* with a consumer; a missing queue has none.
         """
         flat = self._wire.call(("HGETALL", self._keys(queue).history))
         blocks = {
@@ -147,9 +146,9 @@ class RedisReads:
     # -- messages
 
     def whereabouts(self, queue: str, tags: Sequence[str]) -> dict[str, Whereabouts]:
-        """Say of each of *tags* whether its message is in *queue*, some hundred at one instant.
+        """Return for each of *tags* whether *queue* has its message; 200 tags at one instant.
 
-        Of a queue that is divided the partition is asked in which it is stored.
+        For a divided queue, *queue* is the partition that stores the message.
         """
         k = self._keys(queue)
         replies = self._wire.exchange([scripts.WHEREABOUTS.over(k, some) for some in chunks(tags)])
@@ -166,12 +165,13 @@ class RedisReads:
         contains: str = "",
         whole_bytes: int = 0,
     ) -> Looked:
-        """Look at up to *limit* messages of *place* from *start* on, in one step of a few ms.
+        """Read up to *limit* messages of *place* from *start* on, in one step of a few ms.
 
-        In the order in which they will leave it; dead by when they died. However many are before
-        them. At some hundred at most, and a MiB of envelopes; the envelope of a message that is
-        larger than that is None. An envelope of more than *whole_bytes* comes without its body.
-        contains: only those with this text in their envelope, behind the body.
+        The order is that in which they will leave; dead letters come by time of death. The cost
+        does not depend on the messages before them. A step reads at most 250 messages
+        and a MiB of envelopes; the envelope of a larger message is None. An envelope of more than
+        *whole_bytes* comes without its body. contains: only messages with this text in their
+        envelope behind the body.
         """
         count = max(min(limit, SCANNED_AT_ONCE), 1)
         args = (place, *start, count, SCANNED_BYTES, whole_bytes, contains)
@@ -181,7 +181,7 @@ class RedisReads:
         return Looked(items, flat[::7], looked, after)
 
     def look_up(self, queue: str, tag: str) -> Located | None:
-        """Return all that is known of one message, at one instant; None: it is not in *queue*."""
+        """Return one message with all details, at one instant; None if it is not in *queue*."""
         reply = self._run(scripts.LOOK_UP, queue, (tag,))
         if not reply:
             return None
@@ -191,7 +191,7 @@ class RedisReads:
         return Located(place, before, stored, None if expires is None else number(expires))
 
     def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
-        """Return how many delayed messages of *queue* are due at each of these times, or before.
+        """Return how many delayed messages of *queue* are due at or before each of these times.
 
         Cheap, however many there are. Not read at one instant.
         """
@@ -199,10 +199,7 @@ class RedisReads:
         return self._wire.call_all(*(("ZCOUNT", key, "-inf", until) for until in until_ms))
 
     def failures(self, queue: str) -> list[Failure]:
-        """Return the last failed deliveries of *queue*, a thousand at most, oldest first.
-
-        Also those of messages that have been acked since, or have left it otherwise.
-        """
+        """Return the last 1,000 failed deliveries, oldest first, also of messages settled since."""
         found, wrong = [], []
         for entry in reversed(
             self._wire.call(("LRANGE", self._keys(queue).failed_deliveries, 0, -1))
@@ -219,7 +216,7 @@ class RedisReads:
     def dead_letters(
         self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
     ) -> list[DeadLetter]:
-        """Return up to *limit* that died at *from_ms* (server clock) or later, oldest first."""
+        """Return up to *limit* dead letters from *from_ms* (server clock) on, oldest first."""
         k = self._keys(queue)
         reply = self._wire.call(
             ("ZRANGEBYSCORE", k.dead, from_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)
@@ -231,7 +228,7 @@ class RedisReads:
         infos, *stored = self._wire.call_all(*(("HMGET", key, *tags) for key in asked))
         dead_letters = []
         for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
-            if info is None:  # it left between the two looks
+            if info is None:  # it left between the two reads
                 continue
             text = info.decode("utf-8", "replace")
             fields = text.split("|", 3)
@@ -276,7 +273,7 @@ class RedisReads:
     # -- consumers
 
     def consumers(self) -> list[Consumer]:
-        """Return every consumer whose heartbeats have not stopped long ago, by id."""
+        """Return every consumer with recent heartbeats, by id."""
         flat = self._wire.call(("ZRANGE", self._shared.consumers, 0, -1, "WITHSCORES"))
         seen = {
             text_of(name): number(score) for name, score in zip(flat[::2], flat[1::2], strict=True)
@@ -298,7 +295,7 @@ class RedisReads:
                     if value is not None
                 }
                 found.append(_consumer_of(name, seen[name], liveness, said))
-            except (ValueError, RecursionError):  # also JSON's, and that of text that is none
+            except (ValueError, RecursionError):  # also wrong JSON or text
                 wrong.append(name)
         left_out(self.broker, "records of consumers", wrong)
         return found
@@ -306,25 +303,25 @@ class RedisReads:
     # -- the broker
 
     def about(self) -> BrokerInfo:
-        """Return what the broker says of itself; what this user may not ask is None or ""."""
+        """Return the broker's report on itself; forbidden values are None or ""."""
         return self._server.about(self.broker)
 
     def diagnose(self) -> list[Finding]:
-        """Look at what can be wrong with the broker itself and with this user's rights.
+        """Check the broker itself and this user's rights.
 
-        Slow, up to some seconds, but never blocks others. Each check that was made is in
-        the result, also one that found nothing wrong ("ok").
+        Takes up to some seconds, but never blocks other clients. The result has each check that
+        was made, also one without a problem ("ok").
         """
         behind = isinstance(self._wire.address, SentinelAddress)
         return self._server.diagnose(behind_sentinels=behind)
 
     def nodes(self) -> list[Node]:
-        """Return the servers that the broker consists of, where it is several; else none."""
+        """Return the nodes of the broker; none for a single server."""
         return []
 
 
 def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int]:
-    """Return the counters of a queue; one that is no number is left out."""
+    """Return the counters of a queue; those that are not numbers are left out."""
     found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
     wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
     left_out(broker, f"counters of {queue!r}", wrong)
@@ -370,7 +367,7 @@ def _measure(  # the reply, part by part
 def _consumer_of(
     name: str, seen_ms: int, liveness: Liveness, record: Mapping[str, str]
 ) -> Consumer:
-    """Return what *record* says; raises ValueError, RecursionError for one that is none."""
+    """Return the consumer of *record*; raises ValueError or RecursionError if it is invalid."""
     return Consumer(
         id=name,
         host=record["host"],
@@ -390,16 +387,16 @@ def _consumer_of(
 
 
 class EmbeddedReads(RedisReads):
-    """The reads of an embedded broker: no login, replica or network belongs to it."""
+    """The reads of an embedded broker, which has no login, replica or network."""
 
     def about(self) -> BrokerInfo:
-        """Return what the server says of itself."""
+        """Return the server's report on itself."""
         about = super().about()
         fsync = "second" if about.persistence == "AOF no" else "always"
         return replace(about, persistence=f"AOF {fsync}")
 
     def diagnose(self) -> list[Finding]:
-        """Look at what can be wrong: no login, replica or network belongs to it."""
+        """Check the broker, except for logins, replicas and the network, which it does not have."""
         return [
             item
             for item in super().diagnose()

@@ -1,7 +1,7 @@
-"""Optional commands that a broker refuses: remembered, and logged once, by each process.
+"""Optional commands that a broker refuses: remembered, and logged once, in each process.
 
-reliq needs EVAL, TIME and the commands of its data. A managed service, or an ACL, may refuse any
-other: "NOPERM ...", "ERR unknown command ...", in whichever words. It is not sent again then.
+reliq needs EVAL, TIME and the commands for its data. A managed service or an ACL may refuse any
+other command ("NOPERM ...", "ERR unknown command ..."), which reliq then no longer sends.
 """
 
 from __future__ import annotations
@@ -21,48 +21,47 @@ logger = logging.getLogger("reliq")
 
 EVALSHA, UNBLOCK = ("EVALSHA",), ("CLIENT", "UNBLOCK")
 _LEASES = (
-    "killed consumers are noticed when their leases end (visibility_timeout), not after "
-    "orphan_grace"
+    "dead consumers are detected when their leases end (visibility_timeout), not after orphan_grace"
 )
 COSTS = {
     "CLIENT ID": _LEASES,
     "CLIENT LIST": _LEASES,
     "CLIENT SETNAME": "CLIENT LIST shows no names of connections",
-    "CLIENT UNBLOCK": "a wait is ended by a token in a list, two commands more",
+    "CLIENT UNBLOCK": "a token in a list ends a wait, which takes two more commands",
     "EVALSHA": "scripts are sent as text, some kB for each call",
-    "INFO": "workers do not notice a restart of the server, and the doctor sees little of it",
+    "INFO": "workers do not detect a restart of the server, and the doctor checks little of it",
 }
-"""What each costs where it is refused."""
+"""The effect of each refusal."""
 _REFUSED = re.compile(
     r"NOPERM|unknown (sub)?command|un(supported|available)|not (\w+ )?available", re.IGNORECASE
 )
-# (what identifies broker and user, command) that was refused to this process; and what was said.
+# (identity of broker and user, command) of refusals in this process; also (error, command) logged.
 _known: set[tuple[object, str]] = set()
 
 
 def name_of(command: Sequence[Any]) -> str:
-    """Return the name of *command*, with the subcommand that counts."""
+    """Return the name of *command*, with its subcommand if that matters."""
     two = command[0] in {"CLIENT", "CONFIG"}
     return " ".join(map(str, command[:2])) if two else str(command[0])
 
 
 def is_refusal(text: str) -> bool:
-    """Whether an error says that there is no such command, or not for this user."""
+    """Whether an error means that the command is unknown or not allowed for this user."""
     return _REFUSED.search(text) is not None
 
 
 def refuses_evalsha(text: str) -> bool:
-    """Whether it was EVALSHA itself that was refused, and not a command in the script."""
+    """Whether EVALSHA itself was refused, not a command in the script."""
     return is_refusal(text) and "evalsha" in text.lower()
 
 
 def lacks(identity: object, command: Sequence[Any]) -> bool:
-    """Whether the broker of this *identity* has refused *command* to us before."""
+    """Whether the broker of this *identity* has refused *command* to this process before."""
     return (identity, name_of(command)) in _known
 
 
 def unless_noted(identity: object, command: Sequence[Any], error: ReliqError) -> ReliqError | None:
-    """Return *error*; of an optional command note that it is refused, or raise the error."""
+    """Return *error*, or record the refusal of an optional command; raise its other errors."""
     if name_of(command) not in COSTS:
         return error
     if not isinstance(error, BrokerRefused):
@@ -72,10 +71,10 @@ def unless_noted(identity: object, command: Sequence[Any], error: ReliqError) ->
 
 
 def note(identity: object, command: Sequence[Any], error: ReliqError) -> None:
-    """Remember that the broker of this *identity* refuses *command*; log it, and what it costs."""
+    """Record that the broker of this *identity* refuses *command*; log it with its effect."""
     name = name_of(command)
     _known.add((identity, name))
-    said = (str(error), name)  # a password that changes is another identity
+    said = (str(error), name)  # a changed password is another identity
     if said not in _known:
         _known.add(said)
-        logger.warning("%s; without %s %s; said once", error, name, COSTS[name])
+        logger.warning("%s; without %s, %s; logged once", error, name, COSTS[name])

@@ -1,4 +1,4 @@
-"""The register of consumers over Redis: who lives, what each says of itself, and its queues."""
+"""The register of consumers over Redis: who is alive, their records and their queues."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 
 
 class RedisRegister(StoreBase):
-    """What a store knows of consumers."""
+    """The part of a store for the register."""
 
     def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
-        """Ask for the duty to look after all consumers, which one has for *hold_ms*.
+        """Claim the duty to check all consumers, which one consumer has for *hold_ms*.
 
-        The result is who is in the register, those first who have been silent longest, up
-        to some hundred; nobody where the duty is another's.
+        The result is the registered consumers, at most 1,000, the longest silent first. It is
+        empty if another consumer has the duty.
         """
         command, script = scripts.LOOK.over(self._shared, (consumer, hold_ms))
         self._wire.post(command, then(texts, on_result), script)
@@ -44,10 +44,10 @@ class RedisRegister(StoreBase):
         record: dict[str, str],
         on_result: OnResult[Duties],
     ) -> None:
-        """Say that *consumer* lives; the result is what queues need of whoever lives.
+        """Report that *consumer* is alive; the result is the duties for queues.
 
-        A queue that is named as due is so again, to whoever asks first, *again_ms* later;
-        later than that where there are very many queues.
+        A queue that is returned as due is due again *again_ms* later, for the first consumer to
+        ask; later if there are very many queues.
         """
         pairs = [part for pair in record.items() for part in pair]
 
@@ -67,10 +67,10 @@ class RedisRegister(StoreBase):
     def post_running(
         self, consumer: str, number: int, running: Mapping[str, int], on_result: OnResult[bool]
     ) -> None:
-        """Say which tasks a worker runs that are acknowledged: queue -> how many.
+        """Report the acked tasks that a worker still runs: queue -> number.
 
-        What was said with a higher *number* stays. The result is False where the consumer is
-        not in the register: then nothing was said.
+        A report with a higher *number* is not overwritten. The result is False if the consumer is
+        not in the register; nothing is then stored.
         """
         args = (number, json.dumps(running))
         self._post_of(scripts.TELL_RUNNING, consumer, args, then(bool, on_result))
@@ -81,28 +81,28 @@ class RedisRegister(StoreBase):
         self._wire.call_all(("DEL", record_key), ("ZREM", self._shared.consumers, consumer))
 
     def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
-        """Return what is known of *consumers*; None for one that is not in the register."""
+        """Return the liveness of each of *consumers*; None if it is not in the register."""
         return liveness_of(self._wire, self._prefix, consumers)
 
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
-        """Note how many *subscriptions* a consumer has on *queue*; 0 when it left.
+        """Record the number of *subscriptions* of a consumer to *queue*; 0 if it left.
 
-        False when there is no such queue to consume from (nothing was noted), or when the
-        last one left and the queue was deleted (auto_delete). A queue that is deleted
-        under its consumers has them again when it is made anew.
+        Returns False if there is no such queue (nothing is recorded), or if the last consumer left
+        and the queue was deleted (auto_delete). A queue that is deleted while it has consumers
+        has them again when it is created anew.
         """
         mark = f"{subscriptions} {self.consumer}" if subscriptions else ""
         return bool(self._run(scripts.ATTACH, queue, (consumer, mark, "", 0)))
 
     def drop_consumer(self, queue: str, consumer: str, mark: str, silent_ms: int) -> bool:
-        """Do so with a dead consumer, unless it has come back: its mark is another.
+        """Remove a dead consumer from *queue*, unless its *mark* has changed: it has come back.
 
-        The last use of the queue counts from when it was heard of.
+        The last use of the queue counts from the consumer's last heartbeat.
         """
         return bool(self._run(scripts.ATTACH, queue, (consumer, "", mark, silent_ms)))
 
     def attached(self, queue: str) -> Attached:
-        """Return who consumes from *queue*, dead ones that nobody removed included."""
+        """Return the consumers of *queue*, including dead ones not removed yet."""
         k = self._keys(queue)
         flags, marks = self._wire.call_all(
             ("HMGET", k.meta, "auto_delete", "expires"), ("HGETALL", k.consumers)
@@ -111,14 +111,14 @@ class RedisRegister(StoreBase):
         return Attached(any(flags), dict(zip(found[::2], found[1::2], strict=True)))
 
     def consumers_of(self, queue: str) -> list[str]:
-        """Return the ids of the consumers of *queue*, dead ones that nobody removed included."""
+        """Return the ids of the consumers of *queue*, including dead ones not removed yet."""
         return sorted(texts(self._wire.call(("HKEYS", self._keys(queue).consumers))))
 
 
 def records_of(
     wire: Commands, prefix: str, names: Sequence[str], fields: Sequence[str]
 ) -> list[Any]:
-    """Return these fields of each consumer, None where it has none; of one without a record."""
+    """Return these fields of each consumer; a missing field or record gives None."""
     replies: list[Any] = wire.replies(
         [(("HMGET", keys.consumer(prefix, name), *fields), None) for name in names]
     )
@@ -136,7 +136,7 @@ def records_of(
 def liveness_of(
     wire: Commands, prefix: str, consumers: Sequence[str]
 ) -> dict[str, Liveness | None]:
-    """Return what is known of *consumers*; None for one that is not in the register."""
+    """Return the liveness of each of *consumers*; None if it is not in the register."""
     fields = ("client_id", "run_id", "queues", "seen", "ttl", "host", "pid")
     records = records_of(wire, prefix, consumers, fields)
     clock = wire.call(("TIME",))
@@ -156,8 +156,7 @@ def liveness_of(
             known[name] = None
             continue
         client_id, run, queues, seen, ttl, host, pid = (value or b"" for value in record)
-        # After a restart of the server no client id of before means anything; nor is there one
-        # where it was not told.
+        # A client id means nothing after a server restart; a refused CLIENT ID leaves none.
         present = text_of(client_id) in {*connected, ""} or text_of(run) != run_id
         held = tuple(filter(None, text_of(queues).split("\n")))
         known[name] = Liveness(

@@ -1,9 +1,9 @@
-"""What each role sends to a server: the one source of the rules that ``reliq acl`` prints.
+"""The commands that each role sends to a server: the only source of the rules of ``reliq acl``.
 
 Redis checks the commands inside a script as well as the script's own call. Those are read
-from the Lua files; the ones that are sent without a script are named here, and a test finds
-every one of them in the code, and each script in a role. Nothing is granted by category: one
-that holds what we need (``@scripting``) also holds what nobody may use beside others
+from the Lua files. Commands sent without a script are named here, and a test finds every one
+of them in the code, and each script in a role. Nothing is granted by category: the category
+of a needed command (``@scripting``) also has commands that harm other users of the server
 (FUNCTION LOAD, SCRIPT FLUSH). Redis 6.2 takes ``+command|subcommand`` too.
 """
 
@@ -21,14 +21,14 @@ _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
 
 
 class Role(NamedTuple):
-    """A kind of user: the scripts it runs, and what it sends besides."""
+    """A kind of user: the scripts that it runs, and the other commands that it sends."""
 
     scripts: frozenset[Script] = frozenset()
     sent: frozenset[str] = frozenset()
 
     @property
     def commands(self) -> frozenset[str]:
-        """All commands it needs, in lower case, subcommands after a bar."""
+        """All commands that it needs, in lower case, subcommands after a bar."""
         return self.sent.union(*(called_by(script) for script in self.scripts))
 
 
@@ -38,7 +38,7 @@ def called_by(script: Script) -> frozenset[str]:
 
 
 def _role(*parts: Role, runs: str = "", sends: str = "") -> Role:
-    """Return a role that does what *parts* do, and more: scripts and commands, by their names."""
+    """Return a role with the rights of *parts*, and more scripts and commands, by their names."""
     of_its_own = frozenset(getattr(scripts, name) for name in runs.upper().split())
     found = Role(of_its_own, frozenset(sends.split()))
     for part in parts:
@@ -46,9 +46,9 @@ def _role(*parts: Role, runs: str = "", sends: str = "") -> Role:
     return found
 
 
-# What every connection sends first: to log in is allowed to everybody.
+# The first commands of every connection; every user may log in.
 _DIALS = _role(sends="client|setname")
-# EXISTS and HMGET ask for the format of what is stored.
+# EXISTS and HMGET query the format version.
 _CONNECTS = _role(_DIALS, sends="client|id eval evalsha exists hmget ping select")
 
 PRODUCER = _role(
@@ -67,11 +67,11 @@ WORKER = _role(
     "zremrangebyscore",
 )
 EXPORTER = _role(_CONNECTS, runs="measure", sends="client|list info time zrange")
-# Looks at everything, and changes nothing: no command writes.
+# Reads everything and changes nothing: no command writes.
 VIEWER = _role(
     EXPORTER,
     runs="look_up scan",
-    # The doctor tries CLIENT UNBLOCK, with an id that nobody has.
+    # The doctor tries CLIENT UNBLOCK, with an unused id.
     sends="acl|whoami client|unblock hget hgetall hkeys hscan lrange scan script|exists zcount "
     "zrangebyscore",
 )
@@ -99,7 +99,7 @@ ROLES = {
     "migration": MIGRATION,
     "sentinel": SENTINEL,
 }
-# What is needed only where somebody asks for it.
+# Commands that only some options or set-ups need.
 CONFIG = frozenset({"config|get"})
 BEHIND_SENTINELS = frozenset({"role"})
 IN_CLUSTER = frozenset({"cluster|slots"})

@@ -1,12 +1,12 @@
 """The Lua scripts of the package: their text, their digests, and their keys.
 
-Each is one file of ``lua/``, read when it is first sent. Five kinds of comment become code, in
-the place of that line. ``-- keys: meta, ready`` becomes locals with these KEYS, whose types are
-in :mod:`.keys`; ``-- keys of each: meta`` those of one queue of many, from ``n`` on. ``-- limits:
+Each script is one file of ``lua/``, read when it is first sent. Five kinds of comment become code
+on their line. ``-- keys: meta, ready`` becomes locals with these KEYS, whose types are in
+:mod:`.keys`; ``-- keys of each: meta`` those of one queue of many, from ``n`` on. ``-- limits:
 BATCH, RANK`` becomes locals with these numbers of :mod:`reliq.store.limits`, and ``-- use: add,
-whole`` these functions of ``lua/shared/``. ``-- begin: HDEL meta`` is a first write that does not
-grow: it lets the rest run when memory is full. ``-- clock: now`` is the server's time, in ms. A
-digest, and the line that an error names, are those of the expanded text.
+whole`` these functions of ``lua/shared/``. ``-- begin: HDEL meta`` is a first write that needs no
+memory: it lets the rest run when memory is full. ``-- clock: now`` is the server's time, in ms. A
+digest, and the line number in an error, refer to the expanded text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOW = r"""\1local clock = redis.call('TIME')
 
 
 class Script:
-    """One script: what EVAL sends, and the digest that EVALSHA sends instead."""
+    """One script: its text for EVAL, and its digest for EVALSHA."""
 
     text: str
     """The file, expanded."""
@@ -44,13 +44,13 @@ class Script:
     keys: tuple[str, ...]
     """The names of its KEYS, in their order."""
     of: Callable[[NamedTuple], tuple[str, ...]]
-    """Returns its KEYS, where all of them are those of one queue, of one batch, or the broker's."""
+    """Returns its KEYS, if all belong to one queue, to one batch, or to the broker."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __getattr__(self, wanted: str) -> Any:
-        """Read the file for the first of these; no lock, which a fork could leave held."""
+        """Read the file at the first use; takes no lock, which a fork could leave held."""
         if wanted not in {"text", "sha", "keys", "of"}:
             raise AttributeError(wanted)
         written = _read(self.name)
@@ -62,31 +62,31 @@ class Script:
 
     def _take(self, text: str, keys: tuple[str, ...]) -> None:
         self.text = text
-        # SHA1 names a script in Redis's cache; it protects nothing here.
+        # SHA1 names a script in Redis's cache; it does not protect anything here.
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         self.keys, self.of = keys, attrgetter(*keys)
         if len(keys) == 1:
             self.of = lambda others: (getattr(others, keys[0]),)
 
     def named(self, others: NamedTuple | None = None, /, **keys: str) -> tuple[str, ...]:
-        """Return its KEYS: those that are given by their names, and *others*."""
+        """Return its KEYS: *keys* by name, the others from *others*."""
         return tuple(keys.get(name) or getattr(others, name) for name in self.keys)
 
     def over(
         self, others: NamedTuple | None, args: Sequence[Any], /, **keys: str
     ) -> tuple[Command, Script]:
-        """Return the command that runs it over these keys, and itself, as wires take them."""
+        """Return the command that runs it with these keys, and the script, as wires expect them."""
         names = self.named(others, **keys) if keys or others is None else self.of(others)
         return ("EVALSHA", self.sha, len(names), *names, *args), self
 
 
 def _read(name: str) -> str:
-    """Return a file of ``lua/`` by the package's loader, which also reads a zip."""
+    """Return a file of ``lua/`` through the package's loader, which also reads a zip."""
     return str(get_data(__name__, f"lua/{name}.lua"), "utf-8")  # type: ignore[arg-type]
 
 
 def _key_locals(keys: Sequence[str], line: re.Match[str]) -> str:
-    """Return the code that gives a script the KEYS of a line; the guard is never read."""
+    """Return the code that assigns the KEYS of a line to locals; the guard is never read."""
     names = [name for name in line[3].split(", ") if name != "guard"]
     if not names:
         return ""
@@ -96,12 +96,12 @@ def _key_locals(keys: Sequence[str], line: re.Match[str]) -> str:
 
 
 def _locals(line: re.Match[str]) -> str:
-    """Return the code that gives a script the limits of a line."""
+    """Return the code that assigns the limits of a line to locals."""
     return " ".join(f"local {name} = {getattr(limits, name)}" for name in line[1].split(", "))
 
 
 def _functions(line: re.Match[str]) -> str:
-    """Return the shared functions of a line, as far to the right as it stands."""
+    """Return the shared functions of a line, with its indentation."""
     texts = [_read(f"shared/{name}") for name in line[2].split(", ")]
     return "\n".join(indent(text, line[1]) for text in texts).rstrip()
 

@@ -1,8 +1,8 @@
-"""Asking Redis Sentinel where the master is, anew for every connection.
+"""Redis Sentinel: queries the Sentinels for the master at every connection.
 
-Owns the list of Sentinels and what their answers are worth; knows nothing of queues.
-A Sentinel may be down, partitioned, or behind its peers, so an answer is a hint: the
-connection counts only when the server itself says that it is a master.
+Owns the list of Sentinels and the check of their answers; knows nothing of queues.
+A Sentinel may be down, partitioned, or behind its peers. An answer is therefore a hint: only
+a server that reports itself as a master is used.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ DEFAULT_PORT = 26379
 
 @dataclass(frozen=True)
 class SentinelAddress:
-    """The master that a group of Sentinels names. Its repr shows no password.
+    """The master that a group of Sentinels monitors. Its repr shows no password.
 
-    *master* holds everything about it but host and port: database, login, TLS, which
+    *master* has everything about it but host and port: database, login and TLS, which
     the Sentinels do not know.
     """
 
@@ -36,22 +36,22 @@ class SentinelAddress:
     sentinels: tuple[Address, ...]
     master: Address
     _knew: list[Address] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The Sentinel that knew the master last time. Each use is one step, without a lock."""
+    """The Sentinel that last knew the master. Each use is atomic and needs no lock."""
 
     def __str__(self) -> str:
-        """Name the broker in messages, without the server that plays its part just now."""
+        """Return the name for messages, without the server that is the master now."""
         return f"{SCHEME}://{self.name}/{self.master.db}"
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return what stays the same through a failover: Sentinels, name, database, login."""
+        """Return the part that a failover does not change: Sentinels, name, database, login."""
         asked = tuple(sorted(str(sentinel.identity) for sentinel in self.sentinels))
         return (SCHEME, self.name, asked, self.master.identity)
 
     def connect(self, options: Options, name: str) -> Dialled:
-        """Open a connection to the master; raises BrokerUnavailable when none is found.
+        """Open a connection to the master. Raises BrokerUnavailable if none is found.
 
-        The Sentinels are asked in turn, the one that knew last time first.
+        The Sentinels are queried in turn, the one that last knew the master first.
         """
         refusals: list[str] = []
         tried: set[tuple[str, int]] = set()
@@ -74,7 +74,7 @@ class SentinelAddress:
         )
 
     def _ask(self, sentinel: Address, options: Options, name: str) -> tuple[str, int]:
-        # One that is slow is as good as down: Redis' guide for clients says so too.
+        # A slow Sentinel counts as down, as in Redis' guide for clients.
         reply = ask_once(sentinel, options, name, "SENTINEL", "get-master-addr-by-name", self.name)
         if not reply:
             raise BrokerUnavailable(
@@ -104,9 +104,9 @@ def sentinel_address(
     password: str | None = None,
     tls: Any = None,
 ) -> SentinelAddress:
-    """Return the address that *urls*, one Sentinel each, and *options* describe.
+    """Return the address that *urls*, one for each Sentinel, and *options* describe.
 
-    User, password and database are the master's; one of the URLs naming them is enough.
+    User, password and database are the master's; naming them in one URL is enough.
     TLS is for the Sentinels as well; see :func:`.urls.together`.
     """
     said = [read(url, (SCHEME,)) for url in urls]

@@ -1,4 +1,4 @@
-"""One server, asked what it is and what can be wrong with it: for ``reliq doctor``."""
+"""Checks of one server, its configuration and the user's rights, for ``reliq doctor``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .stream import Command, Reply
 
 _MOST_SCRIPTS = 1000
-# SCAN goes on for so long at most: a broker may hold millions of keys of others.
+# The time limit of SCAN: a broker may hold millions of keys of other programs.
 _SCANNED_S = 5.0
-# What reliq asks of a server, in a form that changes nothing; and what fails without it.
+# The commands that reliq sends, in a form that changes nothing; and the effect of a refusal.
 _ASKED: tuple[tuple[Command, Severity, str], ...] = (
     (("EVAL", "return 1", "0"), "error", "nothing works"),
     (("TIME",), "error", "nothing works"),
@@ -33,23 +33,23 @@ _ASKED: tuple[tuple[Command, Severity, str], ...] = (
     (("CLIENT", "UNBLOCK", "0"), "info", refusals.COSTS["CLIENT UNBLOCK"]),
     (("CLIENT", "SETNAME"), "info", refusals.COSTS["CLIENT SETNAME"]),
     (("CONFIG", "GET", "timeout"), "info", "the doctor does not see timeouts and persistence"),
-    (("SCAN", "0", "COUNT", "1"), "info", "the doctor does not look for keys that are not ours"),
+    (("SCAN", "0", "COUNT", "1"), "info", "the doctor does not check for keys of other programs"),
 )
 
 
 class Server:
-    """One server at the other end of a wire, asked by one user."""
+    """One server at the other end of a wire, queried by one user."""
 
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
-        # Asked once: each refusal is a line in the server's ACL LOG.
+        # Tried once: each refusal is a line in the server's ACL LOG.
         self._config_refused = False
         self.lacking: frozenset[Command] = frozenset()
-        """What this user may not use, as :meth:`diagnose` has found."""
+        """The commands that this user may not use, as found by :meth:`diagnose`."""
 
     def about(self, broker: str) -> BrokerInfo:
-        """Return what the server says of itself; *broker*: its name."""
+        """Return the server's report on itself; *broker* is its name."""
         info = self._info()
         engine = "valkey" if "valkey_version" in info else "redis"
         return BrokerInfo(
@@ -67,10 +67,10 @@ class Server:
     def diagnose(
         self, *, in_cluster: bool = False, behind_sentinels: bool = False
     ) -> list[Finding]:
-        """Look at what can be wrong with the server and with this user's rights.
+        """Check the server and this user's rights.
 
-        in_cluster: it is spoken to as a node of a cluster, whose clocks and replicas are
-        looked at by who knows all nodes. behind_sentinels: replicas may be promoted.
+        in_cluster: it is a node of a cluster; the caller, who knows all nodes, checks clocks and
+        replicas. behind_sentinels: replicas may be promoted.
         """
         info, config = self._info(), self._config()
         found = [*self._rights(), *self._unverified()]
@@ -88,21 +88,21 @@ class Server:
         address: Any = self._wire.address
         tls = getattr(getattr(address, "master", address), "tls", None)
         if tls is not None and not is_verified(tls):
-            remedy = "give ssl_ca_certs the CA of the server in the place of ssl_cert_reqs=none"
+            remedy = "set ssl_ca_certs to the CA of the server instead of ssl_cert_reqs=none"
             yield Finding("tls", "warning", UNVERIFIED, remedy)
 
     def refuses(self, known: Collection[Command]) -> list[str]:
-        """Return the names of the commands that this user may not use, but for those *known*."""
-        on_keys = ("EXISTS", keys.broker_keys(self._prefix).guard)  # elsewhere is no refusal
+        """Return the names of the commands that this user may not use, except for *known*."""
+        on_keys = ("EXISTS", keys.broker_keys(self._prefix).guard)  # no refusal if at another node
         asked = [*(command for command, *_ in _ASKED if command not in known), on_keys]
         return [refusals.name_of(command) for command in asked if self._lacks(command)]
 
     def replicas(self) -> int | None:
-        """Return how many replicas are connected to it; None where it may not be asked."""
+        """Return the number of connected replicas, or None if this user may not query it."""
         return number_of(self._info().get("connected_slaves"))
 
     def clock(self) -> tuple[float, float] | None:
-        """Return (how many seconds it is ahead of this machine, how long its answer took)."""
+        """Return (seconds that the clock is ahead of this machine's, duration of the query)."""
         began = time.time()
         reply = self._ask("TIME")
         ended = time.time()
@@ -111,10 +111,10 @@ class Server:
         seconds, micros = reply
         return int(seconds) + int(micros) / 1e6 - (began + ended) / 2, ended - began
 
-    # -- asking
+    # -- queries
 
     def _ask(self, *command: Any) -> Reply | None:
-        """Return the reply; None where this user or this server does not take the command."""
+        """Return the reply, or None if this user or this server refuses the command."""
         try:
             return self._wire.call(command)
         except BrokerRefused:
@@ -122,7 +122,7 @@ class Server:
 
     def _lacks(self, command: Command) -> bool:
         if refusals.lacks(self._wire.address.identity, command):
-            return True  # as the connection was made, or later
+            return True  # refused when connecting, or later
         try:
             self._wire.call(command)
         except BrokerRefused as exc:
@@ -142,7 +142,7 @@ class Server:
         return found
 
     def _setting(self, name: str) -> str | None:
-        """Return a setting of the server; None where this user may not read them."""
+        """Return a setting of the server, or None if this user may not read settings."""
         if self._config_refused:
             return None
         reply = self._ask("CONFIG", "GET", name)
@@ -160,7 +160,7 @@ class Server:
             return "RDB or none"
         return "RDB" if save else "none"
 
-    # -- checks that ask more
+    # -- checks with further queries
 
     def _rights(self) -> Iterator[Finding]:
         missing = [item for item in _ASKED if self._lacks(item[0])]
@@ -170,14 +170,14 @@ class Server:
             remedy = _CONFIG_REMEDY if command[0] == "CONFIG" else _ACL_REMEDY
             yield Finding("acl", severity, f"this user may not use {name}: {without}", remedy)
         if not missing:
-            yield Finding("acl", "ok", "this user may do all that reliq does")
+            yield Finding("acl", "ok", "this user has all rights that reliq needs")
         who = self._ask("ACL", "WHOAMI")
         if who == b"default" and not getattr(self._wire.address, "password", None):
             yield Finding(
                 "login",
                 "warning",
-                "there is no password: whoever reaches the port can do anything",
-                "give the server a password (requirepass), or users (reliq acl)",
+                "there is no password: any client that reaches the port has all rights",
+                "set a password for the server (requirepass), or create users (reliq acl)",
             )
 
     def _clock(self) -> Iterator[Finding]:
@@ -197,10 +197,10 @@ class Server:
             yield Finding(
                 "script cache",
                 "warning",
-                f"{total} scripts are cached: a client makes a new one for each call, "
+                f"{total} scripts are cached: a client creates a new one for each call, "
                 "and the server keeps them all in memory",
-                "find it with MONITOR or SLOWLOG; SCRIPT FLUSH empties the cache, and reliq "
-                "loads its scripts again by itself",
+                "find the client with MONITOR or SLOWLOG; SCRIPT FLUSH empties the cache, and "
+                "reliq loads its scripts again by itself",
             )
         elif cached is not None:
             text = f"{sum(cached)} of reliq's {len(ours)} scripts are cached; the rest when used"
@@ -223,22 +223,22 @@ class Server:
             )
             if cursor == b"0" or time.monotonic() > until:
                 break
-        part = "" if cursor == b"0" else f" (not all were looked at in {_SCANNED_S:g} s)"
+        part = "" if cursor == b"0" else f" (not all keys were checked in {_SCANNED_S:g} s)"
         if foreign:
             names = ", ".join(repr(key) for key in sorted(foreign)[:5])
             yield Finding(
                 "keys",
                 "warning",
-                f"{len(foreign)} keys under our prefix are not ours: {names}{part}",
-                "find out who writes them; use another database or global_keyprefix for one "
-                "of the two",
+                f"{len(foreign)} keys under our prefix are not reliq's: {names}{part}",
+                "find their writer; use another database or global_keyprefix for one of the "
+                "two programs",
             )
         else:
-            yield Finding("keys", "ok", f"all {looked} keys under our prefix are ours{part}")
+            yield Finding("keys", "ok", f"all {looked} keys under our prefix are reliq's{part}")
 
 
 _ACL_REMEDY = "give it the rule that `reliq acl` prints"
 _CONFIG_REMEDY = (
-    "nothing, unless it may read the passwords in there: then the rule that "
+    "optional: CONFIG GET also shows passwords. If this user may read them, use the rule that "
     "`reliq acl operator --config` prints"
 )

@@ -1,4 +1,4 @@
-"""What a server says of itself (INFO), and what is wrong with it by that."""
+"""The checks of a server's report on itself (INFO)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Info: TypeAlias = "dict[str, str]"
 
 _FULL_PERCENT = 80
 FARTHEST_S = 1.0
-"""Clocks that are further apart are wrong."""
+"""The largest difference between clocks that counts as correct."""
 
 
 def parse(reply: bytes) -> Info:
@@ -23,37 +23,37 @@ def parse(reply: bytes) -> Info:
 
 
 def number_of(text: str | None) -> int | None:
-    """Return the number that a field is; None for one that is none, or is not there."""
+    """Return the number in a field, or None for a missing field or another text."""
     return int(text) if text is not None and text.isdigit() else None
 
 
 def judge_clock(whose: str, machines: str, off_s: float, took_s: float) -> Finding | None:
-    """Judge a clock that is *off_s* ahead of this machine's; None where it is right.
+    """Return a finding for a clock that is *off_s* ahead of this machine's; None if it is correct.
 
-    *took_s*: how long its answer took. *whose*, *machines*: the clock, and those to set, in words.
+    *took_s*: duration of the query. *whose*, *machines*: the clock, and the machines to correct.
     """
     if abs(off_s) - took_s / 2 <= FARTHEST_S:
         return None
     off = f"{abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} this machine's"
-    text = f"{whose} is {off}: ages and an eta are wrong by as much"
-    return Finding("clock", "warning", text, f"let {machines} keep their time by NTP")
+    text = f"{whose} is {off}: ages and ETAs are wrong by as much"
+    return Finding("clock", "warning", text, f"synchronise {machines} with NTP")
 
 
 def judge(
     info: Info, persistence: str, config: Info, *, in_cluster: bool = False
 ) -> Iterator[Finding]:
-    """Yield what its own words say; *config*: its settings, as far as they may be read.
+    """Yield the findings in INFO; *config*: the settings that this user may read.
 
-    in_cluster: it is spoken to as a node of a cluster.
+    in_cluster: it is a node of a cluster.
     """
     yield from _server(info)
     if info.get("cluster_enabled") == "1" and not in_cluster:
         yield Finding(
             "cluster",
             "error",
-            "the server is a node of a Redis Cluster, and this URL is that of a single server: "
-            "it has some of the queues only",
-            "use reliq-cluster://host:port instead, with a few of the nodes: "
+            "the server is a node of a Redis Cluster, but this URL is for a single server: "
+            "it has only some of the queues",
+            "use reliq-cluster://host:port instead, with some of the nodes: "
             "reliq-cluster://a:6379;reliq-cluster://b:6379",
         )
     yield from _memory(info)
@@ -78,18 +78,18 @@ def _memory(info: Info) -> Iterator[Finding]:
             "maxmemory-policy",
             "error",
             f"{policy}: a full server deletes messages, or the tables that route them, "
-            "without telling anyone",
+            "without any warning",
             "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
         )
     else:
-        yield Finding("maxmemory-policy", "ok", policy or "not told")
+        yield Finding("maxmemory-policy", "ok", policy or "unknown")
     used, limit = number_of(info.get("used_memory")) or 0, number_of(info.get("maxmemory")) or 0
     if not limit:
         yield Finding(
             "memory",
             "warning",
             "maxmemory is not set: a full queue takes all memory until the kernel kills the server",
-            "set maxmemory below what the machine has; a full server then refuses publishes, "
+            "set maxmemory below the machine's memory; a full server then refuses publishes, "
             "and workers drain it",
         )
     elif used * 100 >= limit * _FULL_PERCENT:
@@ -97,7 +97,7 @@ def _memory(info: Info) -> Iterator[Finding]:
             "memory",
             "warning",
             f"{used * 100 // limit} % of maxmemory are used; at 100 % publishes are refused",
-            "raise maxmemory, start workers, or purge what is not needed (reliq status)",
+            "raise maxmemory, start workers, or purge unneeded messages (reliq status)",
         )
     else:
         yield Finding("memory", "ok", f"{used * 100 // limit} % of maxmemory are used")
@@ -113,19 +113,19 @@ def _disk(info: Info, persistence: str, config: Info) -> Iterator[Finding]:
             yield Finding(
                 "persistence",
                 "error",
-                f"{what} failed: what is confirmed now does not survive a crash",
-                "look at the server's log and at its disk",
+                f"{what} failed: messages that are confirmed now do not survive a crash",
+                "check the server's log and its disk",
             )
     remedy = "CONFIG SET appendonly yes, and the same in redis.conf (docs/operations.md)"
     if persistence == "none":
-        text = "none: a crash or restart of the server forgets every message"
+        text = "none: a crash or restart of the server loses every message"
         yield Finding("persistence", "warning", text, remedy)
     elif persistence.startswith("RDB"):
         save = f" (save {config['save']})" if config.get("save") else ""
-        text = f"{persistence}: a crash forgets what came since the last snapshot{save}"
+        text = f"{persistence}: a crash loses all messages since the last snapshot{save}"
         yield Finding("persistence", "warning", text, remedy)
     elif persistence == "AOF no":
-        text = "AOF without fsync: a power cut forgets up to half a minute"
+        text = "AOF without fsync: a power cut loses up to half a minute"
         yield Finding("persistence", "warning", text, "CONFIG SET appendfsync everysec")
     elif persistence:
         yield Finding("persistence", "ok", persistence)
@@ -138,7 +138,7 @@ def _replication(info: Info, *, in_cluster: bool) -> Iterator[Finding]:
             "replication",
             "error",
             f"this server is a replica of {master}: it takes no messages",
-            "look again in a moment: it has just been replaced"
+            "check again in a moment: it has just been replaced"
             if in_cluster
             else "use the URL of the master, or reliq-sentinel://",
         )
@@ -146,12 +146,12 @@ def _replication(info: Info, *, in_cluster: bool) -> Iterator[Finding]:
             yield Finding(
                 "replication",
                 "error",
-                f"its link to {master} is down: what it shows is old",
-                "look at the logs of both; the network, masterauth",
+                f"its link to {master} is down: its data is outdated",
+                "check the logs of both servers, the network and masterauth",
             )
         return
     replicas = number_of(info.get("connected_slaves")) or 0
-    if not in_cluster:  # of a cluster, who knows all shards says it
+    if not in_cluster:  # for a cluster, the caller who knows all shards reports it
         if not replicas:
             text = "no replica: there is no other copy of the messages"
             yield Finding("replication", "info", text)
@@ -169,25 +169,25 @@ def _replication(info: Info, *, in_cluster: bool) -> Iterator[Finding]:
                 "replication",
                 "warning",
                 f"replica {name} is {fields.get('state')}, {behind} bytes and "
-                f"{fields.get('lag', '?')} s behind: promoted now, it would have lost that much",
-                "look at its log and at the network between the two",
+                f"{fields.get('lag', '?')} s behind: if promoted now, it would lose that much",
+                "check its log and the network between the two servers",
             )
 
 
 def judge_failover(info: Info) -> Iterator[Finding]:
-    """Yield what a failover by Sentinel can cost; nothing where INFO says too little."""
+    """Yield the possible losses of a failover by Sentinel; none if INFO has too little."""
     replicas = number_of(info.get("connected_slaves"))
     if replicas is None:
         return
     missing = []
-    # Redis tells of good replicas only where min-replicas-to-write asks for some.
+    # Redis reports good replicas only if min-replicas-to-write is set.
     good = number_of(info.get("min_slaves_good_slaves"))
     if good is None:
-        missing.append("min-replicas-to-write is 0, so that a master without replicas confirms")
+        missing.append("min-replicas-to-write is 0, so a master without replicas confirms")
     if replicas < 2:  # noqa: PLR2004
         missing.append(f"{replicas} of 2 replicas are connected")
     if info.get("aof_enabled") == "0":
-        missing.append("appendonly is no, so that a server comes back with old data, or none")
+        missing.append("appendonly is no, so a server restarts with old data, or none")
     if missing:
         yield Finding(
             "failover",
@@ -197,7 +197,7 @@ def judge_failover(info: Info) -> Iterator[Finding]:
             "(docs/failover.md)",
         )
     else:
-        yield Finding("failover", "ok", f"{good} replicas in step, and writes wait for them")
+        yield Finding("failover", "ok", f"{good} replicas in sync, and writes require them")
 
 
 def _clients(info: Info, config: Info) -> Iterator[Finding]:
@@ -206,8 +206,8 @@ def _clients(info: Info, config: Info) -> Iterator[Finding]:
         yield Finding(
             "clients",
             "warning",
-            f"{here} of {most} connections are in use; beyond that new ones are refused",
-            "raise maxclients, or find who opens so many (CLIENT LIST)",
+            f"{here} of {most} connections are in use; beyond that, new ones are refused",
+            "raise maxclients, or find clients with many connections (CLIENT LIST)",
         )
     else:
         yield Finding("clients", "ok", f"{here} connections" + (f" of {most}" if most else ""))
@@ -217,15 +217,15 @@ def _clients(info: Info, config: Info) -> Iterator[Finding]:
             "timeout",
             "warning",
             f"the server closes connections that were silent for {timeout} s: idle publishers "
-            "connect again and again",
+            "reconnect again and again",
             "CONFIG SET timeout 0; tcp-keepalive finds dead peers",
         )
     elif timeout == 0:
-        yield Finding("timeout", "ok", "0: idle connections stay")
+        yield Finding("timeout", "ok", "0: idle connections stay open")
     if config.get("tcp-keepalive") == "0":
         yield Finding(
             "tcp-keepalive",
             "warning",
-            "0: the connection of a machine that lost its power stays for hours",
+            "0: the connection of a machine that lost power stays for hours",
             "CONFIG SET tcp-keepalive 60",
         )

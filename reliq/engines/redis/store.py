@@ -1,7 +1,7 @@
-"""The store: one connection to one broker, all that the parts above know of Redis.
+"""The store: one connection to one broker, the engine's interface for the layers above.
 
-``post_*`` methods start a step and return; their callback gets the result, or the ReliqError it
-ended with, from whichever thread reads the reply. All other methods wait, and raise ReliqError.
+A ``post_*`` method starts a step and returns. Its callback gets the result or a ReliqError, in
+whichever thread reads the reply. All other methods wait, and raise ReliqError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RedisStore(
     RedisTopology,
     RedisDeadLetters,
 ):
-    """One connection to one broker. Each part is in a file of its own."""
+    """One connection to one broker. Each part has its own file."""
 
     @Lazy
     def batches(self) -> RedisBatches:
@@ -38,14 +38,14 @@ class RedisStore(
 
     @Lazy
     def reads(self) -> RedisReads:
-        """Queues, messages and consumers as operators see them."""
+        """Queues, messages and consumers, as shown to operators."""
         return engine.RedisReads(self._wire, self._prefix)
 
     def claim(self, name: str, token: str, keep_ms: int, *, finished: bool = False) -> int:
-        """Take the claim on *name*, or extend, finish or (0 ms) give up one's own.
+        """Take the claim on *name*, or extend, finish or (0 ms) release the caller's own.
 
-        Atomic. Returns CLAIMED when it is, or was, that of *token*; FINISHED when another
-        has finished it; else the ms that the claim of another still counts.
+        Atomic. Returns CLAIMED if it is, or was, the claim of *token*, and FINISHED if another
+        token has finished it. Otherwise, returns the ms left of another token's claim.
         """
         once, guard = keys.once(self._prefix, name), keys.guard(self._prefix, name)
         args = (token, keep_ms, int(finished))

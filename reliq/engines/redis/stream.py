@@ -1,7 +1,7 @@
 """Stream: one connected socket, bytes out and replies in.
 
-Owns the socket, which never blocks, the bytes it has not taken yet, and the part of a reply that
-has come. Knows nothing of scripts, nor of what a reply is to. Failures are those of
+Owns the socket, which never blocks, the unsent bytes, and the received part of a reply. Knows
+nothing of scripts, nor which command a reply belongs to. Its failures are those of
 :data:`FAILURES` here. One thread at a time uses it; any thread may :meth:`interrupt` it.
 """
 
@@ -30,14 +30,14 @@ Reply: TypeAlias = Any
 Command: TypeAlias = tuple[Any, ...]
 
 FAILURES = (OSError, EOFError, ValueError, hiredis.ProtocolError)
-"""The exceptions of a stream that is broken."""
+"""The exceptions of a broken stream."""
 SILENCE_S = 1.0
-"""After so long without a byte, the caller of :meth:`Stream.replies` may look elsewhere."""
+"""Seconds without a byte after which :meth:`Stream.replies` notifies its caller."""
 _NUMBERS = frozenset((int, float))
 
 
 class Prefix:
-    """The parts that many commands begin with, packed once: the first part of such a command."""
+    """The common first parts of many commands, packed once; used as a command's first part."""
 
     __slots__ = ("count", "packed", "parts")
 
@@ -48,10 +48,10 @@ class Prefix:
 
 
 def pack(command: Command) -> bytes:
-    """Return the bytes of *command*; names that were no UTF-8 as they were received.
+    """Return the bytes of *command*; names that are not UTF-8 are sent as received.
 
-    Numbers become text here: hiredis would call repr for it, which runs the handlers of
-    signals first, and crashes the process where one of them raises (Ctrl-C, a time limit).
+    Numbers become text here: hiredis would call repr, which runs pending signal handlers first.
+    If a handler raised (Ctrl-C, a time limit), the process would crash.
     """
     prefix = command[0]
     rest, count = command, 0
@@ -78,13 +78,13 @@ def pack(command: Command) -> bytes:
 
 
 def parts_of(command: Command) -> Command:
-    """Return *command* with its prefix, if it has one, in parts."""
+    """Return *command* with its prefix, if any, expanded."""
     prefix = command[0]
     return (*prefix.parts, *command[1:]) if type(prefix) is Prefix else command
 
 
 def failure(exc: BaseException, address: Broker, limit_s: float) -> ReliqError:
-    """Return our error for one of :data:`FAILURES`."""
+    """Return reliq's error for one of :data:`FAILURES`."""
     if isinstance(exc, TimeoutError):
         return late(address, limit_s)
     if isinstance(exc, OSError):
@@ -93,45 +93,45 @@ def failure(exc: BaseException, address: Broker, limit_s: float) -> ReliqError:
 
 
 def late(address: Broker, limit_s: float) -> BrokerTimeout:
-    """Return the error of a reply that did not come in time."""
+    """Return the error for an overdue reply."""
     return BrokerTimeout(
         f"{address} did not answer within {limit_s:g} s "
-        "(socket_timeout); whether the last command was carried out is not known"
+        "(socket_timeout); whether the last command was carried out is unknown"
     )
 
 
 class Stream:
-    """A connection that was dialled and is logged in."""
+    """An open connection that is logged in."""
 
     def __init__(self, connection: Dialled, client_id: int = 0) -> None:
         self.close = connection.close
-        """Hang up; one of the parent's is let go of. Closing one that is closed is harmless."""
-        # A forgotten stream hangs up; not at the exit, other hooks may still publish.
+        """Close the connection. In a child, the parent keeps it. May be repeated."""
+        # A dropped stream closes; not at exit, because other exit hooks may still publish.
         finalize(self, connection.close).atexit = False
         self._sock = connection.sock
         self._sock.settimeout(0.0)
         reader = hiredis.Reader()
         self._feed = reader.feed
         self.next_reply: Callable[[], Reply] = reader.gets
-        """Return the next reply that is complete; False where there is none."""
-        # TLS may hold decrypted bytes that no poll will ever announce.
+        """Return the next complete reply, or False if there is none."""
+        # TLS may hold decrypted bytes, which no poll announces.
         self._pending: Callable[[], int] | None = getattr(self._sock, "pending", None)
         self.client_id = client_id
-        """The server's name for the connection; 0 where it is not known."""
+        """The server's id of the connection; 0 if it is unknown."""
         self.used = monotonic()
         self.unsent = bytearray()
-        """The bytes that were written, and that the socket has not taken yet."""
+        """The written bytes that the socket has not taken yet."""
         self.written = 0
-        """The number of bytes that were written, taken by the socket or not."""
+        """The number of bytes written, including unsent ones."""
         self.scripts: set[str] = set()
-        """Digests of the scripts whose text went over it: its server has them, unless flushed."""
+        """Digests of the scripts sent as text here: the server has them, unless flushed."""
         self.sends_texts = False
-        """Whether all are sent as text: the server refuses EVALSHA."""
-        self._reads_first = False  # whether TLS has to read before it can write
+        """Whether all scripts are sent as text: the server refuses EVALSHA."""
+        self._reads_first = False  # whether TLS must read before it can write
         self._readable = Readable(self._sock.fileno())
 
     def fileno(self) -> int:
-        """Return its descriptor."""
+        """Return the descriptor."""
         return self._sock.fileno()
 
     # -- out
@@ -152,7 +152,7 @@ class Stream:
             self.unsent += memoryview(data)[sent:]
 
     def flush(self) -> bool:
-        """Write the rest, as far as the socket takes it now; whether it took some."""
+        """Write the rest, as far as the socket takes it now; return whether it took any."""
         sent, self._reads_first = 0, False
         try:
             sent = self._sock.send(self.unsent) if self.unsent else 0
@@ -166,10 +166,7 @@ class Stream:
     # -- in
 
     def read(self) -> bool:
-        """Take the bytes that have come; False where there are none.
-
-        Raises EOFError where the peer has closed the connection.
-        """
+        """Take the arrived bytes; False if there are none. Raises EOFError if the peer closed."""
         data = b""
         try:
             data = self._sock.recv(READ_SIZE)
@@ -184,7 +181,7 @@ class Stream:
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Wait up to *timeout_s* until it can be read, or takes the rest; or is interrupted."""
+        """Wait up to *timeout_s* until it is readable, accepts the rest, or is interrupted."""
         if self.unsent and not self._reads_first:
             usable(self._sock.fileno(), timeout_s)
         else:
@@ -197,10 +194,10 @@ class Stream:
         silent: Callable[[], None],
         ends_at: float = inf,
     ) -> list[Reply]:
-        """Return the *count* replies to what was written; writes the rest meanwhile.
+        """Return the *count* replies to the written commands; writes the rest meanwhile.
 
-        Raises TimeoutError when nothing has moved for *limit_s*, or at *ends_at*. Calls *silent*
-        after each second without a byte, and at the end; it may raise.
+        Raises TimeoutError after *limit_s* without progress, or at *ends_at*. Calls *silent* after
+        each second without a byte, and at the end; *silent* may raise.
         """
         replies: list[Reply] = []
         self.used = since = monotonic()
@@ -212,8 +209,8 @@ class Stream:
                 self.wait(left_s)
             else:
                 self._readable.wait(left_s)
-            # Before the time is looked at: the process may have been suspended. And before
-            # anything is written: TLS may have to read first.
+            # Read before the time is checked: the process may have been suspended. And before
+            # writing: TLS may have to read first.
             if moved := self.read():
                 while (reply := self.next_reply()) is not False:
                     replies.append(reply)
@@ -233,6 +230,6 @@ class Stream:
     # -- the end
 
     def interrupt(self) -> None:
-        """End the wait of the thread that uses it: that finds it closed by the peer."""
+        """End the wait of the thread that uses it, which then finds the connection closed."""
         with suppress(OSError, ValueError):
             self._sock.shutdown(SHUT_RDWR)

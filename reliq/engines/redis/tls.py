@@ -1,4 +1,4 @@
-"""TLS options, by Kombu's names and redis-py's: safe unless the user says otherwise."""
+"""TLS options, with the names of Kombu and redis-py; secure by default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("reliq")
 
 UNVERIFIED = (
     "TLS: the server's certificate or its name is not verified (ssl_cert_reqs, "
-    "ssl_check_hostname): who is on the way can read and change everything"
+    "ssl_check_hostname): an attacker on the network can read and change everything"
 )
 _CERT_REQS = {
     "none": ssl.CERT_NONE,
@@ -46,11 +46,11 @@ _VERSIONS = {
 
 
 def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
-    """Return TLS options, None for no TLS; certificates and names are verified.
+    """Return TLS options, or None for no TLS; certificates and names are verified.
 
     *given* is Kombu's ``ssl``: a yes or no, or a mapping with or without the prefix
-    ``ssl_``. always: TLS also where nothing is given. Raises ConfigurationError for an
-    unknown name, a wrong value, and a file that is not there or is none of its kind.
+    ``ssl_``. always: TLS even if nothing is given. Raises ConfigurationError for an
+    unknown name, a wrong value, and a missing or invalid file.
     """
     mapping = given if isinstance(given, dict) else {}
     wanted = bool(given) if isinstance(given, dict) else _yes_or_no("ssl", given or False)
@@ -79,7 +79,7 @@ def is_verified(options: Mapping[str, Any]) -> bool:
     return bool(options["ssl_check_hostname"])  # never without the certificate
 
 
-@cache  # once a process
+@cache  # once in a process
 def _warn(text: str) -> None:
     logger.warning(text)
 
@@ -121,12 +121,12 @@ def _version(value: Any) -> ssl.TLSVersion:
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return the context for *options*, of :func:`tls_options`; ConfigurationError names one."""
+    """Return a context for *options* (:func:`tls_options`). ConfigurationError names the option."""
     for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).exists():
             raise ConfigurationError(
-                f"expected {name} to name what there is, got: {str(path)!r}, which is not there"
+                f"expected {name} to be an existing file or folder, got: {str(path)!r}"
             )
     context = ssl.create_default_context()
     context.check_hostname = options["ssl_check_hostname"]
@@ -139,7 +139,7 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
             context.load_verify_locations(*trusted)
         name, value = "ssl_certfile, ssl_keyfile or ssl_password", own
         if any(own):
-            # Without a password OpenSSL asks for one at the terminal.
+            # Without a password, OpenSSL would prompt for one at the terminal.
             context.load_cert_chain(own[0], own[1], options.get("ssl_password") or "")
         name, value = "ssl_ciphers", options.get("ssl_ciphers")
         if value:

@@ -29,17 +29,17 @@ _DELETED = {
     -3: "not_idle",
     -4: "not_drained",
 }
-# As the script takes it: remove, and make no table where there is none.
+# The script's argument: remove bindings, and create no table if there is none.
 _REMOVE = -1
 
 
 def _whole(text: bytes | None) -> int:
-    """Return the number of partitions that is stored; 1 where none is, or another wrote it."""
+    """Return the stored number of partitions; 1 if it is missing or not one of reliq's."""
     return int(text) if text and _NUMBER.fullmatch(text) else 1
 
 
 class RedisTopology(StoreBase):
-    """What a store knows of queues, exchanges and bindings."""
+    """The part of a store for queues, exchanges and bindings."""
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""
@@ -48,26 +48,23 @@ class RedisTopology(StoreBase):
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
     ) -> QueueDeclared:
-        """Create *queue* with its arguments, or say what there is."""
+        """Create *queue* with its arguments, or return the existing ones."""
         pairs = [part for pair in meta.items() for part in pair]
-        if not passive:  # first, in case we die: one that is listed and not there is left out
+        if not passive:  # first, in case this process dies: a missing queue is skipped
             self.list_queue(queue)
         args = (int(passive), arguments, *pairs)
         outcome, messages, consumers, stored = self._run(scripts.DECLARE, queue, args)
-        if _DECLARED[outcome] == "created":  # again, in case somebody was unlisting it
+        if _DECLARED[outcome] == "created":  # again, in case another process was unlisting it
             self.list_queue(queue)
         if not passive and "dead_letter_exchange" in meta:
             self.list_queue(queue, self._shared.dead_letter_routed)
         return QueueDeclared(_DECLARED[outcome], messages, consumers, stored)  # type: ignore[arg-type]
 
     def create_queue(self, queue: str) -> None:
-        """Make *queue* unless there is one, as a publish does: it has no arguments yet.
-
-        It takes those of its first declaration, whatever they are.
-        """
+        """Create *queue* unless it exists, without arguments; its first declaration sets them."""
         k = self._keys(queue)
         if self._wire.call(("HSETNX", k.meta, "exists", "1")):
-            # One of the same name may have been deleted a moment ago.
+            # A queue of the same name may have been deleted a moment ago.
             self._wire.call(("PEXPIRE", k.publishers, LONG_MS))
         self.list_queue(queue)
 
@@ -82,9 +79,9 @@ class RedisTopology(StoreBase):
     ) -> QueueDeleted:
         """Delete *queue* and everything in it, if the conditions hold. Atomic.
 
-        *if_drained*: it is closed, holds nothing, and has no numbers of publishers, by which a
-        retry would find its message. It stays listed until :meth:`unbind_queue`: should we die
-        before that, somebody finds it there, and ends what we began.
+        *if_drained*: the queue is closed and empty, and has no publish numbers, by which a retry
+        would find its message. The queue stays listed until :meth:`unbind_queue`. If this process
+        dies before that, another one finds the queue in the list and finishes the deletion.
         """
         flags = tuple(map(int, (if_empty, if_unused, if_idle, if_drained)))
         outcome, count = self._run_in_order(scripts.DELETE_QUEUE, queue, flags)
@@ -93,8 +90,8 @@ class RedisTopology(StoreBase):
     # -- partitions
 
     def layout(self, queue: str) -> Layout | None:
-        """Return how *queue* is divided; None where there is no such queue."""
-        # Without the script: who looks may have no right to write.
+        """Return the layout of *queue*, or None if it does not exist."""
+        # Without the script: this user may have no right to write.
         fields = ("exists", "partitions", "partitions_end", "paused")
         exists, *numbers, paused = self._wire.call(("HMGET", self._keys(queue).meta, *fields))
         if exists is None:
@@ -111,18 +108,18 @@ class RedisTopology(StoreBase):
         end_was: int = 0,
         closed: bool | None = None,
     ) -> Layout | None:
-        """Divide *queue* into so many *partitions* to publish to (0: as before).
+        """Divide *queue* into *partitions* partitions for publishing (0: unchanged).
 
-        The end of its layout becomes *end* where that is more; where *end_was* is still the end,
-        also where it is less. Of a partition *closed* says whether it takes nothing new, but from
-        a publisher with ``create``. Atomic. None: there is no such queue.
+        The end of the layout becomes *end* if that is higher or, if the end still is *end_was*,
+        even if it is lower. *closed*: whether a partition accepts no new messages, except from a
+        publisher with ``create``. Atomic. Returns None if the queue does not exist.
         """
         args = (partitions, end, end_was, -1 if closed is None else int(closed))
         exists, *found = self._run(scripts.LAYOUT, queue, args)
         return Layout(found[0], max(found[:2]), found[2] == 1) if exists else None
 
     def purge(self, queue: str) -> int:
-        """Remove what waits in *queue*; return how many messages. Not atomic as a whole."""
+        """Remove the waiting messages of *queue*; return how many. Not atomic as a whole."""
         total = 0
         while removed := self._run(scripts.PURGE, queue):
             total += removed
@@ -131,17 +128,17 @@ class RedisTopology(StoreBase):
     # -- settings
 
     def pause(self, queue: str, paused: bool) -> bool:
-        """Keep *queue* from giving anything out, or let it go on; False: no such queue.
+        """Pause *queue*, or resume it; return False if it does not exist.
 
-        Atomic. Whoever waits for a queue that goes on is woken.
+        Atomic. Consumers that wait for a resumed queue are woken.
         """
         return bool(self._run(scripts.PAUSE, queue, (1 if paused else 0,)))
 
     def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
-        """Change what scripts know of the arguments of *queue*; None removes a field.
+        """Change the arguments of *queue* that scripts use; None removes a field.
 
-        Atomic; the declaration that is compared stays as it is. Returns all fields as they
-        are now (without *changes*: only looks), None where there is no such queue.
+        Atomic; the stored declaration is unchanged. Returns all fields as they are now (without
+        *changes*, it only reads), or None if the queue does not exist.
         """
         if changes:
             pairs = [part for field, value in changes.items() for part in (field, value or "")]
@@ -160,12 +157,12 @@ class RedisTopology(StoreBase):
     # -- exchanges
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
-        """Store the declaration unless there is one; return what is stored."""
+        """Store the declaration unless there is one; return the stored one."""
         args = (exchange, declaration)
         return bytes(self._wire.run(scripts.DECLARE_EXCHANGE, self._shared, args))
 
     def delete_exchange(self, exchange: str, *, if_unbound: bool = False) -> None:
-        """Delete *exchange* and its bindings; with *if_unbound* only where it has none."""
+        """Delete *exchange* and its bindings; with *if_unbound*, only if it has none."""
         names, table = self._shared.exchanges, keys.bindings(self._prefix, exchange)
         if not if_unbound:
             self._wire.call_all(("HDEL", names, exchange), ("DEL", table))
@@ -175,7 +172,7 @@ class RedisTopology(StoreBase):
             return
         declaration, _ = self._wire.call_all(("HGET", names, exchange), ("HDEL", names, exchange))
         if declaration is not None and self._wire.call(("EXISTS", table)):
-            # Bound meanwhile, while it was still declared: it goes on.
+            # Bound meanwhile, while it was still declared: it stays declared.
             self._wire.call(("HSETNX", names, exchange, declaration))
 
     def exchanges(self) -> list[str]:
@@ -193,18 +190,17 @@ class RedisTopology(StoreBase):
     ) -> int:
         """Add (*bound*) or remove bindings, and change the version of the table.
 
-        Returns how many the exchange has now. They are those of *queue*, where it is
-        given: :meth:`unbind_queue` will find them. With *present* nothing is bound where
-        there is no such queue, NO_QUEUE is returned, and one that is deleted meanwhile
-        leaves nothing.
+        Returns the number of bindings of the exchange. If *queue* is given, they are noted with
+        it for :meth:`unbind_queue`. With *present*, nothing is bound if the queue does not exist:
+        NO_QUEUE is returned, and a queue that is deleted meanwhile leaves no binding.
 
-        Whoever dies half way leaves a note of a binding that is not there, never a binding
-        without a note. A queue that is to be present is looked for when it is bound: who deletes
-        it after that finds the note. It is listed before, so that somebody finds both.
+        A process that dies half way leaves a note without a binding, never a binding without a
+        note. With *present*, the queue is checked after it is bound: a later deletion finds the
+        note. The queue is listed first, so that another process finds both.
         """
         k = self._keys(queue)
         notes = [pack([exchange, binding]) for binding in bindings] if queue else []
-        # One after the other: in a cluster the two are at different servers.
+        # One after the other: in a cluster, they are at different nodes.
         if notes and bound:
             if present:
                 self.list_queue(queue)
@@ -218,7 +214,7 @@ class RedisTopology(StoreBase):
             table = keys.bindings(self._prefix, exchange)
             again = self._wire.call(("HMGET", table, *bindings))
             kept = [note for note, there in zip(notes, again, strict=True) if there is not None]
-            if kept:  # bound again meanwhile, by another
+            if kept:  # bound again meanwhile by another process
                 self._run(scripts.NOTE_BOUND, queue, kept)
         return int(left)
 
@@ -229,10 +225,10 @@ class RedisTopology(StoreBase):
         return scripts.BIND.over(None, (change, *bindings), bindings=table, guard=guard)
 
     def unbind_queue(self, queue: str) -> dict[str, bytes | None]:
-        """Remove the bindings of a queue that is gone, however many exchanges there are.
+        """Remove the bindings of a deleted queue, however many exchanges there are.
 
-        Returns the exchanges that have none left, with their declarations. A queue that was made
-        anew meanwhile keeps its bindings; another is listed no more.
+        Returns the exchanges that have none left, with their declarations. A queue that was
+        created anew meanwhile keeps its bindings; otherwise, it is removed from the list.
         """
         k = self._keys(queue)
         notes = self._wire.call(("SMEMBERS", k.bound))
@@ -251,7 +247,7 @@ class RedisTopology(StoreBase):
             ("HMGET", self._shared.exchanges, *bindings),
         )
         if exists:
-            # Made anew meanwhile, by one who may have bound it just before we unbound it.
+            # Created anew meanwhile, by a process that may have bound it just before this step.
             for exchange, found in bindings.items():
                 self.bind(exchange, True, found, queue)
             return {}
@@ -265,7 +261,7 @@ class RedisTopology(StoreBase):
     def _unlist(self, queue: str) -> None:
         listed, dead_letter_routed = self._shared.queues, self._shared.dead_letter_routed
         self._wire.call_all(("ZREM", listed, queue), ("ZREM", dead_letter_routed, queue))
-        # After that: in a cluster the two are at different servers.
+        # After that: in a cluster, they are at different nodes.
         asked = ("HMGET", self._keys(queue).meta, "exists", "dead_letter_exchange")
         exists, dead_letter_exchange = self._wire.call(asked)
         if exists is not None:  # declared again meanwhile
@@ -278,7 +274,7 @@ class RedisTopology(StoreBase):
         return _table(*self._wire.call_all(*self._asks(exchange)))
 
     def post_exchange_table(self, exchange: str, on_result: OnResult[ExchangeTable]) -> None:
-        """Post what :meth:`exchange_table` asks."""
+        """Post the commands of :meth:`exchange_table`."""
         asks = self._asks(exchange)
         on_reply = gathered(len(asks), then(lambda replies: _table(*replies), on_result))
         for place, ask in enumerate(asks):
@@ -291,14 +287,14 @@ class RedisTopology(StoreBase):
         )
 
     def bindings_version(self, exchange: str) -> bytes | None:
-        """Return the version of the bindings of *exchange*; None where it has none."""
+        """Return the version of the bindings of *exchange*, or None if it has none."""
         version: bytes | None = self._wire.call(
             ("HGET", keys.bindings(self._prefix, exchange), "version")
         )
         return version
 
     def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
-        """Post what :meth:`bindings_version` asks."""
+        """Post the command of :meth:`bindings_version`."""
         self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)
 
 

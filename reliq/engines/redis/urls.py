@@ -1,8 +1,8 @@
-"""URLs of Redis: the one reading of them, for whoever is given one.
+"""URLs of Redis: the only place that reads them.
 
-Kombu reads the URLs of connections itself, and hands over the parts; :func:`address_of` makes
-an address of either. No error shows what may be a part of a password, and none has an error
-before it that does: ``urllib`` quotes what it cannot read.
+Kombu reads the URLs of connections itself and passes the parts; :func:`address_of` makes an
+address from either. No error shows a possible part of a password, nor does an exception
+chained to it: ``urllib`` quotes text that it cannot read.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ KOMBUS = {
     "unix": "reliq-unix",
     "sentinel": "reliq-sentinel",
 }
-"""Kombu's scheme -> ours for the same server."""
+"""Kombu's scheme -> reliq's scheme for the same server."""
 
-_ENCODED = "in a password, percent-encode what has a meaning in URLs (/ ? # [ ] @ : ; %)"
-# What may stand in the query of a socket's, as in Kombu's redis+socket://.
+_ENCODED = "in a password, percent-encode the special characters of URLs (/ ? # [ ] @ : ; %)"
+# The query parameters of a socket's URL, as in Kombu's redis+socket://.
 _OF_SOCKET = ("virtual_host", "username", "password")
-# What Kombu takes from the query for other transports, and ours do without.
+# Parameters that Kombu reads for other transports, and that reliq ignores.
 _NO_MATTER = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one URL says: None where it says nothing. Its repr shows no password."""
+    """The parts of one URL; None if missing. Its repr shows no password."""
 
     scheme: str
     host: str | None = None
@@ -47,24 +47,24 @@ class Said:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: Any = field(default=None, repr=False)
-    """Kombu's ``ssl``: what the query says of TLS."""
+    """Kombu's ``ssl``: the TLS options in the query."""
     query: dict[str, str] = field(default_factory=dict, repr=False)
-    """What else it says."""
+    """The other parameters."""
 
 
 def read(url: str, schemes: Iterable[str]) -> Said:
-    """Return what *url* says, unquoted; raises ConfigurationError, without showing a password."""
+    """Return the parts of *url*, unquoted. Raises ConfigurationError; shows no password."""
     parts = _split(url)
     if parts is None:
         raise ConfigurationError(
-            f"expected a URL such as reliq://host:6379/0, got one that cannot be read; {_ENCODED}"
+            f"expected a URL such as reliq://host:6379/0, got an unreadable one; {_ENCODED}"
         )
     if parts.scheme not in schemes:
         expected = ", ".join(f"{name}://" for name in schemes)
-        # Between semicolons, or with an @, it may be a piece of a password.
+        # Between semicolons, or with an @, it may be a part of a password.
         shown = "://" in url and "@" not in url
         got = parts.scheme if shown else "another, or none"
-        if ours := our_scheme(parts.scheme):  # a known word shows nothing
+        if ours := our_scheme(parts.scheme):  # a known word reveals nothing
             expected, got = f"{ours}://", f"{parts.scheme}://"
         raise ConfigurationError(f"expected a URL of {expected}, got: {got}; {_ENCODED}")
     if parts.fragment or "@" in parts.query:
@@ -94,12 +94,12 @@ def read(url: str, schemes: Iterable[str]) -> Said:
 
 
 def our_scheme(scheme: str) -> str | None:
-    """Return our scheme for the server that *scheme*, Kombu's or made of both, is meant for."""
+    """Return reliq's scheme for *scheme*, which is Kombu's or a combination of both."""
     return KOMBUS.get(scheme.removeprefix("reliq+"))
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of *url*, "" where it has none."""
+    """Return the scheme of *url*, or "" without one."""
     parts = _split(url)
     return "" if parts is None else parts.scheme
 
@@ -107,12 +107,12 @@ def scheme_of(url: str) -> str:
 def _split(url: str) -> SplitResult | None:
     try:
         return urlsplit(url)
-    except ValueError:  # a bracket, or what is another character when it is normalised
+    except ValueError:  # a bracket, or a character that normalises to another one
         return None
 
 
 def _port(parts: SplitResult) -> int | None:
-    """Return the port, 0 where there is none; None where it is no number."""
+    """Return the port, 0 if there is none, None if it is not a number."""
     try:
         return parts.port or 0
     except ValueError:
@@ -120,10 +120,9 @@ def _port(parts: SplitResult) -> int | None:
 
 
 def database(text: str | None, *, show: bool = False) -> int:
-    """Return the number of the database in a URL; raises ConfigurationError.
+    """Return the number of the database in a URL. Raises ConfigurationError.
 
-    show: say what is there instead. Without it nothing is shown: it may be the rest of a
-    password with a slash.
+    show: include a wrong value in the error; it may be the rest of a password with a slash.
     """
     number = str(text or "").strip("/") or "0"
     if number.isascii() and number.isdigit():
@@ -133,18 +132,18 @@ def database(text: str | None, *, show: bool = False) -> int:
 
 
 def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> Address:
-    """Return the address that a URL says, whoever has read it; raises ConfigurationError.
+    """Return the address in a URL that was read here or by Kombu. Raises ConfigurationError.
 
-    TLS is what ``reliqs://`` means, and what any option of it (``?ssl_...``, Kombu's
-    ``ssl``) asks for. show: as for :func:`database`.
+    ``reliqs://`` and any TLS option (``?ssl_...``, Kombu's ``ssl``) request TLS. show: as for
+    :func:`database`.
     """
     query, of_socket = dict(said.query), said.scheme == "reliq-unix"
     stated = {name: query.pop(name, None) if of_socket else None for name in _OF_SOCKET}
     if query:
-        known = ", ".join(_OF_SOCKET) if of_socket else "what begins with ssl_"
+        known = ", ".join(_OF_SOCKET) if of_socket else "names that begin with ssl_"
         raise ConfigurationError(
             f"unknown in the query of a {said.scheme}:// URL: "
-            f"{', '.join(sorted(query))}: only {known} can stand there"
+            f"{', '.join(sorted(query))}: only {known} are allowed"
         )
     if of_socket:
         return Address(
@@ -169,15 +168,15 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
 
 
 def together(said: Sequence[Said], *, username: str | None, password: str | None, tls: Any) -> Said:
-    """Return what the URLs of one broker say of it together: the host is that of the first.
+    """Return the combined parts of the URLs of one broker; the host is that of the first.
 
-    *username*, *password* and *tls* (Kombu's ``ssl``) hold where none says anything. Raises
-    ConfigurationError, without showing a password, where they do not agree.
+    *username*, *password* and *tls* (Kombu's ``ssl``) apply if no URL has any. Raises
+    ConfigurationError, without showing a password, if the URLs do not agree.
     """
     scheme = said[0].scheme
     stated: dict[str, Any] = {}
     for item in said:
-        if item.tls:  # one that says nothing takes nothing back
+        if item.tls:  # a URL without options removes none
             stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
     switched = stated.pop("ssl", None)
     return replace(
@@ -191,9 +190,9 @@ def together(said: Sequence[Said], *, username: str | None, password: str | None
 
 
 def agreed(values: Iterable[str | None], what: str, scheme: str) -> str | None:
-    """Return what the URLs of one broker that say something agree on; says it without showing it.
+    """Return the common value of the URLs that have one, or None.
 
-    Raises ConfigurationError where they do not.
+    Raises ConfigurationError, without showing the values, if they differ.
     """
     said = {value for value in values if value is not None}
     if len(said) > 1:

@@ -1,9 +1,9 @@
-"""Wire: the connections of one store to one Redis.
+"""Wire: the connections of one store to one Redis server.
 
-A command is *called*: its reply is waited for, over a connection of a pool (:mod:`.calls`). Or it
-is *posted*: written at once, and its reply read whenever somebody reads (:mod:`.posts`), all over
-one connection, in order. Between a call and a post there is no order. Owns when connections are
-made and what a fork does to them; knows nothing of queues. Thread-safe.
+A *call* waits for its reply, over a connection of a pool (:mod:`.calls`). A *post* is written at
+once and its reply is read later (:mod:`.posts`); all posts share one connection, in order. Calls
+and posts have no order between them. Owns when connections are opened, and the effect of a fork
+on them. Knows nothing of queues. Thread-safe.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class Wire(Commands):
-    """Connections that are dialled when they are first needed, and again after they failed.
+    """Connections that are opened at their first use, and again after a failure.
 
-    The commands under way when a connection failed get a BrokerUnavailable; the next command
-    dials. In a forked child it starts anew, without the parent's sockets.
+    Pending commands of a failed connection get a BrokerUnavailable; the next command
+    reconnects. A forked child starts anew, without the parent's sockets.
     """
 
     _lock = OwnLock(reentrant=True)
-    """Held by the thread that dials the first connection; others wait for that."""
+    """Held by the thread that opens the first connection; other threads wait for it."""
 
     dials = 0
     connected_at = 0.0
@@ -57,8 +57,8 @@ class Wire(Commands):
         process = here()
         options = self.options
         self._alive = False
-        self._broken = 0  # how many were found closed when the server was connected to last
-        self._streams: list[ref[Stream]] = []  # each use is one step, without a lock
+        self._broken = 0  # the value of calls.broken at the last connection
+        self._streams: list[ref[Stream]] = []  # each operation is atomic and needs no lock
         self.calls = Calls(
             self.address,
             options.socket_timeout,
@@ -68,7 +68,7 @@ class Wire(Commands):
         )
         self.pipeline = Pipeline(self.address, options.socket_timeout, self._lost)
         self.posts = Posts(self.pipeline)
-        self._process = process  # last: another thread of the child looks at it
+        self._process = process  # last: another thread of the child checks it
 
     def _leave_parent(self) -> None:
         if self._process != here():
@@ -82,28 +82,28 @@ class Wire(Commands):
 
     @property
     def alive(self) -> bool:
-        """Whether the server is connected to, and was not lost since."""
+        """Whether the server is connected and was not lost since."""
         return self._alive and self._process == PROCESS[0]
 
     @property
     def waiting(self) -> bool:
-        """Whether a posted command has no reply yet, or its handler has not returned."""
+        """Whether a post has no reply yet, or its handler has not returned."""
         return self.pipeline.waiting
 
     @property
     def silent_s(self) -> float:
-        """How long the oldest posted command has been waiting without a word."""
+        """Seconds without progress while a post waits for its reply; otherwise 0."""
         asked = self.pipeline.asked and self._process == here()
         return monotonic() - self.pipeline.since if asked else 0.0
 
     @property
     def client_id(self) -> int:
-        """The server's name for the connection that is posted over; 0 where it is not known."""
+        """The server's id of the connection for posts; 0 if it is unknown."""
         stream = self.pipeline.stream
         return 0 if stream is None else stream.client_id
 
     def fileno(self) -> int:
-        """Return the descriptor to watch for replies; dials if need be."""
+        """Return the descriptor to watch for replies; connects if necessary."""
         self.connect_to_post()
         stream = self.pipeline.stream
         if stream is None:
@@ -111,20 +111,20 @@ class Wire(Commands):
         return stream.fileno()
 
     def descriptors(self) -> dict[int, object]:
-        """Return the descriptors to watch for replies, each with what it belongs to; dials.
+        """Return the descriptors to watch for replies, with their owners; connects if necessary.
 
-        Where that is another object, it is another connection with the same number.
+        Another owner means another connection with the same number.
         """
         return {self.fileno(): self}
 
     def disable_reconnect(self) -> None:
-        """Never connect anew: an event loop watches this very descriptor."""
+        """Never reconnect: an event loop watches this very descriptor."""
         self._reconnect_disabled = True
 
     # -- the connections
 
     def connect(self) -> None:
-        """Dial unless connected; raises BrokerUnavailable."""
+        """Connect unless connected. Raises BrokerUnavailable."""
         self._leave_parent()
         with self._lock:
             if self._alive:
@@ -132,7 +132,7 @@ class Wire(Commands):
             self._refuse_closed()
             if self._reconnect_disabled:
                 raise BrokerUnavailable(f"{self.address}: this connection was closed")
-            began = monotonic()  # an address that is looked up may be out of date by the end
+            began = monotonic()  # a resolved address may be outdated by the end
             stream = self._dial()
             self.calls.close()
             self.calls.add(stream)
@@ -141,17 +141,17 @@ class Wire(Commands):
             self._alive = True
 
     def connect_to_post(self) -> None:
-        """Have the connection that is posted over; raises BrokerUnavailable."""
+        """Open the connection for posts unless it is open. Raises BrokerUnavailable."""
         self._leave_parent()
         while self.pipeline.stream is None:
-            self.posts.wait()  # what was lost is told before there is anything new
+            self.posts.wait()  # report lost commands before sending new ones
             with self._lock:
                 self.connect()
                 if self.pipeline.stream is None:
                     self.pipeline.begin(self.calls.take())
 
     def _dial_another(self) -> Stream:
-        """Return a connection for a call: the server's first, or one more."""
+        """Return a connection for a call: the server's first one, or another."""
         if not self._alive:
             self.connect()
             return self.calls.take()
@@ -173,11 +173,11 @@ class Wire(Commands):
             stream.sends_texts = refusals.lacks(self.address.identity, refusals.EVALSHA)
             self._streams.append(ref(stream, self._streams.remove))
             self.dials += 1
-            self._refuse_closed()  # meanwhile
+            self._refuse_closed()  # closed meanwhile
         return stream
 
     def _open(self) -> list[Stream]:
-        """Return the connections there are, those that calls use too."""
+        """Return the open connections, those in use by calls included."""
         found = (known() for known in self._streams.copy())
         return [stream for stream in found if stream is not None]
 
@@ -194,14 +194,14 @@ class Wire(Commands):
         self.posts.hang_up(again(error))
 
     def hang_up(self, error: ReliqError) -> None:
-        """Give the connections up; *error* is the reply to all that has none."""
+        """Close the connections; *error* is the reply to all pending commands."""
         if self._process == here():
             self._lost_by_call(error)
             for stream in self._open():
                 stream.interrupt()
 
     def close(self) -> None:
-        """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
+        """Close for good. Pending and later commands get a BrokerUnavailable."""
         self._leave_parent()
         self._closed = True
         waits = self.pipeline.stream is not None
@@ -214,7 +214,7 @@ class Wire(Commands):
     def replies(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
-        """Write all *commands* at once; a refusal is a reply."""
+        """Write all *commands* at once; refusals are returned as replies."""
         if self._process != PROCESS[0]:
             self._leave_parent()
         replies = self.calls.replies(commands, patience_s) if commands else []
@@ -231,7 +231,7 @@ class Wire(Commands):
         return reply
 
     def ask(self, command: Command, within_s: float) -> Reply:
-        """Return the reply to *command*; raises BrokerTimeout, which ends nothing else."""
+        """Return the reply to *command*. Raises BrokerTimeout, which affects no other command."""
         self._leave_parent()
         replies = self.calls.replies(((command, None),), ends_at=monotonic() + within_s)
         return raise_first(replies, ReliqError)[0]
@@ -243,7 +243,7 @@ class Wire(Commands):
         script: Script | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """Write *command* now; dials if need be."""
+        """Write *command* now; connects if necessary."""
         if self._process != PROCESS[0]:
             self._leave_parent()
         data = pack(command)
@@ -252,23 +252,23 @@ class Wire(Commands):
             self.connect_to_post()
 
     def call_in_order(self, command: Command, script: Script) -> Reply:
-        """Run *command* behind what was posted before: as a post that is waited for."""
+        """Run *command* after all earlier posts: post it and wait."""
         replies: list[Reply] = []
         self.post(command, replies.append, script)
         self.posts.wait_for(lambda: bool(replies))
         return raise_first(replies, ReliqError)[0]
 
     def receive(self) -> None:
-        """Read what has come, without waiting (:meth:`.posts.Posts.receive`)."""
+        """Read what has arrived, without waiting (:meth:`.posts.Posts.receive`)."""
         self._leave_parent()
         self.posts.receive()
 
     def check(self) -> None:
-        """Raise BrokerTimeout if the oldest posted command waits too long for its reply."""
+        """Raise BrokerTimeout if the reply to the oldest post is overdue."""
         if self._process == PROCESS[0]:
             self.posts.check()
 
     def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait for the replies to all that was posted so far (:meth:`.posts.Posts.wait`)."""
+        """Wait for the replies to all posts so far (:meth:`.posts.Posts.wait`)."""
         self._leave_parent()
         self.posts.wait(timeout_s)

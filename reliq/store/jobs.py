@@ -99,7 +99,7 @@ class Change(NamedTuple):
     queue: str = ""
     text: str = ""
     """For begin: the worker. For end: the reason. For lose: the ``since_ms`` of the :class:`Job`
-    that was read. For replay of a moved message: its former tag, without which nothing changes."""
+    that was read. For replay after a move: its former tag; a job with another one is unchanged."""
 
 
 _WHAT = frozenset(get_args(What))

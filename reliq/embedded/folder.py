@@ -108,10 +108,7 @@ class Folder:
 
     @contextmanager
     def socket(self) -> Iterator[str]:
-        """Yield a path of the socket that is short enough to connect to.
-
-        Raises BrokerUnavailable if there is no socket.
-        """
+        """Yield a short path of the socket, to connect to; raises BrokerUnavailable without one."""
         path = self.at("broker.sock")
         if not os.path.exists(path):  # noqa: PTH110 - on every connect
             raise BrokerUnavailable(

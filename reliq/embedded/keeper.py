@@ -124,7 +124,7 @@ class Keeper:
         self.synced: dict[str, tuple[int, int]] = {}
 
     def run(self) -> None:
-        """Start the server, or find it running; then watch it until it or the keeper ends."""
+        """Start the server, or find it running; then watch it until one of the two ends."""
         state: dict[str, object] = self.config["state"]  # type: ignore[assignment]
         former, self.server_lock = read_state(self.lock), open_own("server.lock")
         if lock(self.server_lock):

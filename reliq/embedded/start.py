@@ -1,7 +1,4 @@
-"""The start of an embedded broker that does not run: :func:`ensure`, called on every connect.
-
-Also the choice of the server: its binary, version and memory limit.
-"""
+"""Starting an embedded broker (:func:`ensure`, on every connect), and choosing its server."""
 
 from __future__ import annotations
 

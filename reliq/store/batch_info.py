@@ -26,7 +26,7 @@ class BatchInfo:
     done: int
     """The number of ended jobs, in any state."""
     percent: float
-    """The share of ended jobs; 100 if the batch has ended."""
+    """The percentage of ended jobs; 100 if the batch has ended."""
     created_ms: int
     sealed_ms: int | None
     """None: not yet, as for the following times."""

@@ -57,8 +57,7 @@ What: TypeAlias = Literal[
 # The outcome of a change.
 DONE = 1
 NEVER_STORED = 2
-"""The job's message was never stored, as its publisher died or was interrupted. The job is
-removed."""
+"""The message was never stored, as its publisher died or was interrupted. The job is removed."""
 UNCHANGED = 0
 """The job already had this state, or the change is older than the known state."""
 CANCELLED = -1

@@ -91,10 +91,7 @@ def _kind(item: Publication) -> tuple[object, ...]:
 
 
 def alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication]]:
-    """Group neighbours that one step can store: at most BATCH messages and BATCH_BYTES bytes.
-
-    A larger message forms a group of its own.
-    """
+    """Group similar neighbours within BATCH and BATCH_BYTES; a larger message is a group alone."""
     if len(publications) == 1:
         yield publications
         return

@@ -135,10 +135,7 @@ class Nodes:
             yield place, found
 
     def ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
-        """Yield each master with its reply, after at most a second for each.
-
-        An error is also a reply; in this case there may be no wire.
-        """
+        """Yield each master with its wire, if any, and its reply or error, within a second each."""
         for place, wire in self.each_master():
             if isinstance(wire, ReliqError):
                 yield place, None, wire

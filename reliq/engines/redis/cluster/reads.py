@@ -191,10 +191,7 @@ class ClusterReads(RedisReads):
         return server
 
     def about(self) -> BrokerInfo:
-        """Return the combined information of the masters: sums, and the shortest uptime.
-
-        Raises BrokerUnavailable if none answers.
-        """
+        """Return sums over the masters, and the shortest uptime; raises BrokerUnavailable."""
         self._refresh()
         found: list[BrokerInfo] = []
         count = 0

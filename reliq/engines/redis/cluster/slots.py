@@ -288,10 +288,7 @@ def cluster_address(
     password: str | None = None,
     tls: Any = None,
 ) -> ClusterAddress:
-    """Return the address given by *urls*, one for each node, and *options*.
-
-    User, password and TLS are the same at all nodes; see :func:`..urls.together`.
-    """
+    """Return the address of *urls*, one for each node, joined by :func:`..urls.together`."""
     said = [read(url, (SCHEME,)) for url in urls]
     whole = together(said, username=username, password=password, tls=tls)
     if whole.path not in {"", "0"}:

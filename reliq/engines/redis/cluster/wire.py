@@ -201,7 +201,7 @@ class ClusterWire(Commands):
         """
         place = self.slots.place_of(slot)
         wire = self.nodes.open(place)
-        if wire is not None and wire.waiting:  # a process may only call, and read no posts' replies
+        if wire is not None and wire.waiting:  # a process that only calls reads no replies to posts
             with suppress(BrokerUnavailable):
                 wire.receive()
         if self.posts.holds(slot):
@@ -219,7 +219,7 @@ class ClusterWire(Commands):
     # -- the nodes
 
     def wire_of(self, slot: int) -> Wire:
-        """Return the connections to the node of *slot*; open them if necessary.
+        """Return the connections to the node of *slot*, if necessary new ones.
 
         Raises BrokerUnavailable.
         """

@@ -21,8 +21,8 @@
 local by = ARGV[1]
 local ROW = 8
 
--- Handles one begin, or one success, of an open job in a batch that goes on. Nearly every call is
--- one of these, and takes a quarter of the time without the tables for many changes. The rules are
+-- Handles one begin, or one success, of an open job in a batch that has not ended. Nearly every
+-- call is one, and takes a quarter of the time without the tables for many changes. The rules are
 -- those of does.begin and does['end']. Returns nil, without changes, in any other case.
 local function one_change(what, id, state, retries, token, tag, queue, text)
   local begins = what == 'begin'

@@ -1,5 +1,4 @@
--- list_queue: adds a queue to the list of queues, due for a check, or to another list of
--- queues.
+-- list_queue: adds a queue to the list of all queues (due for a check), or to another list.
 --
 -- ARGV[1] queue (name)
 --

@@ -1,4 +1,4 @@
--- promote: makes due messages ready for other consumers, if the caller cannot take them.
+-- promote: makes due messages ready for others, for a caller that cannot take them.
 --
 -- Returns {ms until the next delayed message is due or -1, 1 when messages are ready and the
 --   queue is not paused, else 0}

@@ -88,7 +88,7 @@ local claimed_at = claimed and tonumber(claim_ends) > now and redis.call('ZSCORE
 local own = claimed_at and claimer == consumer and company >= 0
 
 local tags, envelopes, counts, token, places = {}, {}, {}, 0, {}
--- All keys are read before a message is taken: after an error for a wrong type, all are ready.
+-- All keys are read before a message is taken, so after a type error all messages are ready.
 if not paused and shut then
   blocked = true
 elseif not paused and own and company < 2 then

@@ -1,1 +1,1 @@
-"""The embedded broker: a Valkey or Redis in a folder, started by its first user."""
+"""The embedded broker: a Valkey or Redis server in a folder, started by its first client."""

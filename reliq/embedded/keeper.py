@@ -1,13 +1,13 @@
-"""The keeper: starts the server of one folder, watches it, and ends it when nobody uses it.
+"""The keeper: starts the server of one folder, watches it, and ends it when it is unused.
 
-A program of its own: :mod:`.start` hands this text to a bare Python by standard input, so it
-imports the standard library only. Nothing depends on its life: the *server* holds ``server.lock``
-through a descriptor that it inherits. A new keeper finds the server there and only watches it. When
+The keeper is a separate program. :mod:`.start` passes this text to a bare Python on standard input,
+so it imports only the standard library. The keeper may die at any time: the *server* holds
+``server.lock`` through an inherited descriptor, and a new keeper watches the running server. When
 the server ends, the keeper ends too, and the next connect starts both.
 
-The server has ``appendfsync no``: it writes before it replies, so its death loses nothing; the
-keeper's fdatasync bounds the loss by a power cut. (With ``everysec`` it replies before it writes
-while an fsync is under way.)
+The server uses ``appendfsync no``. It writes before it replies, so its death loses nothing. The
+keeper's fdatasync limits the loss by a power failure. (With ``everysec``, the server replies before
+it writes while an fsync is in progress.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 from contextlib import suppress
 
 LOOKS = "look:"
-"""The beginning of the name of a connection that keeps no broker alive."""
+"""The prefix of the names of connections that do not keep a broker alive."""
 _TICK_S = 0.5
 _SCARCE_BLOCKS = 25
 _SOCKET, _CLOSING = "broker.sock", "broker.closing"
@@ -33,27 +33,27 @@ _ENDED_ON_DEMAND = {0, signal.SIGKILL, signal.SIGTERM}
 
 
 def sync(path: str) -> None:
-    """Bring a file or folder to the disk."""
+    """Write a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has the latter only
+        getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has only fsync
     finally:
         os.close(descriptor)
 
 
 def logs(folder: str = ".") -> list[str]:
-    """Return the paths of the files that hold the data; of Redis before 7 it is one."""
+    """Return the paths of the data files; Redis before 7 has one."""
     place = f"{glob.escape(folder)}/appendonly"
     return sorted(glob.glob(f"{place}dir/*")) or glob.glob(f"{place}.aof")
 
 
 def open_own(path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-    """Open a file that none but this user opens."""
+    """Open a file that only this user may open."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def lock(descriptor: int, patience_s: float = 0.1, how: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock; False where another process holds it for longer than a look takes."""
+    """Take a lock; return False if another process holds it for longer than *patience_s*."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -67,20 +67,20 @@ def lock(descriptor: int, patience_s: float = 0.1, how: int = fcntl.LOCK_EX) -> 
 
 
 def write_state(descriptor: int, state: object) -> None:
-    """Write the state: in one write, within the size that the file has."""
+    """Write the state in one write, without changing the size of the file."""
     with suppress(OSError):  # a full disk
         os.pwrite(descriptor, json.dumps(state).encode().ljust(4096), 0)
 
 
 def read_state(descriptor: int) -> dict[str, object]:
-    """Return the state in a file; {} before there is any."""
+    """Return the state in a file; {} if there is none yet."""
     with suppress(ValueError, TypeError):
         return dict(json.loads(os.pread(descriptor, 65_536, 0)))
     return {}
 
 
 def ask(path: str, command: str) -> bytes:
-    """Return the reply to one command, over a connection of its own; b"" without one."""
+    """Return the reply to one command, sent over a new connection; b"" after a failure."""
     reply = b""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as talk:
         talk.settimeout(2)
@@ -93,14 +93,14 @@ def ask(path: str, command: str) -> bytes:
 
 
 def _is_used(path: str = _SOCKET) -> bool:
-    """Whether a client is connected, or the server does not answer: it may have some."""
+    """Whether a client is connected. Also True if the server does not answer."""
     clients = [line for line in ask(path, "CLIENT LIST").splitlines() if line.startswith(b"id=")]
     return not clients or any(f" name={LOOKS}".encode() not in line for line in clients)
 
 
 def _reset() -> None:
-    """Take off what the starter's process had: nothing of it sticks to the server."""
-    for number in signal.valid_signals() - {signal.SIGPIPE}:  # ignored by Python and the server
+    """Reset the signals, limits and CPU affinity inherited from the starting process."""
+    for number in signal.valid_signals() - {signal.SIGPIPE}:  # Python and the server ignore it
         with suppress(OSError):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -113,18 +113,18 @@ def _reset() -> None:
 
 
 class Keeper:
-    """One keeper of one folder, which is its working directory; it holds *held*, its lock."""
+    """The keeper of one folder, its working directory. *held*: the descriptor of its lock."""
 
     def __init__(self, config: dict[str, object], held: int) -> None:
         self.config, self.lock = config, held
         self.here = os.stat(".")
-        self.pid = 0  # of the server; 0: another keeper has started it
+        self.pid = 0  # of the server; 0: another keeper started it
         self.log_at = os.fstat(1).st_size
         self.is_up = False
         self.synced: dict[str, tuple[int, int]] = {}
 
     def run(self) -> None:
-        """Start the server, or find it there; then watch until one of the two ends."""
+        """Start the server, or find it running; then watch it until one of the two ends."""
         state: dict[str, object] = self.config["state"]  # type: ignore[assignment]
         former, self.server_lock = read_state(self.lock), open_own("server.lock")
         if lock(self.server_lock):
@@ -136,22 +136,22 @@ class Keeper:
             os.close(self.server_lock)
         else:
             state = {**state, **former}
-            if not os.path.exists(_SOCKET):  # a keeper was killed as it ended the server
+            if not os.path.exists(_SOCKET):  # a keeper was killed while it ended the server
                 with suppress(OSError):
                     os.rename(_CLOSING, _SOCKET)
             self.say("watches a server that another keeper had started")
         threading.Thread(target=self._await_end, daemon=True).start()
-        # Not PING, which tells of a full disk.
+        # not PING, which fails on a full disk
         while (said := ask(_SOCKET, "DBSIZE")).startswith(b"-LOADING") or (self.pid and not said):
             time.sleep(0.002)
         self.is_up = True
-        with suppress(OSError):  # a full disk; before any client publishes: it had data
+        with suppress(OSError):  # a full disk; the stamp precedes the first publish
             descriptor = open_own("stamp.new", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             stamp = {name: state[name] for name in ("server", "version")}
             os.write(descriptor, json.dumps(stamp).encode())
             os.fsync(descriptor)
             os.rename("stamp.new", "stamp")
-        self.line = socket.socket(socket.AF_UNIX)  # it reaches the server without a folder, too
+        self.line = socket.socket(socket.AF_UNIX)  # works even after the folder was removed
         with suppress(OSError):
             self.line.connect(_SOCKET)
             self.line.sendall(f"CLIENT SETNAME {LOOKS}keeper\r\n".encode())
@@ -159,7 +159,7 @@ class Keeper:
         self._watch()
 
     def _await_end(self) -> None:
-        """End with the server, in a thread of its own; remember its last words if it failed."""
+        """Exit when the server ends; record its last log lines if it failed. Runs in a thread."""
         status = 0
         if self.pid:
             status = os.waitpid(self.pid, 0)[1]
@@ -178,7 +178,7 @@ class Keeper:
             log.seek(self.log_at)
             lines = [line.strip() for line in log if line.strip()]
         if os.statvfs(".").f_bavail < _SCARCE_BLOCKS:
-            lines.append("the disk is full")  # and with it the log
+            lines.append("the disk is full")  # the log cannot contain it
         return " | ".join(lines[-4:])
 
     # -- watching
@@ -215,32 +215,32 @@ class Keeper:
                     sync(os.path.dirname(path))
                     self.synced[path] = now
         except FileNotFoundError:
-            pass  # a rewrite has removed it meanwhile
+            pass  # a rewrite of the log has removed the file
         except OSError as exc:
             self.say(f"the log cannot be synced: {exc}")
 
     def _end_unused(self, idle: float) -> None:
-        """Close the door, then look again: earlier clients are seen, later ones wait outside."""
-        with suppress(OSError):  # the folder was removed: seen next
+        """Rename the socket, then check once more: earlier clients count, later ones must wait."""
+        with suppress(OSError):  # the folder was removed: the next round detects it
             os.rename(_SOCKET, _CLOSING)
-            # The connection that asks is accepted after all that came before.
+            # the server accepts this connection after all earlier ones
             if _is_used(_CLOSING) or ask(_CLOSING, "SHUTDOWN").startswith(b"-"):
                 os.rename(_CLOSING, _SOCKET)
             else:
-                self.say(f"nobody has used it for {idle:g} s: it ends")
+                self.say(f"no client for {idle:g} s: the server ends")
 
     def say(self, text: str) -> None:
-        """Write a line into the log of the folder."""
+        """Write a line to the log of the folder."""
         with suppress(OSError):
             print(f"{os.getpid()}:K {time.strftime('%d %b %Y %H:%M:%S')} * {text}", flush=True)
 
 
 def main() -> None:
-    """Run, from the arguments that :mod:`.start` gives."""
+    """Run the keeper with the configuration that :mod:`.start` passes."""
     config = json.loads(sys.argv[1])
     _reset()
     held = open_own("keeper.lock")
-    # Without it another keeper is there. The starter has a child to wait for, and no zombie.
+    # Without the lock, another keeper runs. After the fork, the starter reaps its child.
     if not lock(held) or os.fork():
         os._exit(0)
     os.setsid()

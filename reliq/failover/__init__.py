@@ -1,1 +1,1 @@
-"""Several brokers: which one is used, and when it is tried again."""
+"""Several brokers: the choice of a broker, and the pauses before retries."""

@@ -1,11 +1,11 @@
-"""Failover: what this process knows of its brokers, and in which order it tries them.
+"""Failover: the known state of each broker, and the order in which a process tries them.
 
-Kombu calls a strategy with the list of URLs and takes the next one each time a broker
-fails. ``primary`` and ``healthiest`` are ours; they skip brokers in back-off, and ask
-before they choose. Knows no engine and nothing of Kombu.
+Kombu calls a strategy with the list of URLs, and takes its next URL each time a broker fails.
+``primary`` and ``healthiest`` are reliq's strategies. They skip brokers in back-off, and query a
+broker before they choose it. This module is independent of engines and of Kombu.
 
-Kombu and Celery try again after the same pauses everywhere, counted from the loss that all clients
-had together. Here each of them waits a random moment before it tries.
+Kombu and Celery retry after fixed pauses, so all clients reconnect at the same moments after a
+common loss. Here, each client waits for a random time before a retry.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ..forks import OwnLock
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    # Asks the broker at a URL, given the transport options, or all of its nodes: seconds until
-    # its answer.
+    # Queries the broker at a URL with these transport options, or all its nodes if True. Returns
+    # the seconds until its answer.
     Probe: TypeAlias = "Callable[[str, Mapping[str, Any], bool], float]"
 
 
-# Seconds: the longest wait after a loss; it doubles with each try that failed.
+# The maximum wait after a loss, in seconds. It doubles with each failed try, up to _LONGEST_S.
 _FIRST_S = 0.1
 _LONGEST_S = 1.0
-# Who has not tried for so long comes by itself, not with all the others.
+# A client whose last try is older does not reconnect together with the others.
 _FORGOTTEN_AFTER_S = 60.0
 
 JITTER = random.SystemRandom()
-"""Chance for pauses: its own, so that a program's seeded `random` stays as it is."""
+"""A random generator for pauses, separate from the program's possibly seeded `random`."""
 
 
 class Pace:
-    """How long one consumer, or publisher, waits before it connects again."""
+    """The waits of one consumer or publisher before it reconnects."""
 
     def __init__(self) -> None:
         self._troubles = 0
@@ -46,30 +46,30 @@ class Pace:
 
     @property
     def calm(self) -> bool:
-        """Whether all is well, or nobody has tried for long."""
+        """Whether the connection works, or the last failure is old."""
         return not self._troubles or monotonic() - self._since > _FORGOTTEN_AFTER_S
 
     @property
     def longest_s(self) -> float:
-        """The most that the next wait can take; 0 when all is well."""
+        """The maximum of the next wait; 0 if the connection works."""
         if not self._troubles:
             return 0.0
         return min(_FIRST_S * 2.0 ** (self._troubles - 1), _LONGEST_S)
 
     def trouble(self) -> None:
-        """Note that a connection was lost, or could not be made."""
+        """Record that a connection was lost or could not be opened."""
         self._troubles = min(self._troubles + 1, 16)
         self._since = monotonic()
 
     def well(self) -> None:
-        """Note that a connection was made."""
+        """Record that a connection was opened."""
         self._troubles = 0
 
     def wait(self, *, once: bool = False) -> None:
-        """Wait a random part of :attr:`longest_s`; not at all when all is well.
+        """Wait for a random part of :attr:`longest_s`.
 
-        *once*: only before the first try after it was well, as a publisher whose retry policy
-        has the pauses.
+        *once*: wait only before the first retry, because the retry policy of a publisher sets the
+        later pauses.
         """
         longest_s = self.longest_s
         if longest_s and not (once and self._troubles > 1):
@@ -77,13 +77,13 @@ class Pace:
 
 
 class Paces:
-    """The paces of one process: Kombu makes a transport anew for each URL. Not thread-safe."""
+    """The paces of one process, because Kombu creates a transport per URL. Not thread-safe."""
 
     def __init__(self) -> None:
         self._paces: dict[Hashable, Pace] = {}
 
     def of(self, key: Hashable) -> Pace:
-        """Return the pace of *key*, and forget those that are calm."""
+        """Return the pace of *key*, and remove the other calm ones."""
         self._paces = {of: pace for of, pace in self._paces.items() if of == key or not pace.calm}
         return self._paces.setdefault(key, Pace())
 
@@ -93,13 +93,13 @@ _LONGEST_PAUSE_S = 30.0
 
 
 def one_by_one(urls: str) -> list[str]:
-    """Return the URLs that semicolons separate."""
-    # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
+    """Split a list of URLs at its semicolons."""
+    # A semicolon without a reliq URL after it belongs to a password that is not encoded.
     return re.split(r";(?=reliq[a-z-]*://)", urls)
 
 
 def without_password(url: str) -> str:
-    """Return *url*, or several with semicolons, as it may be shown: scheme, host and path."""
+    """Return the scheme, host and path of *url*, or of each of several URLs with semicolons."""
     return ";".join(map(_without_password, one_by_one(url)))
 
 
@@ -107,15 +107,15 @@ def _without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
     shown, *tail = re.split(r"[?#]", rest, maxsplit=1)
     if not shown.startswith("/"):
-        # Up to the last @: a password may have a slash that nobody has encoded, or a question
-        # mark; then what comes before that is a part of it.
+        # Remove all up to the last @, since a password may contain an unencoded slash. After an
+        # unencoded question mark, the part before it is a part of the password.
         shown = "..." if "@" in "".join(tail) else shown.rpartition("@")[2]
     return f"{scheme}://{shown}"
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of one broker."""
+    """The known state of one broker."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     failures: int = 0
@@ -125,24 +125,24 @@ class _Record:
 
 
 class Brokers:
-    """The brokers of this process, by URL. Thread-safe; a fork keeps what is known."""
+    """The brokers of this process, by URL. Thread-safe; a child inherits the records."""
 
     _lock = OwnLock()
-    """Guards what is changed in several steps."""
+    """Guards changes of several steps."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._names: dict[str, str] = {}
         self.probe: Probe | None = None
-        """How a broker is asked."""
+        """The function that queries a broker."""
         self._used: dict[tuple[str, ...], str] = {}
         self.data: dict[str, str] = {}
-        """By broker, the id of the data that it had when this process connected last."""
+        """Broker -> the id of its data at the last connect of this process."""
 
     def learn(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
-        """Note the transport options that *urls* are used with.
+        """Record the transport options of *urls*.
 
-        Several with semicolons are one broker, by whichever of them it is spoken of.
+        Several URLs with semicolons are one broker, which each of them identifies.
         """
         with self._lock:
             for url in urls:
@@ -153,18 +153,18 @@ class Brokers:
         return self._records.setdefault(self._names.get(url, url), _Record())
 
     def used(self, urls: tuple[str, ...], url: str, first: str = "") -> str | None:
-        """Note that *url* of *urls* is used now; return another one that was used before.
+        """Record that *url* of *urls* is in use; return the previous one if it differs.
 
-        *first*: what counts as used before where none was.
+        *first*: the previous one at the first use.
         """
         with self._lock:
             before, self._used[urls] = self._used.get(urls, first or url), url
         return None if before == url else before
 
     def failed(self, url: str) -> None:
-        """Put *url* into back-off: a second at first, longer each time, half a minute at most.
+        """Put *url* into back-off: one second at first, doubled each time, at most 30 seconds.
 
-        Of several nodes one may have failed: whether it is whole again has to be asked for.
+        Perhaps only one of several nodes failed, so all nodes need a check.
         """
         with self._lock:
             record = self._record(url)
@@ -172,22 +172,22 @@ class Brokers:
             pause = min(_FIRST_PAUSE_S * 2**record.failures, _LONGEST_PAUSE_S)
             record.failures += 1
             record.answered_at = float("-inf")
-            # Jittered, so that not all processes come back in the same moment.
+            # with jitter, so that processes do not return at the same moment
             record.back_off_until = monotonic() + pause * JITTER.uniform(0.8, 1.2)
 
     def lost_a_node(self, url: str) -> None:
-        """Note that *url* is several nodes, and that one was needed and is away."""
+        """Record that a node of *url* was needed and is unreachable."""
         self._record(url).whole = False
 
     def answered(self, url: str) -> None:
-        """Note that *url* works."""
+        """Record that *url* works."""
         with self._lock:
             record = self._record(url)
             record.failures, record.back_off_until = 0, 0.0
             record.answered_at = monotonic()
 
     def in_back_off(self, url: str) -> bool:
-        """Whether *url* failed a short while ago."""
+        """Whether *url* failed recently."""
         return monotonic() < self._record(url).back_off_until
 
     def answered_within(self, url: str, seconds: float) -> bool:
@@ -199,9 +199,9 @@ class Brokers:
         return min(urls, key=lambda url: self._record(url).back_off_until)
 
     def ask(self, url: str) -> float:
-        """Return the seconds that *url* takes to answer and to accept a write.
+        """Return the seconds that *url* needs to answer and to accept a write.
 
-        Raises ReliqError when it does not, and puts it into back-off.
+        Raises ReliqError after a failure, and puts *url* into back-off.
         """
         try:
             latency = self._ask(url, whole=False)
@@ -212,25 +212,25 @@ class Brokers:
         return latency
 
     def ask_whole(self, url: str) -> None:
-        """Find out whether all nodes of *url*, which answers, accept a write, if one has failed."""
+        """Check whether all nodes of *url* accept a write, if one of them has failed before."""
         if self.is_whole(url):
             return
         try:
             self._ask(url, whole=True)
         except ReliqError as exc:
-            logger.debug("%s is not whole: %s", without_password(url), exc)
+            logger.debug("%s: not all nodes work: %s", without_password(url), exc)
             return
         self._record(url).whole = True
 
     def is_whole(self, url: str) -> bool:
-        """Whether nothing of *url* has failed since it was found to be whole."""
+        """Whether no node of *url* has failed since the last successful check of all nodes."""
         return self._record(url).whole
 
     def _ask(self, url: str, *, whole: bool) -> float:
         options = self._record(url).options
         url = self._names.get(url, url)
         if self.probe is None:
-            raise BrokerUnavailable(f"{without_password(url)}: nothing is known of its scheme")
+            raise BrokerUnavailable(f"{without_password(url)}: its scheme is unknown")
         return self.probe(url, options, whole)
 
 
@@ -244,13 +244,13 @@ def _latencies(urls: Sequence[str]) -> Iterator[tuple[float, str]]:
         try:
             yield BROKERS.ask(url), url
         except ReliqError as exc:
-            logger.info("%s is passed over: %s", without_password(url), exc)
+            logger.info("%s is skipped: %s", without_password(url), exc)
 
 
 def primary(urls: Sequence[str]) -> Iterator[str]:
-    """Yield the first URL of *urls* that answers, for ever; the first one unasked.
+    """Yield the first URL of *urls* that answers, forever. The first one yielded is not queried.
 
-    Where none answers, the one that has been in back-off longest is next.
+    If none answers, yield the one whose back-off ends first.
     """
     yield urls[0]
     while True:
@@ -259,7 +259,7 @@ def primary(urls: Sequence[str]) -> Iterator[str]:
 
 
 def healthiest(urls: Sequence[str]) -> Iterator[str]:
-    """Yield the URL of *urls* that answers fastest, for ever; the first one unasked."""
+    """Yield the URL of *urls* that answers fastest, forever; at first ``urls[0]``, not queried."""
     yield urls[0]
     while True:
         found = min(_latencies(urls), default=None)
@@ -270,12 +270,12 @@ STRATEGIES = {"primary": primary, "healthiest": healthiest}
 
 
 def admit(url: str, urls: Sequence[str], fresh_s: float) -> None:
-    """Raise BrokerUnavailable where another broker of *urls* is to be tried before *url*.
+    """Raise BrokerUnavailable if another broker of *urls* takes precedence over *url*.
 
-    That is while *url* is in back-off and another one is not; and while the first one has
-    answered in the last *fresh_s* seconds and *url* is not the first.
+    This applies while *url* is in back-off and another broker is not. It also applies if *url* is
+    not the first, and the first one answered within the last *fresh_s* seconds.
     """
-    if len(urls) < 2:  # noqa: PLR2004 - nothing to choose from
+    if len(urls) < 2:  # noqa: PLR2004 - no alternatives
         return
     if url != urls[0] and BROKERS.answered_within(urls[0], fresh_s):
         raise BrokerUnavailable(
@@ -284,5 +284,5 @@ def admit(url: str, urls: Sequence[str], fresh_s: float) -> None:
     if BROKERS.in_back_off(url) and not all(BROKERS.in_back_off(other) for other in urls):
         raise BrokerUnavailable(
             f"{without_password(url)} failed a moment ago and is in back-off; "
-            "another broker is tried"
+            "another broker is tried first"
         )

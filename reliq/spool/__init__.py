@@ -1,4 +1,4 @@
-"""The spool: a publisher's journal for the time in which no broker answers."""
+"""The spool: a publisher's journal, used while no broker answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SCHEME = "reliq-spool"
 
 
 def is_spool(url: str) -> bool:
-    """Whether *url* is that of a spool, which is no broker."""
+    """Whether *url* names a spool, which is not a broker."""
     return url.startswith(f"{SCHEME}:")
 
 
-# Without a spool no database is needed.
+# Imported at first use: a process without a spool does not load SQLite.
 __getattr__ = names_of(__name__, {".journal": "JOURNALS"})

@@ -1,8 +1,8 @@
 """The journal of a spool: publishes that wait for a broker, in one SQLite file.
 
-Owns the file, its tables and its bound. A process opens a file once, whatever asks for it, and
-never across a fork: closing any descriptor of it ends SQLite's locks. Knows nothing of brokers and
-nothing of Kombu.
+This module owns the file, its tables and its size limit. A process opens a file once, and never
+keeps it open across a fork, because closing any of its descriptors ends SQLite's locks. The module
+is independent of brokers and of Kombu.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CERTAIN_MS = LONG_MS - 1_000_000
-"""For so long a broker certainly knows a number: it is told how long at least every 15 minutes."""
+"""How long a broker certainly keeps a number. Publishers renew this period every 15 minutes."""
 Publish: TypeAlias = "tuple[str, str, int, bytes, str | None, str | None, int | None]"
-"""Exchange, routing key, its time in ms, all else; and of a publish whose reply was lost the
-broker, the id of that broker's data, and since when it may have it."""
+"""Exchange, routing key, time in ms, and the rest of the message. For a publish whose reply was
+lost, also the broker that may have it, the id of that broker's data, and since when; else None."""
 Taken: TypeAlias = "tuple[int, str, str, int, bytes, bool]"
-"""Its place in the order, the first four, and whether its number is no proof at that broker."""
+"""The position, the first four fields of a publish, and whether it may be stored twice."""
 _PATIENCE_S = 10.0
-# A forwarder that removes nothing for so long is taken for dead; if it is not, numbers tell.
+# A forwarder is considered dead after this silence. If it lives, numbers prevent duplicates.
 _LEASE_MS = 3000
-# What SQLite needs beside the file to empty it again.
+# Free space, in bytes, that SQLite needs to remove the publishes again.
 _ROOM = 32_000_000
-_FORMAT = (1919249521, 1)  # "relq" tells the file from those of other programs
+_FORMAT = (1919249521, 1)  # "relq" distinguishes the file from those of other programs
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS publishes (id INTEGER PRIMARY KEY AUTOINCREMENT, exchange TEXT,
@@ -51,27 +51,27 @@ COMMIT"""
 
 
 class Journal:
-    """The file at one path; errors are ReliqError, and then nothing was changed."""
+    """The file at one path. Errors are ReliqError; a failed operation changes nothing."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.told = False
-        """Whether the log says that this process forwards from it."""
+        """Whether this process has logged that it forwards from the file."""
         self._opened: sqlite3.Connection | None = None
         self._mark = (0, 0)
         self._settings = ""
 
     def __str__(self) -> str:
-        """Return the URL that names it."""
+        """Return its URL."""
         return f"{SCHEME}:///{self.path}"
 
     def check(self) -> None:
-        """Make the file where there is none, and see that it can be used."""
+        """Create a missing file; raise an error if the file is unusable."""
         with self._transaction():
             pass
 
     def close(self) -> None:
-        """Let go of the file until it is used again."""
+        """Close the file until its next use."""
         with JOURNALS.lock:
             if self._opened is not None and self._mark[0] == here():
                 self._opened.close()
@@ -80,7 +80,7 @@ class Journal:
     def _files(self) -> list[os.stat_result]:
         found = []
         for side in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):  # SQLite removes what is beside the file
+            with suppress(FileNotFoundError):  # SQLite removes its side files
                 found.append(os.lstat(self.path + side))
         return found
 
@@ -97,9 +97,9 @@ class Journal:
                 raise
         if self._mark != (here(), self._inode()):
             raise self._refused(
-                "the file was removed or replaced in use, or a program that runs no Python hooks "
-                "has forked this process while the spool was open: restart it, and let it run "
-                "them (uWSGI: py-call-osafterfork) or publish in the children only"
+                "the file was removed or replaced in use, or this process was forked without "
+                "Python's fork hooks while the spool was open: restart the process, and enable the "
+                "hooks (uWSGI: py-call-osafterfork) or publish only in the children"
             )
         return self._opened
 
@@ -110,7 +110,7 @@ class Journal:
             return 0
 
     def _make(self) -> None:
-        """Create the file for its owner alone; refuse a file that others have put there."""
+        """Create the file for its owner only; refuse a file that another user can open."""
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
         except OSError as exc:
@@ -119,7 +119,7 @@ class Journal:
             not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid()
             for found in self._files()
         ):
-            raise self._unusable(f"not only this user may open it: chmod 600 {self.path}*")
+            raise self._unusable(f"other users may open it: chmod 600 {self.path}*")
 
     def _prepare(self, opened: sqlite3.Connection) -> None:
         tables, *found = opened.execute(
@@ -127,7 +127,7 @@ class Journal:
             "FROM pragma_application_id, pragma_user_version"
         ).fetchone()
         if tables and tuple(found) != _FORMAT:
-            raise self._unusable(f"another program's, or a newer reliq's: {found}, not {_FORMAT}")
+            raise self._unusable(f"another program or newer reliq made it: {found}, not {_FORMAT}")
         opened.execute("PRAGMA journal_mode = WAL")
         if not tables:
             opened.executescript(_SCHEMA)
@@ -138,7 +138,7 @@ class Journal:
     ) -> Iterator[sqlite3.Connection]:
         """Run a block as one transaction.
 
-        *most_bytes*: how large the file may grow by it. *fsync*: it is on the disk afterwards.
+        *most_bytes* limits the size of the file. *fsync*: the result is on disk afterwards.
         """
         with JOURNALS.lock:
             try:
@@ -147,7 +147,7 @@ class Journal:
                     f"PRAGMA max_page_count = {most_bytes // 4096};"
                     f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}"
                 )
-                if settings != self._settings:  # they cost as much as a publish
+                if settings != self._settings:  # setting them takes as long as a publish
                     opened.executescript(settings)
                     self._settings = settings
                 opened.execute(f"BEGIN {kind}")
@@ -155,29 +155,29 @@ class Journal:
                     yield opened
             except sqlite3.Error as exc:
                 if "not a database" in str(exc):
-                    raise self._unusable("another program's") from exc
+                    raise self._unusable("another program made it") from exc
                 if "locked" in str(exc):
                     raise BrokerUnavailable(
-                        f"{self}: locked for {_PATIENCE_S:g} s: is a process stopped that uses it? "
-                        "Continue or kill it"
+                        f"{self}: locked for {_PATIENCE_S:g} s, perhaps by a stopped process: "
+                        "continue or kill it"
                     ) from exc
                 raise self._refused(str(exc)) from exc
 
     def _unusable(self, why: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self}: {why}; nothing was changed. A spool is a file of its own, no link, in a "
-            "directory where this user may write: correct that, or name another file"
+            f"{self}: {why}; nothing was changed. A spool must be a file of its own, no link, in a "
+            "directory where this user may write: correct this, or use another file"
         )
 
     def _refused(self, why: str) -> BrokerRefused:
         return BrokerRefused(
-            f"{self}: nothing was stored: {why}. Where spool_max is reached or the disk is full, "
-            "raise it, free space, or wait until a broker answers and it is forwarded; a damaged "
-            "file is to be moved away (sqlite3 FILE .recover)"
+            f"{self}: nothing was stored: {why}. If spool_max is reached or the disk is full, "
+            "raise spool_max, free space, or wait until a broker answers and the spool is "
+            "forwarded. Move a damaged file away (sqlite3 FILE .recover)"
         )
 
     def add(self, publishes: Iterable[Publish], most_bytes: int, *, fsync: bool = False) -> None:
-        """Append publishes, all or none. *fsync*: they are on the disk then."""
+        """Append publishes, all or none. *fsync*: they are on disk when this returns."""
         query = (
             "INSERT INTO publishes (exchange, routing_key, stored_ms, message, broker, data, "
             "sent_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -189,17 +189,17 @@ class Journal:
             opened.executemany(query, publishes)
 
     def declare(self, kind: str, name: str, body: bytes) -> None:
-        """Note what a publisher declared: it is declared before anything is forwarded."""
+        """Store a publisher's declaration, which is repeated before forwarding."""
         query = "INSERT OR IGNORE INTO declarations (kind, name, body) VALUES (?, ?, ?)"
         with self._transaction() as opened:
             opened.execute(query, (kind, name, body))
 
     def take(self, after: int, broker: str, data: str) -> tuple[list[Taken], str, int]:
-        """Return the next publishes after *after* that may go to *broker*.
+        """Return the next publishes after *after* for *broker*.
 
-        And the name under which the spool numbers them, and the number below which nothing waits.
-        They are noted as sent there: until that is known, or for a day, they go nowhere else.
-        None while another forwarder is at them: two would do no harm, but the work twice.
+        Also return the spool's publisher name, and the low-water mark of its numbers. Each publish
+        is recorded as sent to this broker. For a day, or until the result is known, no other broker
+        gets it. Return no publishes while another forwarder works, to avoid double work.
         """
         now, found, size = int(time() * 1000), list[Taken](), 0
         known = {"broker": broker, "data": data, "now": now, "day": now - CERTAIN_MS}
@@ -226,11 +226,11 @@ class Journal:
             if found:
                 opened.execute(note, {**known, "last": found[-1][0]})
             publisher, lowest = opened.execute(about).fetchone()
-        # A copy of the file is another publisher.
+        # the inode makes a copy of the file a different publisher
         return found, f"{publisher}{self._mark[1]:x}", lowest or 0
 
     def done(self, places: Iterable[int], *, expired: int = 0, doubtful: int = 0) -> None:
-        """Remove publishes that need no more, and count what became of some of them."""
+        """Remove settled publishes, and count those that expired or may be stored twice."""
         count = "UPDATE about SET expired = expired + ?, doubtful = doubtful + ?"
         with self._transaction() as opened:
             opened.executemany("DELETE FROM publishes WHERE id = ?", ((one,) for one in places))
@@ -243,18 +243,18 @@ class Journal:
 
     @property
     def holds(self) -> int:
-        """How many publishes wait; makes no file."""
+        """The number of stored publishes; does not create the file."""
         if not os.path.lexists(self.path):
             return 0
         return int(self.look("SELECT count(*) FROM publishes")[0][0])
 
     def status(self) -> dict[str, Any]:
-        """Return how many wait in it, for how long, by which routes, and what became of others.
+        """Return the number and age of its publishes by route, its size, and its counters.
 
-        Raises ConfigurationError where there is no file.
+        Raises ConfigurationError if the file does not exist.
         """
         if not os.path.lexists(self.path):
-            raise ConfigurationError(f"{self}: nothing was ever published there")
+            raise ConfigurationError(f"{self}: the file does not exist, so no publish used it")
         names = ("exchange", "routing_key", "publishes", "oldest_s")
         query = (
             "SELECT exchange, routing_key, count(*), max(? - min(stored_ms) / 1000.0, 0) "
@@ -274,7 +274,7 @@ class Journal:
 
 
 class Journals:
-    """The journals of this process, by path, and the lock of them all."""
+    """The journals of this process by path, and their common lock."""
 
     lock = OwnLock(reentrant=True)
 
@@ -282,7 +282,7 @@ class Journals:
         self._journals: dict[str, Journal] = {}
 
     def at(self, url: str) -> Journal:
-        """Return the journal that *url* names, which may be a mere path; opens nothing."""
+        """Return the journal at *url*, which may also be a path; does not open the file."""
         named = url.partition("://")[2].partition("/")[2].partition("?")[0]
         path = unquote(named) if is_spool(url) else url
         if path in {"", "/"} or "\0" in path:
@@ -294,13 +294,13 @@ class Journals:
             return self._journals.setdefault(absolute, Journal(absolute))
 
     def hold(self) -> None:
-        """Have no file open while the process forks: SQLite's locks are a process's own."""
+        """Close all files before a fork, because SQLite's locks belong to one process."""
         self.lock.acquire()
         for journal in self._journals.values():
             journal.close()
 
     def release(self) -> None:
-        """Let files be opened again after a fork."""
+        """Allow files to be opened again after a fork."""
         self.lock.release()
 
 

@@ -1,1 +1,1 @@
-"""The contract between an engine and all that stands above it."""
+"""The contract between an engine and the layers above it."""

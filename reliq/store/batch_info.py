@@ -1,4 +1,4 @@
-"""A batch and its jobs as people see them: one model for producers, operators and the page."""
+"""A batch and its jobs for display: one model for producers, operators and the page."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
-    """One batch at one instant. Times are the broker's, in ms since the epoch; None: not yet."""
+    """One batch at one instant. Times are ms since the epoch, by the broker's clock."""
 
     id: str
     name: str
     stage: Stage
     counts: dict[str, int]
-    """How many jobs are in each state."""
+    """The number of jobs in each state."""
     total: int
     done: int
-    """How many jobs have ended, in any state."""
+    """The number of ended jobs, in any state."""
     percent: float
-    """Done of total; 100 where the batch has ended."""
+    """The percentage of ended jobs; 100 if the batch has ended."""
     created_ms: int
     sealed_ms: int | None
+    """None: not yet, as for the following times."""
     cancelled_ms: int | None
     ended_ms: int | None
-    """When its last job ended, while it was sealed."""
+    """When the last job of the sealed batch ended."""
     age_s: float
-    """Since it was opened."""
+    """The time since the batch was opened."""
     due: list[str]
-    """Its callbacks that are to be published: success, complete, failure."""
+    """The pending callbacks: success, complete, failure."""
     published: list[str]
-    """Its callbacks that were published."""
+    """The published callbacks."""
 
     @classmethod
     def of(cls, record: BatchRecord, now_ms: int, **more: Any) -> Self:
@@ -63,12 +64,12 @@ class BatchInfo:
 
     @property
     def open(self) -> int:
-        """How many jobs have not ended."""
+        """The number of jobs that have not ended."""
         return sum(self.counts[state] for state in OPEN)
 
     @property
     def bad(self) -> int:
-        """How many jobs failed, or ended in error."""
+        """The number of jobs that failed or ended in error."""
         return self.counts["failed"] + self.counts["error"]
 
 
@@ -80,16 +81,16 @@ class JobInfo:
     """The id of the Celery task."""
     state: str
     retries: int
-    """Which try of the task it is: 0 is the first."""
+    """The number of the try: 0 is the first."""
     since_ms: int
-    """Since when it is in this state, by the broker's clock."""
+    """When the job entered this state, by the broker's clock."""
     since_s: float
     queue: str
-    """The queue of its message; "" of one that has succeeded."""
+    """The queue of its message; "" for a job that succeeded."""
     tag: str
-    """Its delivery tag there."""
+    """The delivery tag of its message."""
     worker: str
-    """Its worker, where it is working."""
+    """The worker that runs it, in the state *working*."""
 
     @classmethod
     def of(cls, job: Job, now_ms: int) -> Self:

@@ -1,7 +1,7 @@
 """The history of a queue: snapshots of its counts and its ledger, packed into a few bytes each.
 
-The broker keeps blocks of sixty snapshots, and forgets the oldest block. What is in a block is said
-in ``engines/redis/lua/snapshot.lua``, which writes it.
+The broker keeps blocks of sixty snapshots, and removes the oldest block.
+``engines/redis/lua/snapshot.lua`` writes the blocks and documents their format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PER_BLOCK = 60
-"""So many snapshots a block has at most."""
+"""The maximum number of snapshots in a block."""
 GAUGES = ("ready", "delayed", "unacked", "dead")
 COUNTERS = (
     "published",
@@ -33,25 +33,25 @@ _MORE = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was counted of a queue in one minute, or in several that were taken together."""
+    """The counts of a queue for one minute, or for several minutes combined."""
 
     at_ms: int
-    """When the minute began in which the counts were read, by the broker's clock."""
+    """The beginning of the minute in which the counts were read, by the broker's clock."""
     span_ms: int
-    """How long what is counted below took: since the snapshot before; 0: it is the first."""
+    """The time since the previous snapshot, which the counters cover; 0: this is the first."""
     ready: int = 0
-    """Messages, at that time; so delayed, unacked and dead."""
+    """Messages at that time. The same applies to delayed, unacked and dead."""
     delayed: int = 0
     unacked: int = 0
     dead: int = 0
     published: int = 0
-    """Messages, in the whole span; so all that follow."""
+    """Messages in the whole span. The same applies to the following counters."""
     delivered: int = 0
-    """Under a lease: what is consumed with no_ack is acked without being delivered."""
+    """Delivered under a lease. A message consumed with no_ack counts only as acked."""
     acked: int = 0
     redelivered: int = 0
     failed: int = 0
-    """Deliveries that failed: their lease ended without their holder, or they were requeued."""
+    """Failed deliveries: the lease expired, or the message was requeued."""
     dead_lettered: int = 0
     expired: int = 0
 
@@ -61,11 +61,11 @@ def snapshots(
 ) -> list[Snapshot]:
     """Return the snapshots from *since_ms* to *now_ms* in these blocks, oldest first.
 
-    No older ones than are promised. Raises ValueError for a block that is none.
+    Omits snapshots older than the documented history. Raises ValueError for an invalid block.
     """
     newest = now_ms // every_ms
     oldest = max(-(-since_ms // every_ms), newest - HISTORY_BLOCKS * PER_BLOCK + 1)
-    # By their intervals: a clock that was set back has written some twice.
+    # keyed by interval: after a clock was set back, some intervals have two snapshots
     found = {
         interval: counts
         for number in sorted(blocks)
@@ -104,10 +104,10 @@ def _unpacked(block: int, records: bytes) -> Iterator[tuple[int, list[int]]]:
 
 
 def thinned(parts: Sequence[Sequence[Snapshot]], every_ms: int) -> list[Snapshot]:
-    """Return the snapshots of a queue's partitions together, one for each *every_ms*.
+    """Combine the snapshots of a queue's partitions, one snapshot for each *every_ms*.
 
-    Counts of messages are those at the end of the time, counters those of all of it. A partition
-    without a snapshot in that time counts as it did before.
+    Counts of messages are those at the end of the interval; counters cover the whole interval. A
+    partition without a snapshot in an interval contributes its previous counts of messages.
     """
     by_time: list[dict[int, Snapshot]] = [{} for _ in parts]
     for part, times in zip(parts, by_time, strict=True):

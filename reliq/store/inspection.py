@@ -1,4 +1,4 @@
-"""What a broker shows of its queues, messages, consumers and of itself; nothing changes."""
+"""Read-only views of a broker: its queues, messages, consumers and servers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class QueueStatus:
     arguments: dict[str, object] = field(default_factory=dict)
     paused: bool = False
     partitions: int = 1
-    """Into how many it is divided, as it knows itself; a partition may have heard of fewer."""
+    """The number of partitions, as stored at the queue; a partition may have an older number."""
 
     @property
     def declared(self) -> dict[str, Any]:
-        """The arguments it was declared with, whether or not an engine has unpacked them."""
+        """The declared arguments, whether or not the engine has unpacked them."""
         if "" not in self.arguments:
             return dict(self.arguments)
         stored = self.arguments[""]
@@ -45,54 +45,52 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What metrics need of a queue, read at one instant."""
+    """The data of a queue for metrics, read at one instant."""
 
     status: QueueStatus
-    """The ledger has, beside what the audit compares: redelivered, lapsed (leases that ended
-    without their holder), token (leases granted), requeued, replayed, and for each reason
-    dead:<reason>."""
+    """In addition to the counters of the audit, the ledger has: redelivered, lapsed (expired
+    leases), token (leases granted), requeued, replayed, and dead:<reason> for each reason."""
     now_ms: int
     """The broker's time."""
     ready: dict[int, int]
-    """Ready messages by rank, for the ranks that have any."""
+    """Ready messages by rank, without empty ranks."""
     oldest_ms: int | None
-    """When the oldest that is first at its rank was published, by its publisher's clock;
-    None where nothing is ready."""
+    """When the oldest of the first messages of each rank was published, by its publisher's clock;
+    None if no message is ready."""
     due: int
-    """Delayed messages that are due: the next consumer that asks will find them ready."""
+    """Delayed messages that are due: the next reserve makes them ready."""
 
     @property
     def oldest_age_s(self) -> float | None:
-        """Return the age of that oldest one: 0.0 where its publisher's clock is ahead."""
+        """Return the age of the oldest first message; 0.0 if its publisher's clock is ahead."""
         return None if self.oldest_ms is None else max(self.now_ms - self.oldest_ms, 0) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """Queues that cannot be read now: of a broker of several servers, one does not answer."""
+    """Queues that cannot be read now, because a node of a cluster does not answer."""
 
     node: str
-    """host:port; "" where no server has them."""
+    """host:port; "" if no node has their slots."""
     queues: tuple[str, ...]
-    """Their names, as far as they are known."""
+    """Their known names."""
     error: str
-    """Why, in one line."""
+    """The reason, in one line."""
 
     def __str__(self) -> str:
-        """Say it to an operator."""
-        names = ", ".join(map(repr, self.queues)) or "what it has is not known"
-        return f"{self.node or 'no node'}: {self.error}; not told: {names}"
+        """Return the report for an operator."""
+        names = ", ".join(map(repr, self.queues)) or "their names are unknown"
+        return f"{self.node or 'no node'}: {self.error}; unreadable queues: {names}"
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The names of queues that can be read now, and those that cannot."""
+    """The names of the queues that can be read now, and of those that cannot."""
 
     queues: list[str]
     untold: list[Untold] = field(default_factory=list)
     complete: bool = True
-    """Whether these are all; else the list of all queues could not be read, and there may be
-    more."""
+    """False: the list of all queues could not be read, and there may be more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class DeadLetter:
     consumer: str
     error: str
     envelope: bytes | None = field(default=None, repr=False)
-    """Only where it was asked for."""
+    """None unless requested."""
 
     @property
     def published_ms(self) -> int:
@@ -116,7 +114,7 @@ class DeadLetter:
 
     @property
     def message(self) -> Envelope | None:
-        """What is in it; None where that was not asked for or cannot be read."""
+        """The decoded envelope; None if it was not requested or cannot be read."""
         try:
             return None if self.envelope is None else decode(self.envelope)
         except EnvelopeError:
@@ -141,117 +139,115 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A process that consumes, as the register knows it. Times are the broker's, in ms."""
+    """A consumer in the register. Times are ms since the epoch, by the broker's clock."""
 
     id: str
     host: str
     pid: int
     version: str
-    """Of reliq."""
+    """The version of reliq."""
     queues: tuple[str, ...]
     started_ms: int
     """When the process began to consume from this broker."""
     seen_ms: int
-    """Its last heartbeat: one in 20 s, with the default visibility_timeout."""
+    """Its last heartbeat: one every 20 s with the default visibility_timeout."""
     held: int
     """Messages that it held at its last heartbeat."""
     connected: bool
-    """False: its connection is gone, and it will soon be; True also where the Redis user
-    may not look."""
+    """Whether its connection exists; also True if the Redis user may not list connections."""
     pool: str = ""
-    """Of a Celery worker: prefork, thread, gevent, solo ...; "" for a consumer without Celery."""
+    """The pool of a Celery worker: prefork, thread, gevent, solo ...; "" without Celery."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Those of its transport options that all consumers of a queue should share."""
+    """Its transport options that all consumers of a queue should share."""
     running: dict[str, int] = field(default_factory=dict)
-    """Of a Celery worker: queue -> tasks that run and are acknowledged, as they are by default
-    when they begin; it is told within a second."""
+    """For a Celery worker: queue -> running tasks that are already acked (the default of Celery).
+    The worker reports changes within a second."""
     processes: int = 0
-    """Of a Celery worker: how many tasks it runs at a time."""
+    """For a Celery worker: the maximum number of concurrent tasks."""
     failing: dict[str, Any] = field(default_factory=dict)
-    """Queue -> why its last pass over it failed."""
+    """Queue -> the error of its last failed pass."""
 
 
 SCANNED_AT_ONCE = 250
-"""So many messages one step looks at, at most: two ms of a server's processor."""
+"""The maximum number of messages that one step scans: two ms of the server's processor."""
 SCANNED_BYTES = 1 << 20
-"""And so many bytes of envelopes; one that is larger is not read at all."""
+"""The maximum bytes of envelopes that one step reads; it omits a larger envelope."""
 Whereabouts: TypeAlias = Literal["there", "dead", ""]
-"""Of a message: in its queue, in whatever state; there as a dead letter; not there."""
+"""Where a message is: in its queue, in any other state; a dead letter; not in the queue."""
 
 AnyPlace: TypeAlias = Literal["ready", "delayed", "unacked", "dead"]
 
 
 class Stored(NamedTuple):
-    """A message where it is, as an operator sees it; nothing about it was changed."""
+    """A stored message, for operators. Reading it changes nothing."""
 
     tag: str
     envelope: bytes | None
     failed: int
     """Failed deliveries; -1 when it was never delivered before."""
     at_ms: int
-    """delayed: when it is due; unacked: when its lease ends; dead: when it died; broker's clock.
-    Else 0."""
+    """By the broker's clock. delayed: when it is due; unacked: when its lease expires; dead: when
+    it died; otherwise 0."""
     consumer: str
-    """unacked: who holds it, or "move/..." where it is on its way elsewhere; dead: who held it.
-    Else ""."""
+    """unacked: the holder, or "move/..." during a move; dead: the last holder; otherwise ""."""
     size: int = 0
-    """Bytes of the envelope, where that was asked for."""
+    """Bytes of the envelope, if requested."""
     reason: str = ""
-    """dead: why."""
+    """Why a dead letter died."""
     error: str = ""
 
 
 class Position(NamedTuple):
-    """Where in a place a step begins."""
+    """The position at which a scan step begins, within the messages of one state."""
 
     score: str = ""
-    """In the engine's words; "": at the first of the place."""
+    """In the engine's format; "": at the first message."""
     skip: int = 0
-    """So many messages from there on are passed over."""
+    """The number of messages to skip from there."""
 
 
 class Looked(NamedTuple):
-    """What one step has found."""
+    """The result of one scan step."""
 
     items: list[Stored]
-    """In the order of the place; without those that were not asked for."""
+    """The matching messages, in their order."""
     numbers: list[int]
-    """The how many-th of those that were looked at each of them is, from 1 on."""
+    """The position of each among the scanned messages, starting at 1."""
     looked: int
-    """How many it has looked at."""
+    """The number of scanned messages."""
     after: Position | None
-    """Where the next step begins; None: there is no more. What leaves the place meanwhile is in
-    no way of it; what comes before it is not seen."""
+    """Where the next step begins; None: there are no more messages. Messages that leave meanwhile
+    do not disturb the scan. It misses messages that are inserted before the position."""
 
 
 class Failure(NamedTuple):
-    """A delivery that failed."""
+    """A failed delivery."""
 
     tag: str
     at_ms: int
-    """When it was found to have failed."""
+    """When the failure was recorded."""
     how: str
-    """lapsed: its lease ended without its holder; requeued; else why the message died of it."""
+    """lapsed: the lease expired; requeued; otherwise the reason of the dead letter."""
     failed: int
-    """Failed deliveries by then."""
+    """Failed deliveries up to then."""
     consumer: str
-    """Who held it."""
+    """The holder."""
 
 
 class Located(NamedTuple):
-    """One message, wherever it is in its queue, at one instant."""
+    """One message and its position in its queue, at one instant."""
 
     place: AnyPlace
     before: int
-    """How many are before it in its place."""
+    """The number of messages before it in the same state."""
     stored: Stored
     expires_ms: int | None
-    """When it expires, where it waits and has a TTL."""
+    """When it expires, if it is waiting and has a TTL."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """What a broker says of itself."""
+    """Information that a broker reports about itself."""
 
     broker: str
     """Its URL, without a password."""
@@ -259,29 +255,29 @@ class BrokerInfo:
     """The server's name: redis or valkey."""
     version: str
     role: str
-    """master or replica; of a cluster, of how many masters; "" where there is no such thing."""
+    """master or replica; for a cluster, the number of masters; "" if unknown."""
     uptime_s: int | None
     memory_bytes: int | None
-    """That its data takes."""
+    """The memory used by its data."""
     memory_limit_bytes: int | None
-    """None: no limit of its own."""
+    """None: the broker has no limit."""
     persistence: str
-    """In a few words: what a crash of the broker forgets depends on it."""
+    """The settings, in a few words. They determine the data lost in a crash of the broker."""
     clients: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One of the servers that a broker consists of."""
+    """One server of a broker."""
 
     name: str
     """host:port."""
     up: bool
     """Whether it answers."""
     slots: int
-    """How many of the cluster's hash slots it has."""
+    """The number of its hash slots."""
     memory_bytes: int | None
-    """None: it does not answer, or this user may not ask."""
+    """None: it does not answer, or refuses the query to this user."""
 
 
 Severity: TypeAlias = Literal["ok", "info", "warning", "error"]
@@ -289,11 +285,11 @@ Severity: TypeAlias = Literal["ok", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, and what to do about it."""
+    """The result of one check of the doctor, and the remedy."""
 
     check: str
-    """What was looked at, in one word or two: maxmemory-policy, clock ..."""
+    """The name of the check, in one or two words: maxmemory-policy, clock ..."""
     severity: Severity
-    """error: messages can be lost, or nothing works; warning: it will hurt some day."""
+    """error: messages can be lost, or nothing works; warning: a risk of later problems."""
     message: str
     remedy: str = ""

@@ -1,8 +1,8 @@
-"""Jobs and their batches: what an engine keeps of them, and the one step that changes it.
+"""Jobs and batches: their stored state, and the one step that changes it.
 
-A job is a task of a batch, by the task's id. What is known of it comes from several processes,
-late, twice and out of order. So each change says which delivery of which try it is about, and the
-engine decides in one atomic step whether it is news; the counters of the batch change with it.
+A job is a task of a batch, named by the task's id. Several processes report its changes, possibly
+late, twice or out of order. Each change therefore names its try and its delivery. The engine
+decides in one atomic step whether the change is new, and updates the counters of the batch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal[
     "waiting", "delayed", "working", "retrying", "succeeded", "failed", "error", "cancelled"
 ]
-"""What a job does. *failed* is a business failure; *error* any other end, but for cancelled."""
+"""The state of a job. *failed*: a business failure; *error*: any other end except cancelled."""
 
 OPEN: tuple[State, ...] = ("waiting", "delayed", "working", "retrying")
 ENDED: tuple[State, ...] = ("succeeded", "failed", "error", "cancelled")
 STATES: tuple[State, ...] = OPEN + ENDED
 
-# An engine stores one letter of each. An error is the worker's (e) or the broker's (x).
+# The letter that an engine stores for each. An error is the worker's (e) or the broker's (x).
 LETTERS: dict[str, State] = {
     "w": "waiting",
     "d": "delayed",
@@ -39,7 +39,7 @@ LETTER_OF: dict[str, str] = {state: letter for letter, state in LETTERS.items() 
 LETTER_OF |= {"lost": "x", "": ""}
 
 Stage: TypeAlias = Literal["open", "sealed", "ended"]
-"""open: jobs may be added; sealed: its jobs go on; ended: all have ended."""
+"""open: jobs may be added; sealed: some jobs have not ended; ended: all jobs have ended."""
 
 STAGES: tuple[Stage, ...] = ("open", "sealed", "ended")
 
@@ -48,57 +48,57 @@ Callback: TypeAlias = Literal["success", "complete", "failure"]
 CALLBACKS: tuple[Callback, ...] = ("success", "complete", "failure")
 
 CALLBACK_FIELD = "on_"
-"""Before a callback's name: the field of a batch with its message."""
+"""The prefix of a callback's name in the field of a batch that holds its message."""
 
 What: TypeAlias = Literal[
     "enter", "withdraw", "begin", "return", "end", "lose", "replay", "seal", "settle", "cancel"
 ]
 
-# What became of a change.
+# The outcome of a change.
 DONE = 1
 NEVER_STORED = 2
-"""It was never stored, since its publisher died or was interrupted. It is taken out."""
+"""The message was never stored, as its publisher died or was interrupted. The job is removed."""
 UNCHANGED = 0
-"""It was so, or what was said is older than what is known."""
+"""The job already had this state, or the change is older than the known state."""
 CANCELLED = -1
-"""The batch is cancelled: there is nothing to be begun, and nothing new to be published."""
+"""The batch is cancelled: do not begin the job, and publish no new one."""
 SEALED = -2
-"""No job may be added to the batch any more but by its own."""
+"""The batch is sealed: only its own jobs may add jobs."""
 NO_JOB = -3
 
 LOST = "lost with the broker's data"
-"""Why a job ended that was found nowhere."""
+"""The reason of a job whose message is missing."""
 MOST_ID = 255
-"""So many characters the id of a job, and who works on it, have at most."""
+"""The maximum length of a job's id, and of its worker's name, in characters."""
 MOST_TEXT = 500
-"""So many characters are kept of why a job failed."""
+"""The maximum length of the reason of a failed job, in characters."""
 MOST_NUMBER = 2**53 - 1
-"""The largest number that scripts count with."""
+"""The largest number that scripts can count exactly."""
 
 NESTED = "batch"
-"""The tag of a job that is a batch: its id is the batch's, and it has no message."""
+"""The tag of a job that is a batch. Its id is the batch's, and it has no message."""
 PARENT = "parent"
-"""The field of a batch that names the batch whose job it is."""
+"""The field of a nested batch that names its parent batch."""
 
 
 class Change(NamedTuple):
-    """One change of one job; see the class methods of what they mean."""
+    """One change of one job."""
 
     what: What
     job: str = ""
     state: State | Literal["lost", ""] = ""
-    """In which it is then: of enter *waiting* or *delayed*. Of end *lost* is the broker's own
-    error: what a worker says of the job later, or has said, is better. *cancelled*, of a batch
-    that is not, is an error: somebody has revoked it."""
+    """The new state. For enter: *waiting* or *delayed*. For end, *lost* is the broker's error, and
+    a worker's report takes precedence; *cancelled* means revoked, an error, unless the batch is
+    cancelled."""
     retries: int = 0
     token: int = 0
-    """Of the lease: of two deliveries of a try the later one's is higher. Where the broker has
-    ended or replayed it the number of the :class:`JobEvent`; 0 where there is none."""
+    """The token of the lease, which is higher for a later delivery of a try. If the broker ended or
+    replayed the job: the number of the :class:`JobEvent`. 0: none."""
     tag: str = ""
     queue: str = ""
     text: str = ""
-    """Who begins; why it ends; of lose the since of the :class:`Job` that was seen. Of replay,
-    where the message was moved, the tag that it had: a job that has another stays as it is."""
+    """For begin: the worker. For end: the reason. For lose: the ``since_ms`` of the :class:`Job`
+    that was read. For replay after a move: its former tag; a job with another one is unchanged."""
 
 
 _WHAT = frozenset(get_args(What))
@@ -110,10 +110,10 @@ _STATES_OF: dict[What, frozenset[str]] = {
 
 
 def checked(changes: Iterable[Change]) -> list[Change]:
-    """Return *changes* as an engine may store them: texts are cut, numbers and tags put right.
+    """Return *changes* in storable form: with truncated texts, and corrected numbers and tags.
 
-    Raises MessageRefused for an id that cannot be kept, and ConfigurationError for what is no
-    change: nothing of a step may be stored then.
+    Raises MessageRefused for an invalid id, and ConfigurationError for an invalid change. The
+    caller must then store none of the changes.
     """
     return [_checked(change) for change in changes]
 
@@ -121,13 +121,13 @@ def checked(changes: Iterable[Change]) -> list[Change]:
 def _checked(change: Change) -> Change:
     what, job, state, retries, token, tag, queue, text = change
     if what not in _WHAT or state not in _STATES_OF.get(what, {state}):
-        raise ConfigurationError(f"no change of a job: {what!r} {state!r}; nothing was stored")
+        raise ConfigurationError(f"invalid change of a job: {what!r} {state!r}; nothing was stored")
     if what in _OF_BATCH:
         job = ""
     else:
         require_job_id(job)
     if len(tag) > MOST_ID or "|" in tag:
-        tag = ""  # reliq gives none like that: where the message is is not known
+        tag = ""  # not one of reliq's tags: the location of the message is unknown
     if what == "begin":
         text = text[:MOST_ID].replace("|", "/")
     return Change(what, job, state, _bounded(retries), _bounded(token), tag, queue, _cut(text))
@@ -138,7 +138,7 @@ def _bounded(number: int) -> int:
 
 
 def is_text(name: str) -> bool:
-    """Whether *name* can be encoded."""
+    """Whether *name* can be encoded as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -147,7 +147,7 @@ def is_text(name: str) -> bool:
 
 
 def is_id(value: object) -> bool:
-    """Whether it can be the id of a job, or of a batch, which may be a job of another."""
+    """Whether *value* can be the id of a job or a batch (a batch may be a job of another)."""
     return isinstance(value, str) and 0 < len(value) <= MOST_ID and is_text(value)
 
 
@@ -155,57 +155,57 @@ def require_job_id(value: object) -> None:
     """Raise MessageRefused unless *value* can be the id of a job."""
     if not is_id(value):
         raise MessageRefused(
-            f"the task id {value!r:.100} cannot be that of a job: expected a text of 1 to "
+            f"the task id {value!r:.100} is not a valid job id: expected a text of 1 to "
             f"{MOST_ID} characters that can be encoded; nothing was stored"
         )
 
 
 class Changed(NamedTuple):
-    """What became of changes."""
+    """The result of a step of changes."""
 
     cancelled: bool
     """Whether the batch is cancelled now."""
     outcomes: list[int]
     due: bool = False
-    """Whether something of the batch is to be said now."""
+    """Whether a callback of the batch is pending."""
 
 
 class Job(NamedTuple):
-    """What is known of one job."""
+    """The stored state of one job."""
 
     id: str
     state: State
     retries: int
     token: int
     since_ms: int
-    """Since when it has this state, by the broker's clock."""
+    """When it entered this state, by the broker's clock."""
     tag: str
     queue: str
     worker: str = ""
-    """Who works on it, where it is *working*."""
+    """Its worker, in the state *working*."""
     before: str = ""
-    """Where it is *retrying*, the tag of the try before: its message is acknowledged when that of
-    the next is stored."""
+    """In the state *retrying*: the tag of the previous try, which is acked when the next one is
+    stored."""
 
 
 class Note(NamedTuple):
-    """What a job says while it runs: which try and delivery of it says how far it is, or reports.
+    """Progress or a report of a running job, from one try and delivery of it.
 
-    A report is of up to 500 characters, and a job makes 20 of them at most.
+    A report has at most 500 characters, and a job makes at most 20 reports.
     """
 
     job: str
     retries: int = 0
     token: int = 0
     queue: str = ""
-    """Whose token that is."""
+    """The queue of the token."""
     progress: tuple[float, float, str] | None = None
-    """How much of how much is done, and a text."""
+    """Done, total, and a text."""
     report: str = ""
 
 
 class JobFailure(NamedTuple):
-    """A job that failed, or ended in error."""
+    """A job that failed or ended in error."""
 
     job: str
     at_ms: int
@@ -213,20 +213,20 @@ class JobFailure(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a job has said last that it is."""
+    """The latest progress of a job."""
 
     job: str
     state: State
-    """In which it is now; it says no more when it has ended."""
+    """Its present state; an ended job makes no more progress."""
     at_ms: int
     done: float
     total: float
-    """0: the job has not said of how much."""
+    """0: the job has not stated a total."""
     text: str
 
 
 class Report(NamedTuple):
-    """What a job has reported."""
+    """A report of a job."""
 
     job: str
     at_ms: int
@@ -234,7 +234,7 @@ class Report(NamedTuple):
 
 
 def checked_note(note: Note) -> Note:
-    """Return *note* as an engine may store it: numbers are put right, texts are cut."""
+    """Return *note* in storable form: with corrected numbers and truncated texts."""
     progress = note.progress
     if progress is not None:
         done, total, text = progress
@@ -252,21 +252,21 @@ def _cut(text: str) -> str:
 
 
 class JobEvent(NamedTuple):
-    """What an engine has done with the message of a job, of which the batch is to be told."""
+    """A change of a job's message by the engine, which its batch does not know yet."""
 
     number: int
-    """Of the events and the lease tokens of a queue later ones are higher."""
+    """A number in the sequence of the lease tokens of the queue; later events are higher."""
     what: Literal["dead", "gone", "waits"]
-    """It is a dead letter; it was removed; it was, and waits again."""
+    """dead: it became a dead letter; gone: it was removed; waits: it was replayed."""
     tag: str
     reason: str
     error: str
     envelope: bytes
-    """Without its body; b"" where it cannot be read."""
+    """Without its body; b"" if it cannot be read."""
 
 
 class BatchRecord(NamedTuple):
-    """What is known of a batch at one instant. Times are ms since the epoch; 0: not yet."""
+    """The stored state of a batch at one instant. Times are ms since the epoch; 0: not yet."""
 
     id: str
     name: str
@@ -276,30 +276,30 @@ class BatchRecord(NamedTuple):
     cancelled_ms: int
     ended_ms: int
     due: tuple[Callback, ...]
-    """What is to be said now, and was not said."""
+    """The pending callbacks."""
     said: tuple[Callback, ...]
     fields: dict[str, str]
-    """What its producer has noted with it."""
+    """The fields that its producer stored with it."""
     due_since_ms: int = 0
-    """Since when the first of what is due is; 0: nothing is."""
+    """When the oldest pending callback became due; 0: none is pending."""
     added_ms: int = 0
-    """When a job was added last; 0: none was."""
+    """When the last job was added; 0: none was."""
     heard_ms: int = 0
-    """When jobs were entered last that their publisher may not have stored; 0: there are none."""
+    """When the last jobs were entered that may never have been stored; 0: there are none."""
 
     def is_left(self, seal_timeout_ms: int, now_ms: int) -> bool:
-        """Whether nobody has sealed it, or added a job to it, for longer than that."""
+        """Whether it is not sealed, and got no job for longer than *seal_timeout_ms*."""
         last_ms = max(self.created_ms, self.added_ms)
         return not self.sealed_ms and now_ms - last_ms > seal_timeout_ms
 
     @property
     def stage(self) -> Stage:
-        """Where it is in its life."""
+        """Its stage."""
         if self.ended_ms:
             return "ended"
         return "sealed" if self.sealed_ms else "open"
 
     @property
     def total(self) -> int:
-        """How many jobs there are: the sum of the states."""
+        """The number of jobs: the sum of the states."""
         return sum(self.counts.values())

@@ -1,6 +1,6 @@
-"""The numbers that more than one file goes by, and the scripts; and the groups of one step.
+"""The limits that several files and scripts share, and the grouping of work into steps.
 
-A script names the numbers that it uses (``-- limits: BATCH``), and the loader writes them into it.
+A script names the limits that it uses (``-- limits: BATCH``), and the loader inserts the values.
 """
 
 from __future__ import annotations
@@ -15,73 +15,72 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FORMAT = 1
-"""The version of what is stored in Redis: another one is refused (engines/redis/connect.py)."""
+"""The version of the stored format. Other versions are refused (engines/redis/connect.py)."""
 
 BATCH = 200
-"""So many messages one step handles at most, so that it takes well under 5 ms."""
+"""The maximum number of messages in one step, which then takes well under 5 ms."""
 BATCH_BYTES = 1 << 20
-"""And so many bytes of envelopes, where it stores or moves them."""
+"""The maximum bytes of envelopes in one step that stores or moves messages."""
 MOST_REMEMBERED = 4096
-"""So many names a connection remembers something of."""
+"""The maximum number of names in one cache."""
 MOVED_AT_ONCE = 100
-"""So many messages one step of a move takes."""
+"""The maximum number of messages in one step of a move."""
 
 RANK = 2**45
-"""What one rank is worth in a score: rank * RANK + sequence."""
+"""The distance of two ranks in a score: rank * RANK + sequence."""
 HIGHEST_RANK = 255
 
 DAY_US = 86_400_000_000
-"""After so long a move that was begun and not ended may be taken over by another."""
+"""The age at which an unfinished move may be continued to another target."""
 MOVES_KEPT_MS = 200 * 86_400_000
-"""For so long the numbers of a move are kept. Longer than dead letters are by default, so
-that a move that was cut off and is taken up again finds its numbers."""
+"""How long the numbers of a move are kept. The default retention of dead letters is shorter, so
+an interrupted move that resumes finds its numbers."""
 SHORT_MS = 3_600_000
-"""For so long the numbers are kept of a process that has begun a moment ago. Longer than a
-kernel goes on sending a request that nobody acknowledges (15 to 30 minutes), and than most
-who retry go on."""
+"""How long the publish numbers of a new process are kept: longer than a kernel resends an
+unacknowledged request (15 to 30 minutes), and longer than most retries continue."""
 LONG_MS = 86_400_000
-"""And of one that has lasted. Such ones are few: however often processes are killed, those of
-a day are at most a hundred for each place in which one runs."""
+"""How long the publish numbers of a long-lived process are kept. Such processes are few:
+at most a hundred a day in each place where one runs, however often it is killed."""
 OUTLIVES_MS = 60_000
-"""By so long they outlive their queue: a retry may be on its way."""
+"""How long publish numbers outlive their queue, as a retry may be under way."""
 
 REPORTS_OF_A_JOB = 20
-"""So often a job reports at most; what it says more is not noted."""
+"""The maximum number of reports of a job; later reports are ignored."""
 REPORTS_KEPT = 10_000
-"""So many reports of a batch are kept: the last ones."""
+"""The number of reports kept for a batch: the latest ones."""
 PROGRESS_LISTED = 1000
-"""So many jobs of a batch are listed by how far they are: those that have said it last."""
+"""The number of jobs of a batch listed with their progress: the latest ones to report it."""
 
 DUE_AT_ONCE = 500
-"""So many queues a heartbeat brings that somebody has to look after."""
+"""The maximum number of due queues that one heartbeat returns."""
 A_QUEUE_MS = 2
-"""Each of them is looked at by one consumer at a time, 500 a second in all at most."""
+"""The time for each due queue: one consumer at a time checks it, at most 500 queues a second."""
 ROUTED_AT_ONCE = 1000
-"""So many queues a heartbeat names whose dead letters are routed on."""
+"""The maximum number of queues with routed dead letters that one heartbeat returns."""
 LOOKED_AT = 1000
-"""So many consumers one look takes in."""
+"""The maximum number of consumers in one check for dead consumers."""
 FORGOTTEN_MS = 10 * 86_400_000
-"""For so long a consumer that stopped without a goodbye is kept, in case that nobody lives."""
+"""How long a consumer that ended without deregistering is kept while no other one lives."""
 
 MINUTE_MS = 60_000
-"""Once in so long the history of a queue gets a snapshot."""
+"""The interval between two snapshots in the history of a queue."""
 HISTORY_BLOCKS = 72
-"""So many blocks of sixty snapshots it has, beside the one that is being filled: 72 hours."""
+"""The number of full blocks of sixty snapshots in a history: 72 hours."""
 
 FAILURES_KEPT = 1000
-"""So many failed deliveries of a queue are kept: the last ones."""
+"""The number of failed deliveries kept for a queue: the latest ones."""
 
 JOB_MARK = 106
-"""The last character of a job's delivery tag: a "j", which ends no other."""
+"""The last character of a job's delivery tag: a "j". No other tag ends with it."""
 
 CANDIDATE_FAILURES = 2
-"""After so many failures a message is a poison candidate, or after one less than its limit."""
+"""The failures that make a message a poison candidate; with a low limit, one less than that."""
 ROUNDS = 4
-"""So many times a reserve looks further for what it may take beside a poison candidate."""
+"""How often a reserve searches further for messages to take besides a poison candidate."""
 
 
 def chunks(items: Sequence[T], at_once: int = BATCH) -> Iterator[Sequence[T]]:
-    """Yield *items* in groups of *at_once*; by default of what one step takes."""
+    """Yield *items* in groups of *at_once*; the default is the size of one step."""
     for start in range(0, len(items), at_once):
         yield items[start : start + at_once]
 
@@ -92,10 +91,7 @@ def _kind(item: Publication) -> tuple[object, ...]:
 
 
 def alike(publications: Sequence[Publication]) -> Iterable[Sequence[Publication]]:
-    """Group neighbours that one step can store: so many, and so many bytes of envelopes.
-
-    One that is larger is a group of its own.
-    """
+    """Group similar neighbours within BATCH and BATCH_BYTES; a larger message is a group alone."""
     if len(publications) == 1:
         yield publications
         return

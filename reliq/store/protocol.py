@@ -1,7 +1,7 @@
-"""The store as a type, and what its users do where one of several nodes is away.
+"""The store as a type, and how its callers handle an unreachable node of a cluster.
 
-One class, whose engine they do not choose. Its contract stands in ``engines/redis/store.py`` and
-the parts of it.
+Callers use one class and do not choose its engine. ``engines/redis/store.py`` and its parts
+document the contract.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     Store: TypeAlias = RedisStore
     Deferred: TypeAlias = deque[Callable[[Store], None]]
-    """Work over a store, for the next opportunity."""
+    """Pending work that needs a store."""
 
 
 NODE_PATIENCE_S = 0.1
-"""So long who has work at several nodes waits for one of them."""
+"""How long a caller with work at several nodes waits for one of them."""
 
 
 def goes_on(store: Store) -> bool:
-    """Whether the broker is several nodes and not all are lost: what failed was one of them."""
+    """Whether the broker has several nodes and some are reachable: only one node failed."""
     return store.has_nodes and store.alive
 
 
@@ -42,13 +42,13 @@ def status_of(store: Store, queue: str) -> QueueStatus:
 
 
 class EachNode:
-    """One round over queues of one store, whose nodes may be away.
+    """One round over the queues of one store, some of whose nodes may be unreachable.
 
-    A node that is away holds up no other; its error is raised when all queues had their turn.
+    An unreachable node does not delay the others. Its error is raised after the last queue.
     """
 
     def __init__(self, store: Store, patience_s: float = inf) -> None:
-        """Wait so long for a node; by default until one is away, then for each only a moment."""
+        """Wait at most *patience_s* for a node; by default, only briefly after one has failed."""
         self._store = store
         self._patience_s = patience_s
         self._shorter_s = NODE_PATIENCE_S if patience_s == inf else patience_s
@@ -56,9 +56,9 @@ class EachNode:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Do what is to be done for one queue, and go on with the next one.
+        """Run the work of one queue; continue with the next queue if its node is unreachable.
 
-        Raises BrokerUnavailable where the broker is one server, or all of its nodes are lost.
+        Raises BrokerUnavailable if the broker is one server, or if all its nodes are unreachable.
         """
         try:
             with self._store.patience(self._patience_s):
@@ -70,6 +70,6 @@ class EachNode:
             self._patience_s = self._shorter_s
 
     def end(self) -> None:
-        """Raise BrokerUnavailable if a node was away."""
+        """Raise BrokerUnavailable if a node was unreachable."""
         if self._first is not None:
             raise again(self._first)

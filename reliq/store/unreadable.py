@@ -1,7 +1,7 @@
-"""What is stored and cannot be read: left out, and said once, so that the rest is seen.
+"""Unreadable stored data: omitted, and reported once in the log.
 
-Whoever may write to a broker can store what no version of reliq would. A reader shows what
-it can, and says here how many there are that it cannot, and which.
+Any program with write access to a broker can store data that no version of reliq would write. A
+reader shows the readable data, and reports the number and the names of the rest here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _said: set[tuple[str, str, str]] = set()
 
 
 def left_out(broker: str, what: str, names: Sequence[object]) -> None:
-    """Warn of *names* at *broker* that cannot be read; each is said once by this process."""
+    """Log a warning about unreadable *names* at *broker*, once per name in this process."""
     if len(_said) > _MOST_REMEMBERED:
         _said.clear()
     fresh = [name for name in map(str, names) if (broker, what, name) not in _said]
@@ -30,8 +30,8 @@ def left_out(broker: str, what: str, names: Sequence[object]) -> None:
         named = ", ".join(map(repr, fresh[:_MOST_NAMED]))
         more = f" and {len(fresh) - _MOST_NAMED} more" if len(fresh) > _MOST_NAMED else ""
         logger.warning(
-            "%d %s at %s cannot be read: %s%s; reliq did not write it, or another version did: "
-            "find out who writes to this broker, and delete it",
+            "%d %s at %s cannot be read: %s%s; this version of reliq did not write the data: "
+            "find the program that did, and delete the data",
             len(fresh),
             what,
             broker,
@@ -41,7 +41,7 @@ def left_out(broker: str, what: str, names: Sequence[object]) -> None:
 
 
 def number(stored: object, otherwise: int = 0) -> int:
-    """Return a stored number as an int; *otherwise* for what is none."""
+    """Return a stored number as an int, or *otherwise* if it is not a number."""
     try:
         return int(float(stored)) if not isinstance(stored, int) else stored  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -49,13 +49,13 @@ def number(stored: object, otherwise: int = 0) -> int:
 
 
 def mapping(stored: str | bytes | None) -> dict[str, Any]:
-    """Return a stored JSON object, {} where there is none; raises ValueError for what is none."""
+    """Return a stored JSON object, or {} if nothing is stored; raises ValueError otherwise."""
     found = json.loads(stored) if stored else {}
     if not isinstance(found, dict):
-        raise ValueError("what is stored is no object")  # noqa: TRY004 - as what JSON raises
+        raise ValueError("expected a JSON object")  # noqa: TRY004 - the json module raises it, too
     return found
 
 
 def counts(stored: str | bytes | None) -> dict[str, int]:
-    """Return stored counts by name; raises ValueError for what is no JSON object."""
+    """Return stored counts by name; raises ValueError unless they are a JSON object."""
     return {name: number(value) for name, value in mapping(stored).items()}

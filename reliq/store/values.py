@@ -1,4 +1,4 @@
-"""The values that cross the contract: messages on their way, and what became of them."""
+"""The values passed to and from the engine: messages, leases and the results of steps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
-"""Gets the result of a step that was posted, or the error it ended with."""
+"""Receives the result of a posted step, or its error."""
 
 How: TypeAlias = Literal["undelivered", "released", "nacked"]
-"""How a message goes back: it was never given to the application; in order
-(redelivered, not counted); or as a failed delivery (counted)."""
+"""How a message returns to its queue. *undelivered*: the application never received it.
+*released*: it counts as redelivered, not as failed. *nacked*: it counts as a failed delivery."""
 
 
 class Lease(NamedTuple):
-    """The right to work on one message: refused once another consumer has it."""
+    """The right to one message. A step with an outdated token is refused."""
 
     tag: str
     token: str
@@ -29,7 +29,7 @@ class Lease(NamedTuple):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Delivery:
-    """One message as it was taken."""
+    """One reserved message."""
 
     queue: str
     tag: str
@@ -38,49 +38,49 @@ class Delivery:
     """Failed deliveries; -1 when it was never delivered before."""
     envelope: bytes | None
     place: str = ""
-    """Of one taken with no_ack: where it stood, in the engine's words; for :meth:`hand_back`."""
+    """With no_ack: its former place, in the engine's format, for :meth:`hand_back`."""
     expires_ms: int = -1
-    """Of one taken with no_ack: when it expires, by the broker's clock; -1: never."""
+    """With no_ack: when it expires, by the broker's clock; -1: never."""
 
 
 class Reservation(NamedTuple):
-    """What one reserve brought."""
+    """The result of one reserve."""
 
     deliveries: list[Delivery]
     next_due_ms: int
-    """Until the next delayed message is due; -1 when none is."""
+    """Time until the next delayed message is due; -1: there is none."""
     lease_ms: int
     left: bool
-    """Whether messages were left ready that this consumer may take."""
+    """Whether this consumer may take more ready messages."""
     held_back: bool = False
-    """Whether the rest is kept from this consumer until it is done with its poison candidate."""
+    """Whether the rest is withheld until this consumer has settled its poison candidate."""
     claimed: bool = False
-    """Whether a message waits to be delivered to this consumer alone: it gets nothing else."""
+    """Whether a message waits for an isolated delivery to this consumer, which gets no other."""
     isolated: bool = False
-    """Whether what was taken is an isolated delivery: nothing else is given until it is done."""
+    """Whether this is an isolated delivery: the consumer gets no other until it is settled."""
 
 
 class Promoted(NamedTuple):
-    """What was left when due messages were made ready for others."""
+    """The state of a queue after due messages were made ready for other consumers."""
 
     next_due_ms: int
-    """Until the next delayed message is due; -1 when none is."""
+    """Time until the next delayed message is due; -1: there is none."""
     left: bool
-    """Whether messages are ready, and may be taken."""
+    """Whether messages are ready and the queue is not paused."""
 
 
-# What a consumer holds when it reserves: an isolated delivery is made to one that is alone. Who
-# is BUSY has waited for long to be alone, in vain, and goes on.
+# The load of a consumer when it reserves. An isolated delivery needs a consumer that is ALONE. A
+# BUSY one has waited in vain for its other messages to end, and continues.
 BUSY, HOLDING, IDLE, ALONE = -1, 0, 1, 2
 
-# What one reserve brings at most, in bytes of envelopes: but one message whatever its size.
-# So a reply is short, and a consumer without a prefetch limit holds little beforehand.
+# The maximum of one reserve, in bytes of envelopes; one message may exceed it. The limit keeps
+# replies short, and a consumer without a prefetch limit holds few messages in advance.
 RESERVED_BYTES = 4 << 20
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Publication:
-    """One message on its way into one queue."""
+    """One message to publish into one queue."""
 
     queue: str
     tag: str
@@ -88,129 +88,129 @@ class Publication:
     rank: int
     publisher: str
     number: int = 0
-    """The publisher's number in this queue; 0 when it will never be retried."""
+    """The publisher's number in this queue; 0: the publish is never retried."""
     low_water: int = 0
-    """Every number below it is settled: refused as a duplicate if it comes late."""
+    """Every lower number is settled: a late publish with one is refused as a duplicate."""
     delay_ms: int = 0
     ttl_ms: int = -1
     """-1: none."""
     exchange: str = ""
-    """What routed it; "" for the anonymous exchange, which creates a queue at need."""
+    """The exchange that routed it; "" for the anonymous exchange, which can create a queue."""
     version: bytes = b""
-    """Of the exchange's bindings when the route was found; b"" for the anonymous one."""
+    """The version of the exchange's bindings at routing; b"" for the anonymous exchange."""
     moved: bool = False
-    """Whether the number is that of a move: it is remembered for as long as moves may take."""
+    """Whether the number is that of a move. Such numbers are kept as long as a move may last."""
     create: bool = True
-    """Whether the anonymous exchange creates a queue for it that is not there."""
+    """Whether the anonymous exchange creates a missing queue."""
 
 
-# What became of one publication. CREATED: stored, and the queue with it; DUPLICATE: was
-# stored by an earlier try; STALE: the bindings have changed, nothing was stored; FULL:
-# the queue is at its limit and rejects, the message was not stored; CLOSED: nor was it, because
-# it is a partition that takes nothing new.
+# The outcome of one publication. CREATED: the message was stored and its queue created;
+# DUPLICATE: an earlier try stored it. The others stored nothing. STALE: the bindings have changed;
+# FULL: the queue is at its limit and rejects; CLOSED: the queue is a partition that accepts no
+# new messages.
 STORED, CREATED, DUPLICATE, NO_QUEUE, STALE, FULL, CLOSED = 1, 2, 0, -1, -2, -3, -4
 
 
 class Returned(NamedTuple):
-    """A message whose delivery failed: back in its queue, or a dead letter."""
+    """A message whose delivery failed: it is back in its queue, or a dead letter."""
 
     tag: str
     failed: int
-    """Failed deliveries, this one included where it was to blame."""
+    """Failed deliveries, including this one if it counts."""
     consumer: str
-    """Who held it."""
+    """The former holder."""
     envelope: bytes | None
-    """Only where it was asked for."""
+    """None unless requested."""
 
 
 class Released(NamedTuple):
-    """What became of messages that were given back."""
+    """The result of a release."""
 
     refused: list[str]
-    """Tags whose lease was lost before; nothing was done to them."""
+    """Tags whose lease was lost before; they are unchanged."""
     dead: list[Returned]
-    """Messages that a requeue brought to their delivery limit."""
+    """Messages that reached their delivery limit by this requeue."""
 
 
 class Lost(NamedTuple):
-    """Leases that a renewal found lost, by tag."""
+    """The lost leases that a renewal found, by tag."""
 
     tags: list[str]
-    """All of them: given back, or taken by another consumer, or gone."""
+    """All lost leases: the message was returned, taken by another consumer, or removed."""
     gone: list[str]
-    """Those of them whose message is stored no longer."""
+    """Those whose message is no longer stored."""
     lease_ms: int
-    """What the others were extended by: the queue's own lease goes before what was asked for."""
+    """The extension of the other leases. The queue's own lease overrides the requested one."""
 
 
-# Whose a claim is that was asked for: one's own, or another's who has finished.
+# The result of a claim: it is the caller's own, or another process has finished the work.
 CLAIMED, FINISHED = -1, 0
 
 
 class Restored(NamedTuple):
-    """What one step of restore_visible did."""
+    """The result of one step of restore_visible."""
 
     granted: bool
     more: bool
     retry_ms: int
-    """When refused: how long the pass of another consumer still counts."""
+    """If refused: how long the pass of another consumer remains valid."""
     unacked: int
     by_consumer: dict[str, int]
-    """How many leases ended, by who held them."""
+    """The number of ended leases, by holder."""
     restored: list[Returned]
-    """Where they were asked for."""
+    """Empty unless requested."""
     dead: list[Returned]
     consumers: list[str]
-    """Of the queue, living or not."""
+    """All consumers of the queue, alive or dead."""
     to_route: int
-    """Dead letters that the queue's ``x-dead-letter-exchange`` is to get."""
+    """Dead letters to publish to the queue's ``x-dead-letter-exchange``."""
 
 
 class Duties(NamedTuple):
-    """Queues that somebody has to look after, whether or not anybody consumes from them."""
+    """Queues that need a check by some consumer, even if no process consumes from them."""
 
     due: list[str]
-    """Nobody has looked at them for a while: messages in them, or they themselves, may expire."""
+    """Queues without a recent check: their messages, or the queues themselves, may expire."""
     more: bool
-    """Whether there are more of these: to be asked for at once."""
+    """Whether more queues are due: request them at once."""
     dead_letter_routed: list[str]
-    """Their dead letters are routed on (``x-dead-letter-exchange``)."""
+    """Queues with an ``x-dead-letter-exchange``."""
     new: bool = False
-    """Whether the consumer was not in the register: if it was before, it was taken for dead,
-    or the broker has lost the register."""
+    """Whether the consumer was not in the register. If it was before, it was considered dead, or
+    the broker has lost the register."""
 
 
 class Layout(NamedTuple):
-    """How a queue is divided into partitions."""
+    """The partitions of a queue."""
 
     partitions: int
-    """So many take messages, from partition 0 on, which has the queue's name."""
+    """The number of partitions that accept messages. Partition 0 has the queue's name."""
     end: int
-    """Those from here on hold nothing, or are not there; not less than *partitions*."""
+    """Partitions from this number on are empty or missing; at least *partitions*."""
     paused: bool = False
-    """Whether it gives nothing out; where it is surveyed, nobody asks for that."""
+    """Whether the queue is paused; a survey does not read this."""
 
 
 class Work(NamedTuple):
-    """What there is to do in one queue."""
+    """The pending work of one queue."""
 
     pass_ms: int
-    """0: a step of restore_visible is needed; -1: none is; else the ms that the pass of
-    another consumer still counts."""
+    """0: a step of restore_visible is needed; -1: none is needed; else the ms for which the pass
+    of another consumer remains valid."""
     expired: bool
-    """Messages wait beyond their time to live."""
+    """Whether messages have expired."""
     idle: bool
-    """Its ``x-expires`` may have passed; or it is gone, and may still be bound."""
+    """Whether its ``x-expires`` may have passed, or it is deleted and may still be bound."""
     layout: Layout | None = None
-    """How it is divided into partitions; None: it is not."""
+    """Its partitions; None: it is not divided."""
     job_events: bool = False
-    """Batches are to be told what became of their jobs."""
+    """Whether events of jobs are to be reported to their batches."""
     gone: bool = False
-    """It does not exist."""
+    """Whether the queue does not exist."""
 
 
 class QueueDeclared(NamedTuple):
-    """Answer to a declaration."""
+    """The result of a declaration."""
 
     outcome: Literal["missing", "existed", "created", "differs"]
     messages: int
@@ -219,16 +219,16 @@ class QueueDeclared(NamedTuple):
 
 
 class QueueDeleted(NamedTuple):
-    """Answer to a deletion."""
+    """The result of a deletion."""
 
     outcome: Literal["deleted", "missing", "not_empty", "in_use", "not_idle"]
     number: int
-    """Of messages (deleted, not_empty), of consumers (in_use), of ms to go (not_idle)."""
+    """Messages (deleted, not_empty), consumers (in_use), or remaining ms (not_idle)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTable:
-    """An exchange as the broker knows it."""
+    """An exchange as stored at the broker."""
 
     declaration: bytes | None
     version: bytes | None
@@ -236,33 +236,33 @@ class ExchangeTable:
 
 
 class Move(NamedTuple):
-    """A message on its way to another queue or broker, which knows it by its number."""
+    """A message in transfer to another queue or broker, which identifies it by the number."""
 
     tag: str
     number: int
     envelope: bytes
     delay_ms: int = 0
-    """Until it is due."""
+    """Time until it is due."""
     ttl_ms: int = -1
-    """Until it expires; -1: never."""
+    """Time until it expires; -1: never."""
     failed: int = -1
     """Failed deliveries; -1 when it was never delivered before."""
     dead_letter: DeadLetter | None = None
-    """What is known of its death, where it is a dead letter and stays one."""
+    """Its record as a dead letter, if it remains one at the target."""
 
 
 class Liveness(NamedTuple):
-    """What the register says of one consumer."""
+    """The state of one consumer, according to the register."""
 
     client_id: str
     run_id: str
     queues: tuple[str, ...]
     connected: bool
-    """False: its connection is gone; True also where nobody can know."""
+    """Whether its connection exists; also True if this cannot be determined."""
     silent_ms: int = 0
-    """Since its last heartbeat."""
+    """Time since its last heartbeat."""
     ttl_ms: int = 60_000
-    """After so long a silence it does not count as living: a few heartbeats."""
+    """The silence after which it is considered dead: a few heartbeats."""
     host: str = ""
     pid: int = 0
 
@@ -273,13 +273,13 @@ class Liveness(NamedTuple):
 
 
 class Attached(NamedTuple):
-    """Who consumes from a queue, living or not."""
+    """The consumers of a queue, alive or dead."""
 
     temporary: bool
-    """Whether the queue goes by itself (auto_delete, ``x-expires``)."""
+    """Whether the queue expires or is deleted with its last consumer."""
     marks: dict[str, str]
-    """Consumer -> a word that is another one each time that it begins to consume."""
+    """Consumer -> a mark that changes each time the consumer begins to consume."""
 
 
 def ignore_result(_result: object) -> None:
-    """Take a result that nobody waits for."""
+    """Ignore the result of a posted step."""

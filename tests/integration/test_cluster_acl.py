@@ -122,18 +122,18 @@ def test_an_operator_and_an_exporter(cluster, user):
 
 
 UNLIKE = {
-    "is not there": (("ACL", "DELUSER", "reliq-operator"), "does not let user"),
+    "is not there": (("ACL", "DELUSER", "reliq-operator"), "refuses the login of user"),
     "has another password": (
         ("ACL", "SETUSER", "reliq-operator", "resetpass", ">other"),
-        "does not let user",
+        "refuses the login of user",
     ),
     "may do less": (
         ("ACL", "SETUSER", "reliq-operator", "-info"),
-        "refuses user 'reliq-operator' what its master lets it do: INFO",
+        "refuses user 'reliq-operator' commands that its master allows: INFO",
     ),
     "has other keys": (
         ("ACL", "SETUSER", "reliq-operator", "resetkeys", "~shop:*"),
-        "refuses user 'reliq-operator' what its master lets it do: EXISTS",
+        "refuses user 'reliq-operator' commands that its master allows: EXISTS",
     ),
 }
 

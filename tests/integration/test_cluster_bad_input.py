@@ -35,7 +35,7 @@ def test_a_seed_that_is_no_cluster(redis_server):
     refused(
         f"reliq-cluster://127.0.0.1:{redis_server.port}",
         f"127.0.0.1:{redis_server.port}",
-        "is no node of a cluster: use reliq:// for a server of its own",
+        "is no node of a cluster: use reliq:// for a single server",
     )
 
 

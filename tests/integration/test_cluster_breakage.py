@@ -102,7 +102,7 @@ def test_a_move_is_broken_off(cluster, site, pool):
         site.send("record", queue="red")
     assert 2.5 < time.monotonic() - began < 4.5  # socket_timeout: 3
     late = rf"slot {migration.slot} was not served in time \(socket_timeout 3 s\): .*"
-    way = rf"on its way from \S*{at(migration.source)}\S* to {at(migration.target)}\..*"
+    way = rf"moving from \S*{at(migration.source)}\S* to {at(migration.target)}\..*"
     assert re.search(f"{late}{way}redis-cli --cluster fix", str(caught.value)), caught.value
 
     longest = 0.0

@@ -191,7 +191,7 @@ def test_a_sound_cluster(tmp_path):
         ((severity, text),) = of_check(rows, "replicas")
         assert (
             "ok",
-            'at least 1 for each master; confirm="replicated" wants 2 for each master',
+            'at least 1 for each master; use 2 for each master with confirm="replicated"',
         ) == (
             severity,
             text,

@@ -18,7 +18,7 @@ FIX = "redis-cli --cluster fix"
         ("CLUSTERDOWN Hash slot not served", FIX),
         ("CLUSTERDOWN The cluster is down", "cluster-require-full-coverage no"),
         ("LOADING Redis is loading the dataset in memory", "when it has loaded"),
-        ("MASTERDOWN Link with MASTER is down", "master is down: start that again"),
+        ("MASTERDOWN Link with MASTER is down", "master is down: start the master"),
         ("MOVED 5 a:1", "compare CLUSTER NODES"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Redis Cluster: which node has a slot, and a wire to each node."""
+"""Redis Cluster: the map of slots to nodes, and a wire to each node."""

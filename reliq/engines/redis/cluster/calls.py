@@ -1,4 +1,4 @@
-"""Calls over a cluster: the thread that waits sends them again while their slot is not served."""
+"""Calls over a cluster: the calling thread resends a call while its slot is not served."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from .nodes import Nodes
     from .requests import Request, Unserved
 
-# A node that has not answered a call for so long is away, until it answers.
+# A node that has not answered a call for this time counts as unreachable until it answers.
 _SILENT_S = 0.9
 
 
 class _Patience(threading.local):
-    """Until when each thread waits for a node at most (monotonic clock)."""
+    """The latest time until which each thread waits for a node (monotonic clock)."""
 
     ends_at = inf
 
 
 class ClusterCalls:
-    """The calls of one client, in one process. A call waits for one node only."""
+    """The calls of one client in one process. A call waits for one node only."""
 
     def __init__(self, nodes: Nodes, unserved: Unserved) -> None:
         self._nodes = nodes
@@ -41,12 +41,12 @@ class ClusterCalls:
 
     @property
     def patience_ends_at(self) -> float:
-        """When this thread waits no longer for a node."""
+        """When this thread stops waiting for a node."""
         return self._patience.ends_at
 
     @contextmanager
     def patience(self, seconds: float) -> Iterator[None]:
-        """Let this thread wait no longer than that for a node: it gets a BrokerTimeout then."""
+        """Limit the waits of this thread for a node; a longer wait ends with a BrokerTimeout."""
         before = self._patience.ends_at
         self._patience.ends_at = min(before, monotonic() + seconds)
         try:
@@ -55,7 +55,7 @@ class ClusterCalls:
             self._patience.ends_at = before
 
     def finish(self, requests: Sequence[Request]) -> None:
-        """Have all of them answered; the loss of a node is a reply, too."""
+        """Send *requests* until each has a reply; the loss of a node is also a reply."""
         left = requests
         while True:
             self._call(left)
@@ -73,7 +73,7 @@ class ClusterCalls:
 
     def _impatience(self, request: Request) -> BrokerTimeout:
         return BrokerTimeout(
-            f"{self._unserved.address}: nobody waits longer for slot {request.slot}: {request.told}"
+            f"{self._unserved.address}: no longer waiting for slot {request.slot}: {request.told}"
         )
 
     def _is_late(self, request: Request) -> bool:
@@ -83,7 +83,7 @@ class ClusterCalls:
         return error is not None
 
     def _call(self, requests: Sequence[Request]) -> None:
-        """Send them, all for one node at once, and wait for their replies."""
+        """Send *requests*, together for each node, and wait for their replies."""
         by_wire: dict[Wire, list[Request]] = {}
         for request in requests:
             wire = self._wire_for(request)
@@ -112,7 +112,7 @@ class ClusterCalls:
         try:
             if place is not None and self._patience.ends_at == inf:
                 return self._nodes.connect(place)
-            if place is not None:  # may take longer than this thread waits
+            if place is not None:  # connecting may take longer than this thread waits
                 self._nodes.connect_soon(place)
         except BrokerUnavailable as exc:
             why = str(exc)
@@ -127,10 +127,10 @@ class ClusterCalls:
             replies = wire.calls.end(stream, _asked(requests), patience_s, ends_at)
         except BrokerUnavailable as exc:
             lost = not wire.alive
-            for request in requests:  # where an earlier try has said why, that says more
+            for request in requests:  # the reason of an earlier try is more informative
                 known = request.why and not lost
                 request.finish(self._impatience(request) if known else again(exc))
-            # Also where only the patience of this thread was at an end.
+            # also if only the patience of this thread has ended
             if isinstance(exc, BrokerTimeout) and (lost or monotonic() - began > _SILENT_S):
                 self._nodes.silent(wire)
             if lost:

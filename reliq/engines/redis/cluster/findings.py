@@ -1,4 +1,4 @@
-"""What can be wrong with a cluster: slots, replicas, users and clocks, each judged by itself."""
+"""The doctor's findings about a cluster: slots, replicas, users and clocks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from .slots import Place
     from .wire import ClusterWire
 
-# confirm="replicated" waits for one; with another, it still can when one is lost.
+# confirm="replicated" waits for one replica; a second one keeps it working when one is lost.
 _REPLICAS_WANTED = 2
-# In the line of the node that is asked: [slot->-node it goes to] or [slot-<-node it comes from].
+# In the line of the queried node: [slot->-target node] or [slot-<-source node].
 _OPEN = re.compile(r"\[(\d+)-([<>])-(\w+)\]")
 _REMEDY = (
-    "send it the ACL SETUSER, or the requirepass, that its master has (ACL LIST there prints the "
-    "users): nodes do not tell each other of them, and after a failover clients would be refused"
+    "send it the ACL SETUSER or the requirepass of its master (ACL LIST there prints the users): "
+    "nodes do not share users, and after a failover the replica would refuse clients"
 )
 
 
@@ -36,24 +36,24 @@ _REMEDY = (
 
 
 def judge_slots(uncovered: int) -> Iterator[Finding]:
-    """Judge how many slots have no node."""
+    """Report whether slots have no node."""
     if uncovered:
         yield Finding(
             "slots",
             "error",
-            f"{uncovered} of {SLOTS} slots have no node: queues in them cannot be used, and where "
-            "cluster-require-full-coverage is yes (the default) no queue can",
-            "redis-cli --cluster fix HOST:PORT, with any of the nodes",
+            f"{uncovered} of {SLOTS} slots have no node: their queues are unusable; with "
+            "cluster-require-full-coverage yes (the default), all queues are",
+            "redis-cli --cluster fix HOST:PORT, with the address of any node",
         )
     else:
         yield Finding("slots", "ok", f"{SLOTS} of {SLOTS} have a node")
 
 
 class OpenSlot(NamedTuple):
-    """A slot on its way from a node or to it, as one of the two says.
+    """A slot that is moving from or to a node, according to one of the two nodes.
 
-    While slots are moved there is one at a time, for as long as its keys take. One that stays was
-    left behind when a move was broken off: its queue cannot be used, as its keys are at two nodes.
+    Slots move one at a time, and each is open while its keys move. A slot that stays open belongs
+    to an interrupted move. Its queues are unusable, because their keys are at two nodes.
     """
 
     slot: int
@@ -62,7 +62,7 @@ class OpenSlot(NamedTuple):
 
 
 def open_slots(reply: str) -> set[OpenSlot]:
-    """Return the open slots that a node names in its reply to CLUSTER NODES."""
+    """Return the open slots that a node reports in its reply to CLUSTER NODES."""
     names: dict[str, str] = {}
     mine: list[str] = []
     for line in reply.splitlines():
@@ -81,37 +81,37 @@ def open_slots(reply: str) -> set[OpenSlot]:
 
 
 def judge_open_slots(before: Iterable[OpenSlot], now: Iterable[OpenSlot]) -> Iterator[Finding]:
-    """Tell of the slots that are open; *before*: those that were, a second ago."""
+    """Report open slots. *before*: the slots that were open a second ago."""
     stayed = set(before)
     for slot, source, target in sorted(set(now)):
-        where = f"slot {slot} is open, on its way from {source} to {target}"
+        where = f"slot {slot} is open, moving from {source} to {target}"
         if (slot, source, target) in stayed:
             yield Finding(
                 "slots",
                 "error",
-                f"{where}, and stays so: unless it is being moved now, the move was broken off, "
-                "and whoever uses a queue in it waits until socket_timeout",
-                f"redis-cli --cluster fix {source}, once nobody moves slots any more",
+                f"{where}, and does not change: unless a move is in progress, it was interrupted, "
+                "and commands on queues in this slot fail after socket_timeout",
+                f"redis-cli --cluster fix {source}, when no slots are being moved",
             )
         else:
-            yield Finding("slots", "info", f"{where}: it is being moved")
+            yield Finding("slots", "info", f"{where}: a move is in progress")
 
 
 # -- replicas
 
 
 def judge_replicas(counts: Mapping[Place, int]) -> Iterator[Finding]:
-    """Judge how many replicas each master has."""
-    wanted = f'confirm="replicated" wants {_REPLICAS_WANTED} for each master'
+    """Report the number of replicas of each master."""
+    wanted = f'use {_REPLICAS_WANTED} for each master with confirm="replicated"'
     bare = sorted(place for place, count in counts.items() if not count)
     if bare:
         yield Finding(
             "replicas",
             "warning",
-            f"{', '.join(map(str, bare))}: no replica, so that its queues are gone while the node "
-            "is",
+            f"{', '.join(map(str, bare))}: no replica, so its queues are unreachable while the "
+            "node is",
             f"redis-cli --cluster add-node NEW:PORT HOST:PORT --cluster-slave; {wanted}, "
-            "so that it goes on when one is lost",
+            "so that it keeps working when one is lost",
         )
     elif counts:
         fewest = min(counts.values())
@@ -122,10 +122,10 @@ def judge_replicas(counts: Mapping[Place, int]) -> Iterator[Finding]:
 def look_at_replicas(
     cluster: ClusterWire, prefix: str, lacking: Collection[Command]
 ) -> Iterator[Finding]:
-    """Log in at each replica as at its master; *lacking*: what the masters refuse this user.
+    """Log in at each replica as at its master. *lacking*: commands that the masters refuse.
 
-    ACL SETUSER is not replicated, so a failover may shut everybody out. No role of ours may look at
-    a rule, not even its own (ACL GETUSER shows hashes of passwords): so it tries each command.
+    ACL SETUSER is not replicated, so a failover may lock all clients out. reliq's roles may not
+    read ACL rules (ACL GETUSER shows password hashes), so this tries each command.
     """
     user = cluster.address.seeds[0].username or "default"
     good = 0
@@ -153,17 +153,17 @@ def _look(
         refused = Server(wire, prefix).refuses(lacking)
     except ReliqError as exc:
         if LOGIN_REFUSED in str(exc):
-            text = f"replica {place} does not let user {user!r} in as its master does: {exc}"
+            text = f"replica {place} refuses the login of user {user!r}, unlike its master: {exc}"
             return Finding("replica acl", "warning", text, _REMEDY)
-        text = f"replica {place} cannot be asked whether it knows user {user!r}: {exc}"
-        remedy = "start it, or take it out of the cluster (CLUSTER FORGET at each other node)"
+        text = f"replica {place} cannot be checked for user {user!r}: {exc}"
+        remedy = "start it, or remove it from the cluster (CLUSTER FORGET at each other node)"
         return Finding("replica acl", "warning", text, remedy)
     finally:
         wire.close()
     if not refused:
         return None
     names = ", ".join(refused)
-    text = f"replica {place} refuses user {user!r} what its master lets it do: {names}"
+    text = f"replica {place} refuses user {user!r} commands that its master allows: {names}"
     return Finding("replica acl", "warning", text, _REMEDY)
 
 
@@ -171,7 +171,7 @@ def _look(
 
 
 def judge_clocks(clocks: Mapping[Place, tuple[float, float]]) -> Iterator[Finding]:
-    """Compare clocks: for each node how far it is ahead of this machine, and what asking took."""
+    """Compare clocks. For each node: seconds ahead of this machine, and seconds of the query."""
     if not clocks:
         return
     first, last = (choose(clocks, key=lambda p: clocks[p][0]) for choose in (max, min))
@@ -182,8 +182,8 @@ def judge_clocks(clocks: Mapping[Place, tuple[float, float]]) -> Iterator[Findin
             "clock",
             "warning",
             f"the clock of {first} is {apart_s:.1f} s ahead of that of {last}: delays and TTLs "
-            "are by the clock of the node that has the queue",
-            "let all nodes keep their time by NTP",
+            "follow the clock of the queue's node",
+            "synchronize the clocks of all nodes by NTP",
         )
         return
     farthest = max(clocks, key=lambda p: abs(clocks[p][0]))

@@ -1,8 +1,8 @@
-"""Nodes: the connections to the nodes of a cluster, each opened when it is first needed.
+"""Nodes: the connections to the nodes of a cluster, each opened at its first use.
 
-Who may wait dials itself. For who may not, a thread does it, one for each node: a node that does
-not answer holds up nobody who waits for another. A node that could not be reached a moment ago is
-not tried again at once.
+A caller that may wait connects in its own thread. For other callers, a separate thread for each
+node connects, so an unresponsive node delays no caller that waits for another node. After a
+failure, a node is not retried at once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reliq")
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
-# A node that needs longer to answer at all is as good as down: others are to be looked after.
+# A node that needs longer for an answer counts as down, so that the others can be served.
 PATIENCE_S = 1.0
 
 
 class _Failure(NamedTuple):
-    """That a node could not be reached, and when it is tried again."""
+    """A failed connection to a node, and the time of the next try."""
 
     error: ReliqError
     pause_s: float
@@ -48,7 +48,7 @@ class Nodes:
     """The connections of one client to a cluster, in one process."""
 
     _lock = OwnLock()
-    """Guards its state. Nobody waits under it."""
+    """Guards the state. No thread waits while it holds the lock."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class Nodes:
         changed: Callable[[], None],
         silent: Callable[[Place], None],
     ) -> None:
-        """Connect as *name*; *changed* is called when a connection was opened, or could not be.
+        """Connect as *name*. *changed* is called when a connection was opened or has failed.
 
-        *silent* is called after each second in which a call to a node has heard nothing.
+        *silent* is called after each second without a byte from the node of a call.
         """
         self._slots = slots
         self._options = replace(
             options,
             socket_connect_timeout=min(options.socket_connect_timeout, PATIENCE_S),
-            # Whoever tries an idle connection waits, and for one node while others have work.
+            # A health check of an idle connection would wait for one node while others have work.
             health_check_interval=inf,
         )
         self._name = name
@@ -77,25 +77,25 @@ class Nodes:
         self._jobs: dict[Place | None, deque[Callable[[], None]]] = {}
         self._closed = False
         self.left_alone_s = 0.0
-        """So long a node that could not be reached is not tried again, at least."""
+        """The minimum pause before an unreachable node is retried."""
         self._dials_before = 0
 
     def all(self) -> list[tuple[Place, Wire]]:
-        """Return the connections, also those that have failed."""
+        """Return all connections, including failed ones."""
         return list(self._wires.items())
 
     @property
     def dials(self) -> int:
-        """How many connections were opened, also those that have failed since."""
+        """The number of connections opened so far, including failed ones."""
         return self._dials_before + sum(wire.dials for _, wire in self.all())
 
     def open(self, place: Place | None) -> Wire | None:
-        """Return the connection to a node; None where there is none."""
+        """Return the connection to a node; None if there is none."""
         wire = None if place is None else self._wires.get(place)
         return wire if wire is not None and wire.alive else None
 
     def connect(self, place: Place) -> Wire:
-        """Return the connection to a node; dials if need be. Raises BrokerUnavailable."""
+        """Return the connection to a node; open it if necessary. Raises BrokerUnavailable."""
         wire = self.open(place)
         if wire is not None:
             return wire
@@ -109,7 +109,7 @@ class Nodes:
             self.failed(place, error)
             raise _unavailable(error) from exc
         self._slots.reached.add(place)
-        wire.disable_reconnect()  # where it fails, another one is dialled, by who may wait
+        wire.disable_reconnect()  # after a failure, a caller that may wait opens a new one
         with self._lock:
             self._failures.pop(place, None)
             self._slots.away.discard(place)
@@ -125,7 +125,7 @@ class Nodes:
         return there
 
     def each_master(self) -> Iterator[tuple[Place, Wire | ReliqError]]:
-        """Yield each node that has slots, with the connections to it, or why there is none."""
+        """Yield each node with slots, and the connections to it or the error."""
         for place in sorted(self._slots.masters):
             found: Wire | ReliqError
             try:
@@ -135,10 +135,7 @@ class Nodes:
             yield place, found
 
     def ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
-        """Yield each master with its reply, within a second of each.
-
-        An error is a reply, too; then there may be no wire.
-        """
+        """Yield each master with its wire, if any, and its reply or error, within a second each."""
         for place, wire in self.each_master():
             if isinstance(wire, ReliqError):
                 yield place, None, wire
@@ -151,7 +148,7 @@ class Nodes:
             yield place, wire, reply
 
     def reach_any(self, but_for: Place | None) -> bool:
-        """Whether a node that has slots can be reached; *but_for* is not tried."""
+        """Whether a node with slots can be reached; *but_for* is not tried."""
         for place in sorted(self._slots.masters - {but_for}):
             with suppress(ReliqError):
                 self.connect(place)
@@ -164,18 +161,18 @@ class Nodes:
             self._dials_before += wire.dials
 
     def require_reachable(self, place: Place) -> None:
-        """Raise BrokerUnavailable where it was not, a moment ago."""
+        """Raise BrokerUnavailable if the node has failed and its pause has not ended."""
         failure = self._failures.get(place)
         if failure is not None and monotonic() < failure.until:
             raise _unavailable(again(failure.error))
 
     def failure(self, place: Place) -> str:
-        """Return why a node could not be reached when that was tried last; "" where it could."""
+        """Return the error of the last try to reach a node; "" if it succeeded."""
         failure = self._failures.get(place)
         return "" if failure is None else str(failure.error)
 
     def failed(self, place: Place, error: ReliqError) -> None:
-        """Note that a node could not be reached: it is left alone for a moment, and longer."""
+        """Record that a node could not be reached; each failure doubles the pause until a retry."""
         with self._lock:
             before = self._failures.get(place)
             pause_s = _SHORTEST_S if before is None else min(before.pause_s * 2, _LONGEST_S)
@@ -184,27 +181,27 @@ class Nodes:
             self._slots.away.add(place)
 
     def unreachable(self, wire: Wire, error: ReliqError) -> None:
-        """Give a connection up: no other one to its node can be opened."""
+        """Drop a connection whose node accepts no new one."""
         for place, known in self.all():
             if known is wire:
                 self.failed(place, again(error))
                 self.drop(place, wire, again(error))
 
     def silent(self, wire: Wire) -> None:
-        """Note that a node did not answer in time over *wire*: it is away until it does."""
+        """Record that the node of *wire* did not answer in time: unreachable until it answers."""
         for place, known in self.all():
             if known is wire:
                 self._slots.away.add(place)
 
     def drop(self, place: Place, wire: Wire, error: ReliqError) -> None:
-        """Give a connection up; *error* is the reply to all that has none."""
+        """Drop a connection; *error* becomes the reply to its unanswered commands."""
         with self._lock:
             if self._wires.get(place) is wire:
                 self._forget(place)
         wire.hang_up(error)
 
     def close(self) -> None:
-        """Close all of them, and those that are being opened."""
+        """Close all connections, including those that are being opened."""
         with self._lock:
             self._closed = True
             wires, self._wires = self._wires, {}
@@ -215,9 +212,9 @@ class Nodes:
     # -- in another thread
 
     def connect_soon(self, place: Place) -> None:
-        """Have another thread open the connection that is posted over, unless one does.
+        """Open the connection for posts in another thread, unless one is already doing so.
 
-        Raises BrokerUnavailable where the node was not reachable a moment ago.
+        Raises BrokerUnavailable if the node has failed and its pause has not ended.
         """
         self.require_reachable(place)
         if not self._jobs.get(place):
@@ -231,26 +228,26 @@ class Nodes:
         self._changed()
 
     def look_soon(self, place: Place) -> None:
-        """Have another thread find out whether a node that was away answers, unless one does."""
+        """Check in another thread whether an unreachable node answers, unless one already does."""
         failure = self._failures.get(place)
         if not self._jobs.get(place) and (failure is None or monotonic() >= failure.until):
             self.do_soon(place, partial(self._look, place))
 
     def _look(self, place: Place) -> None:
         try:
-            self.connect(place).ask(("PING",), PATIENCE_S)  # one there is may be silent
+            self.connect(place).ask(("PING",), PATIENCE_S)  # an existing one may be silent
         except BrokerUnavailable:
             self._changed()
         except ReliqError:
-            pass  # a refusal is an answer, too
+            pass  # a refusal is also an answer
         else:
             self._slots.away.discard(place)
 
     def do_soon(self, place: Place | None, job: Callable[[], None]) -> None:
-        """Have another thread do *job*, which waits for a node: after the others for that one.
+        """Run *job*, which waits for a node, in another thread, after other jobs for that node.
 
-        None: for any node; not where another thread does such a job. Raises BrokerUnavailable
-        where no thread can be had.
+        None: any node; the job is skipped if another such job runs. Raises BrokerUnavailable if no
+        thread can be started.
         """
         with self._lock:
             if self._closed:
@@ -266,11 +263,11 @@ class Nodes:
                 target=self._run, args=(place,), name="reliq-dial", daemon=True
             )
             thread.start()
-        except BaseException as exc:  # or an interrupt: another one tries again
+        except BaseException as exc:  # also an interrupt: a later call retries
             with self._lock:
                 self._jobs.pop(place, None)
             if isinstance(exc, RuntimeError):
-                raise BrokerUnavailable(f"{place or 'a node'} cannot be asked: {exc}") from exc
+                raise BrokerUnavailable(f"{place or 'a node'} cannot be queried: {exc}") from exc
             raise
 
     def _run(self, place: Place | None) -> None:
@@ -284,16 +281,16 @@ class Nodes:
             try:
                 job()
             except Exception:
-                logger.exception("a connection to %s was not opened", place)
+                logger.exception("could not open a connection to %s", place)
             with self._lock:
                 if jobs:
                     jobs.popleft()
 
 
 def _unavailable(error: ReliqError) -> ReliqError:
-    """Return *error* as one after which another try may help: a node is not the cluster.
+    """Return *error* as a BrokerUnavailable: a retry may help, as only one node has failed.
 
-    But for a ConfigurationError, as of a format that is unknown: that is of all of it.
+    A ConfigurationError, such as an unknown stored format, concerns the whole cluster and stays.
     """
     if isinstance(error, (BrokerUnavailable, ConfigurationError)):
         return error
@@ -303,11 +300,11 @@ def _unavailable(error: ReliqError) -> ReliqError:
 
 
 def _for_announced(error: ReliqError) -> ReliqError:
-    """Return *error* of a node that only the cluster has named, with what may be wrong there."""
+    """Return *error* of a node announced by the cluster, with advice about its address."""
     if error.reply or LOGIN_REFUSED in str(error) or not isinstance(error, BrokerUnavailable):
         return error
     return type(error)(
         f"{error}; the cluster announces this address (cluster-announce-ip, "
-        "cluster-announce-hostname): where it cannot be reached from here, the option address_map "
-        "names another"
+        "cluster-announce-hostname): if it is unreachable from here, map it with the option "
+        "address_map"
     )

@@ -1,9 +1,9 @@
-"""The notifier of a cluster: a BLPOP for each slot, over a connection of its own.
+"""The notifier of a cluster: a BLPOP for each slot, each over a separate connection.
 
-One BLPOP cannot wait for keys of several slots. So each slot of the consumed queues has a notifier
-of a single server, up to :data:`MOST`; where there are more, they have their turns, each for a
-shorter while. A part of the wait that has ended begins anew with the next wait; the others go on.
-A slot whose node is lost is left out until it can be had again.
+One BLPOP cannot wait for keys of several slots. Therefore each slot of the consumed queues has a
+single-server notifier, up to :data:`MOST`. If there are more slots, they take turns of shorter
+waits. A wait consists of one part for each slot. A part that has ended begins again with the next
+wait, and the others continue. A slot whose node is unreachable is omitted until the node is back.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
     from ..pipeline import OnReply
     from .wire import ClusterWire
 
-# After so much more than it was to take, the nodes are looked at: one may be frozen.
+# The delay of a wait after which the nodes are checked, because one may be frozen.
 _LATE_S = 1.0
-# So often it is looked whether others still wait for what was left to them.
+# How often a waiting thread checks whether other threads still read the replies left to them.
 _LOOK_AGAIN_S = 0.1
-# A slot that could not be waited for is tried again so soon.
+# The pause before a slot without a wait is tried again.
 _AGAIN_S = 0.25
-# Why it is woken: by another thread, or since a part is connected.
+# The reason of a wake-up: a call from another thread, or a new connection of a part.
 _WOKEN, _CONNECTED = b"w", b"c"
 
 
 class _Part:
-    """A connection, and the wait for the queues of one slot over it."""
+    """A connection, and its wait for the queues of one slot."""
 
     def __init__(self, wire: Wire, place: Place, cluster: ClusterWire) -> None:
         self.wire = wire
         self.place = place
         self.notifier = RedisNotifier(wire, cluster, partial(_unblock, cluster, place, wire))
         self.ready = False
-        """Whether its connection was opened, or could not be."""
+        """Whether the opening of its connection has ended, with success or failure."""
         self.queues: tuple[str, ...] = ()
-        """What it waits for."""
+        """The queues that it waits for."""
         self.begun = False
-        """Whether it does; else it will as soon as it is ready."""
+        """Whether the wait has begun; if not, it begins when the part is ready."""
         self.until = 0.0
 
     @property
     def usable(self) -> bool:
-        """Whether it is connected, or about to be."""
+        """Whether it is connected or connecting."""
         return not self.ready or self.wire.alive
 
 
 class ClusterNotifier:
-    """See :class:`..notifier.RedisNotifier`. Of one thread, but for :meth:`wake`."""
+    """See :class:`..notifier.RedisNotifier`. Not thread-safe, except for :meth:`wake`."""
 
     def __init__(self, cluster: ClusterWire, name: str) -> None:
         self._cluster = cluster
@@ -74,10 +74,10 @@ class ClusterNotifier:
     def _forget(self) -> None:
         self._parts: dict[int, _Part] = {}
         self._waits: set[int] = set()  # the slots whose part waits
-        self._slots: frozenset[int] = frozenset()  # those that are to wait, of the last wait
-        self._left_out: dict[int, float] = {}  # and those that could not: when to try again
+        self._slots: frozenset[int] = frozenset()  # the slots of the latest wait
+        self._left_out: dict[int, float] = {}  # the omitted slots: when to try again
         self.queues: frozenset[str] = frozenset()
-        """The queues of the wait that is under way, or was last."""
+        """The queues of the current or the latest wait."""
         self._notified: deque[str] = deque()
         self._turns = Turns(self._cluster.slots, self._cluster.options.poll_interval)
         self._process = here()
@@ -86,17 +86,17 @@ class ClusterNotifier:
 
     @property
     def listening(self) -> bool:
-        """Whether a wait is under way, all of it."""
+        """Whether all parts of a wait are in progress."""
         if self._process != here() or not self._slots <= self._waits:
             return False
         return bool(self._slots) and monotonic() < min(self._left_out.values(), default=inf)
 
     def take_notification(self) -> str | None:
-        """Return a queue whose notification has come, each once; None where there is no more."""
+        """Return a queue with a notification, each once; None if there is no other."""
         return self._notified.popleft() if self._notified else None
 
     def descriptors(self) -> dict[int, object]:
-        """Return what becomes readable when a notification comes, or :meth:`wake` is called."""
+        """Return the descriptors that a notification, or a call of :meth:`wake`, makes readable."""
         found: dict[int, object] = {self._pipe.fileno(): self._pipe}
         for part in list(self._parts.values()):
             if part.ready and part.wire.alive:
@@ -107,30 +107,30 @@ class ClusterNotifier:
     # -- waiting
 
     def _turn_s(self, slots: Iterable[int], timeout_s: float) -> float:
-        """Return how long those of *slots* are waited for whose turn it is.
+        """Return the duration of the wait for those of *slots* whose turn it is.
 
-        Turns change when nothing waits: a connection that does is of no use to another slot.
+        Turns change when no part waits, because a waiting connection cannot serve another slot.
         """
         turns = self._turns
         if not turns.are_needed(slots):
             return timeout_s
         now = monotonic()
         if turns.ends_at == inf:
-            turns.ends_at = 0.0  # the first one is due
-            self.end_wait()  # it may last much longer than a turn
+            turns.ends_at = 0.0  # the first turn is due
+            self.end_wait()  # the current wait may last much longer than a turn
         if now >= turns.ends_at and not self._still_waits(now):
             turns.change(timeout_s)
         return turns.ends_at - now
 
     def _still_waits(self, now: float) -> bool:
-        """Whether a part of the last turn waits: not for long, or its node is lost."""
+        """Whether a part of the last turn still waits; drops a late part, whose node is lost."""
         for slot in list(self._waits):
             if now - self._parts[slot].until > _LATE_S:
                 self._drop(slot)
         return bool(self._waits)
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
-        """Begin to wait for those queues that are not waited for yet; never waits itself."""
+        """Begin the wait for *queues*, and continue the parts that already wait. Does not block."""
         if self._process != here():
             self._forget()
         by_slot: dict[int, list[str]] = {}
@@ -145,7 +145,7 @@ class ClusterNotifier:
             wanted = tuple(by_slot[slot])
             place = self._cluster.slots.place_of(slot)
             if slot in self._waits and self._parts[slot].place != place:
-                self._drop(slot)  # its node of before may be lost
+                self._drop(slot)  # its former node may be lost
             if slot in self._waits:
                 if self._parts[slot].queues != wanted:
                     self._end(slot)
@@ -156,7 +156,7 @@ class ClusterNotifier:
         self._slots = frozenset(waited_for)
 
     def _wait_for(self, slot: int, queues: tuple[str, ...], timeout_s: float) -> bool:
-        """Have the part of a slot wait; False where none can be had now."""
+        """Begin the wait for a slot; return False if no connection is available now."""
         part = self._part(slot)
         if part is None:
             return False
@@ -166,7 +166,7 @@ class ClusterNotifier:
         return slot in self._waits
 
     def _begin(self, slot: int, part: _Part) -> None:
-        """Begin the wait of a part, if its connection is there."""
+        """Begin the wait of a part, if its connection is ready."""
         if part.ready:
             part.begun = True
             try:
@@ -175,7 +175,7 @@ class ClusterNotifier:
                 self._lost(slot, exc)
 
     def _part(self, slot: int) -> _Part | None:
-        """Return the part for a slot, which another thread connects; None where none can be had."""
+        """Return the part for a slot, which another thread connects; None if there is none now."""
         place = self._cluster.slots.place_of(slot)
         part = self._parts.get(slot)
         if part is not None and (part.place != place or not part.usable):
@@ -188,7 +188,7 @@ class ClusterNotifier:
         return part
 
     def _free_part(self, place: Place) -> _Part | None:
-        """Return a connection to a node whose slot does not wait now."""
+        """Return a connection to a node that no slot uses now."""
         for slot, part in self._parts.items():
             if slot not in self._turns.slots and slot not in self._waits and part.place == place:
                 del self._parts[slot]
@@ -215,7 +215,7 @@ class ClusterNotifier:
         return part
 
     def _connect(self, part: _Part) -> None:
-        """Open the connection of a part: in another thread, since it may take a while."""
+        """Open the connection of a part. Runs in another thread, because this takes time."""
         try:
             self._cluster.nodes.require_reachable(part.place)
             part.wire.connect_to_post()
@@ -234,7 +234,7 @@ class ClusterNotifier:
             part.notifier.close()
 
     def receive(self) -> bool:
-        """Take what has come, without waiting; True when a part of the wait is over."""
+        """Read notifications without waiting; return True if a part of the wait has ended."""
         self._pipe.read()
         return self._take()
 
@@ -254,13 +254,13 @@ class ClusterNotifier:
                 notified = part.notifier.take_notification()
                 if notified is not None:
                     self._notified.append(notified)
-        # Also of a slot that was left out of the last wait, and is still waited for.
+        # also a notification of a slot that the latest wait omits while its part still waits
         return bool(self._notified) or not self.listening
 
     def _lost(self, slot: int, exc: ReliqError) -> None:
-        """End the wait for a slot that its node has no more, or whose node is lost.
+        """End the wait for a slot that has moved, or whose node is lost.
 
-        Raises BrokerRefused where it is refused: whoever waits is to hear of it.
+        Raises BrokerRefused if the node refuses the wait, so that the waiting caller is informed.
         """
         self._waits.discard(slot)
         self._slots -= {slot}
@@ -272,22 +272,22 @@ class ClusterNotifier:
         self._cluster.doubt()
 
     def end_wait(self) -> None:
-        """End all parts of the wait: another one begins anew. Does not wait."""
+        """End all parts of the wait; the next one starts from the beginning. Does not block."""
         for slot in list(self._waits):
             self._end(slot)
 
     def _end(self, slot: int) -> None:
         part = self._parts[slot]
         if part.begun:
-            with suppress(BrokerUnavailable):  # then the wait ends by itself
+            with suppress(BrokerUnavailable):  # in this case the wait times out
                 part.notifier.end_wait()
         else:
             self._waits.discard(slot)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a notification, :meth:`wake` or *timeout_s*; True when one came.
+        """Wait for a notification, :meth:`wake` or *timeout_s*; return True after a notification.
 
-        It ends as well when a node has answered what was asked of it.
+        The wait also ends when a node has replied to a command.
         """
         listening = bool(self._waits)
         if listening and self._take():
@@ -308,9 +308,9 @@ class ClusterNotifier:
                 return False
 
     def _others(self) -> tuple[list[int], bool]:
-        """Return the descriptors of the commands, and whether some are left out.
+        """Return the descriptors of the command connections, and whether some are omitted.
 
-        With eventlet, those that another thread waits for, which takes what comes.
+        With eventlet, omits those that another thread waits for and reads.
         """
         found = self._cluster.descriptors()
         if many_may_wait():
@@ -323,10 +323,10 @@ class ClusterNotifier:
         return free, len(free) < len(found)
 
     def disable_reconnect(self) -> None:
-        """Do nothing: a connection that has failed is made anew in any case."""
+        """Do nothing: a new connection always replaces a failed one."""
 
     def check(self) -> None:
-        """Give up the parts whose node has let the wait run out unanswered."""
+        """Drop the parts whose node did not answer by the end of the wait."""
         now = monotonic()
         for slot in list(self._waits):
             part = self._parts[slot]
@@ -342,7 +342,7 @@ class ClusterNotifier:
         self._pipe.write(_WOKEN)
 
     def close(self) -> None:
-        """Close all connections; tokens on their way are lost, which is harmless."""
+        """Close all connections. Notifications under way are lost, which is harmless."""
         if self._process != here():
             self._forget()
         for slot in list(self._parts):
@@ -351,9 +351,9 @@ class ClusterNotifier:
 
 
 def _unblock(cluster: ClusterWire, place: Place, waits: Wire, on_reply: OnReply) -> None:
-    """End the wait of *waits* over the other connection to its node; does not wait.
+    """End the wait of *waits* over the other connection to its node. Does not block.
 
-    Raises BrokerUnavailable, and *on_reply* is not called then.
+    Raises BrokerUnavailable, in which case *on_reply* is not called.
     """
     wire = cluster.nodes.open(place)
     if wire is None:

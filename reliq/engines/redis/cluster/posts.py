@@ -1,7 +1,7 @@
-"""Posts over a cluster: written to the node of their slot, or sent again while nobody serves it.
+"""Posts over a cluster: written to the node of their slot, or resent while no node serves it.
 
-The threads that read replies send such posts again, and give them up after ``socket_timeout``; a
-timer sends what no thread reads the replies of. docs/design.md says why they are kept at all.
+The threads that read replies resend such deferred posts, and give them up after ``socket_timeout``.
+A timer resends them if no thread reads replies. docs/decisions.md gives the reason to keep them.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from .requests import Request, Unserved
 
 SHORTEST_S, LONGEST_S = 0.005, 0.1
-# A thread that waits for posts looks so often at those that were put off, and at other nodes.
+# How often a thread that waits for replies checks the deferred posts, and the other nodes.
 _LOOK_AGAIN_S = 0.005
 _READS_S, _LOOK_EVERY_S = 0.02, 1.0
 
 
 def lengthen(request: Request) -> float:
-    """Return how long to wait before *request* is sent again: twice as long each time."""
+    """Return the pause before *request* is resent; it doubles each time."""
     request.pause_s = min(max(request.pause_s * 2, SHORTEST_S), LONGEST_S)
     return request.pause_s * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
 
 
 class ClusterPosts:
-    """The posts of one client, in one process; those that were put off, by slot."""
+    """The posts of one client in one process; keeps the deferred ones by slot."""
 
     _lock = OwnLock()
-    """Guards what was put off. Nothing is sent or called under it."""
+    """Guards the deferred posts. Nothing is sent or called while a thread holds the lock."""
 
     def __init__(self, nodes: Nodes, unserved: Unserved) -> None:
         self._slots = unserved.address.slots
@@ -56,9 +56,9 @@ class ClusterPosts:
     # -- sending
 
     def post(self, request: Request) -> None:
-        """Write its command now, or when its slot is served. Never waits."""
+        """Write the command now, or when its slot is served. Never blocks."""
         if self.holds(request.slot):
-            self._again(request, 0.0)  # behind the others
+            self._again(request, 0.0)  # after the other deferred ones
             self.pump()
         else:
             self._send(request)
@@ -74,7 +74,7 @@ class ClusterPosts:
                     return
                 why = "there is no connection to its node yet"
             except BrokerUnavailable as exc:
-                if post.number:  # it will be answered: a handler of others has raised
+                if post.number:  # it will get its reply: a handler of another post raised
                     raise
                 why = str(exc)
         else:
@@ -101,7 +101,7 @@ class ClusterPosts:
     # -- reading
 
     def receive(self) -> None:
-        """Read what has come, without waiting, and hand it out."""
+        """Read the available replies without waiting, and call their handlers."""
         for _, wire in self._nodes.all():
             try:
                 wire.receive()
@@ -110,9 +110,9 @@ class ClusterPosts:
         self.pump()
 
     def wait(self, ends_at: float, check: Callable[[], None]) -> None:
-        """Wait until everything that was posted so far has its reply, or until *ends_at*.
+        """Wait until each earlier post has its reply, or until *ends_at*.
 
-        *check* looks whether a node is late.
+        *check* is called regularly, to detect late nodes.
         """
         later = next_number()
         posts = [(wire.posts, wire.pipeline.number) for _, wire in self._nodes.all()]
@@ -125,20 +125,20 @@ class ClusterPosts:
             if put_off:
                 self.receive()
             for known, number in posts:
-                with suppress(BrokerUnavailable):  # who posted was told
+                with suppress(BrokerUnavailable):  # the handlers were called with the error
                     known.wait(_READS_S if len(posts) > 1 or put_off else _LOOK_EVERY_S, number)
             if not posts:
                 time.sleep(_LOOK_AGAIN_S)
             check()
 
-    # -- what was put off
+    # -- deferred posts
 
     def __bool__(self) -> bool:
-        """Whether there is one that was put off and has no reply yet."""
+        """Whether a deferred post has no reply yet."""
         return bool(self._put_off)
 
     def holds(self, slot: int) -> bool:
-        """Whether one waits for *slot*, and is sent again and again."""
+        """Whether a post for *slot* is deferred."""
         return slot in self._put_off
 
     def _before(self, number: int) -> bool:
@@ -148,7 +148,7 @@ class ClusterPosts:
             return any(one.number < number for found in self._put_off.values() for one in found)
 
     def _again(self, request: Request, pause_s: float) -> None:
-        """Send *request* again after so long, also where no thread reads or waits by then."""
+        """Resend *request* after *pause_s*, even if no thread reads replies at that time."""
         with self._lock:
             found = self._put_off.setdefault(request.slot, [])
             if request not in found:
@@ -168,7 +168,7 @@ class ClusterPosts:
             self.pump()
         finally:
             with self._lock:
-                # What has been sent needs a thread that reads its reply, and no timer.
+                # a post that was sent needs a thread that reads its reply, but no timer
                 self._timed = any(
                     request.due is not None for found in self._put_off.values() for request in found
                 )
@@ -176,7 +176,7 @@ class ClusterPosts:
                 self._start_timer()
 
     def _forget(self, request: Request) -> None:
-        """Note that *request* has its reply; harmless where it was never put off."""
+        """Record that *request* has its reply; harmless if it was never deferred."""
         if not self._put_off:
             return
         with self._lock:
@@ -187,7 +187,7 @@ class ClusterPosts:
                     del self._put_off[request.slot]
 
     def hurry(self) -> None:
-        """Send all again now: there is another connection, or another map."""
+        """Resend all deferred posts now, after a new connection or a new slot map."""
         with self._lock:
             for found in self._put_off.values():
                 for request in found:
@@ -196,7 +196,7 @@ class ClusterPosts:
         self.pump()
 
     def pump(self) -> None:
-        """Send again those that are due; give up those that have waited too long."""
+        """Resend the due posts; give up those that have waited too long."""
         if not self._put_off:
             return
         now = monotonic()
@@ -219,12 +219,12 @@ class ClusterPosts:
                     due[0].finish(error)
                 due.pop(0)
         finally:
-            for request in due:  # that was interrupted
+            for request in due:  # after an interruption
                 if not request.finished:
                     request.due = now
 
     def end(self, error: ReliqError) -> None:
-        """Forget all of them: *error* is their reply."""
+        """Remove all deferred posts, with *error* as their reply."""
         with self._lock:
             put_off, self._put_off = self._put_off, {}
         for found in put_off.values():

@@ -1,8 +1,8 @@
-"""Reads over a cluster some of whose nodes may be lost: what the others hold can be read.
+"""Reads over a cluster: queues at reachable nodes can be read while other nodes are lost.
 
-A query for one queue waits for its node until ``socket_timeout``. A query for all queues does not:
-a node that is silent for a second is left out, and its queues are named. What holds for one server
-is looked at in :mod:`..server`, at each node that has slots.
+A query for one queue waits for its node until ``socket_timeout``. A query for all queues omits
+each node that is silent for a second, and reports its queues. :mod:`..server` checks each node
+that has slots.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from .slots import Place
     from .wire import ClusterWire
 
-# So long a slot may be on its way; what is left between two nodes never answers.
+# The patience for a slot that is moving; a slot left between two nodes never answers.
 SLOT_PATIENCE_S = 2.0
-# A slot that was not served when it was asked last has less time.
+# The patience for a slot that was not served at the last query.
 _STUCK_PATIENCE_S = 0.1
-# SCAN goes on for so long at most: nodes may hold millions of keys of others.
+# The maximum duration of SCAN: nodes may hold millions of keys of other applications.
 _SCANNED_S = 5.0
-# A slot that is being moved is open for as long as its keys take.
+# The pause between two checks of open slots; a slot is open only while its keys move.
 _STAYS_S = 1.0
 
 
 def answering(cluster: ClusterWire) -> tuple[list[tuple[Place, Wire]], dict[Place | None, str]]:
-    """Return the nodes that answer within a second; and of the others, and of None, why not.
+    """Return the nodes that answer within a second, and the errors of the others.
 
-    Raises BrokerUnavailable where none does.
+    The error of None is that of slots without a node. Raises BrokerUnavailable if no node answers.
     """
     cluster.slots.refresh(cluster.options, cluster.name)
     there: list[tuple[Place, Wire]] = []
@@ -73,22 +73,22 @@ def answering(cluster: ClusterWire) -> tuple[list[tuple[Place, Wire]], dict[Plac
 
 
 class ClusterReads(RedisReads):
-    """See :class:`..reads.RedisReads`: of the nodes that answer."""
+    """See :class:`..reads.RedisReads`; reads from the nodes that answer."""
 
     def __init__(self, cluster: ClusterWire, prefix: str) -> None:
         super().__init__(cluster, prefix)
         self._cluster = cluster
-        # The queues there were when they could be listed last: for a time when they cannot.
+        # The last list of all queues, for the case that the list cannot be read.
         self._listed: set[str] = set()
-        # The slots that were not served when they were asked last.
+        # The slots that were not served at the last query.
         self._stuck_slots: set[int] = set()
-        # The servers that were asked, each with the connection over which that was.
+        # The queried servers, each with the connection of the query.
         self._servers: dict[Place, tuple[Wire, Server]] = {}
 
     # -- queues
 
     def told(self) -> Told:
-        """Return the names of the queues that can be read now, and of those that cannot."""
+        """Return the names of the queues that can be read now, and those that cannot."""
         cluster = self._cluster
         there, lost = answering(self._cluster)
         names, unlisted = self._names(lost, there)
@@ -109,7 +109,7 @@ class ClusterReads(RedisReads):
     def _names(
         self, lost: dict[Place | None, str], there: Iterable[tuple[Place, Wire]]
     ) -> tuple[list[str], list[Untold]]:
-        """Return the names of all queues; and what is to be said where these may not be all."""
+        """Return the names of all queues, and a report if the list may be incomplete."""
         anchor = self._cluster.slots.place_of(self._cluster.anchor_slot)
         why = lost.get(anchor)
         if why is None:
@@ -122,19 +122,19 @@ class ClusterReads(RedisReads):
                 self._listed.clear()
                 self._listed.update(texts(listed))
                 return sorted(self._listed), []
-        # Which exporters may not scan, and ask again and again.
+        # Exporters, which query regularly, have no right to scan.
         names = self._listed or self._scanned(there)
-        note = f"the list of all queues cannot be read, so there may be more than are named: {why}"
+        note = f"the list of all queues cannot be read, so there may be more queues: {why}"
         return sorted(names), [Untold("" if anchor is None else str(anchor), (), note)]
 
     def _scanned(self, there: Iterable[tuple[Place, Wire]]) -> set[str]:
-        """Return the queues that these nodes have, by their keys; raises BrokerRefused."""
+        """Return the queues found among the keys of these nodes; raises BrokerRefused."""
         pattern = keys.metas(self._prefix)
         found: set[str] = set()
         until = time.monotonic() + _SCANNED_S
         for _, wire in there:
             cursor = b""
-            with suppress(BrokerUnavailable):  # lost meanwhile
+            with suppress(BrokerUnavailable):  # the node was lost meanwhile
                 while cursor != b"0" and time.monotonic() < until:
                     command = ("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", 1000)
                     cursor, page = wire.call(command)
@@ -142,7 +142,7 @@ class ClusterReads(RedisReads):
         return found
 
     def _served(self, names: list[str]) -> tuple[list[str], list[Untold]]:
-        """Return which of the queues there are, and those whose slot nobody serves now."""
+        """Return the existing queues that can be read, and those whose slot no node serves now."""
         asked: dict[str, Reply] = {}
         for stuck, patience_s in ((False, SLOT_PATIENCE_S), (True, _STUCK_PATIENCE_S)):
             some = [name for name in names if (self._slot(name) in self._stuck_slots) is stuck]
@@ -158,7 +158,7 @@ class ClusterReads(RedisReads):
                 others = untold[slot].queues if slot in untold else ()
                 where = "" if place is None else str(place)
                 untold[slot] = Untold(where, (*others, name), str(reply))
-            elif isinstance(reply, ReliqError) or reply[0]:  # it is said to who reads it
+            elif isinstance(reply, ReliqError) or reply[0]:  # a later read raises the error
                 readable.append(name)
         self._stuck_slots = set(untold)
         return readable, list(untold.values())
@@ -167,7 +167,7 @@ class ClusterReads(RedisReads):
         return slot_of(self._keys(queue).meta)
 
     def consumers(self) -> list[Consumer]:
-        """Return every consumer whose record has not lapsed, by id.
+        """Return every consumer whose record has not expired, by id.
 
         Raises BrokerUnavailable unless the node of the register answers within a second.
         """
@@ -175,7 +175,7 @@ class ClusterReads(RedisReads):
         for place, _, reply in self._cluster.nodes.ask_each("PING"):
             if place == anchor and isinstance(reply, BrokerUnavailable):
                 raise BrokerUnavailable(
-                    f"{self.broker}: consumers are registered at {anchor}, which cannot be asked: "
+                    f"{self.broker}: consumers are registered at {anchor}, which is unreachable: "
                     f"{reply}"
                 )
         with self._cluster.calls.patience(SLOT_PATIENCE_S):
@@ -191,10 +191,7 @@ class ClusterReads(RedisReads):
         return server
 
     def about(self) -> BrokerInfo:
-        """Return what the masters say of themselves: sums, and the shortest uptime.
-
-        Raises BrokerUnavailable where none answers.
-        """
+        """Return sums over the masters, and the shortest uptime; raises BrokerUnavailable."""
         self._refresh()
         found: list[BrokerInfo] = []
         count = 0
@@ -219,7 +216,7 @@ class ClusterReads(RedisReads):
         )
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that have slots, and whether each answers; never raises for one."""
+        """Return the nodes with slots, and whether each answers; never raises for a lost node."""
         with suppress(ReliqError):
             self._refresh()
         sizes = self._cluster.slots.sizes
@@ -230,7 +227,7 @@ class ClusterReads(RedisReads):
     # -- doctor
 
     def diagnose(self) -> list[Finding]:
-        """Look at what can be wrong with the cluster, and at each of its masters."""
+        """Check the cluster and each of its masters."""
         self._refresh()
         found = [*judge_slots(self._cluster.slots.uncovered), *self._open_slots()]
         said: dict[Finding, list[Place]] = {}
@@ -261,7 +258,7 @@ class ClusterReads(RedisReads):
         return found
 
     def _open_slots(self) -> list[Finding]:
-        """Look for slots that stay on their way; where there is one, look twice."""
+        """Check for slots that stay open; checks a second time if a slot is open."""
         try:
             before = self._open_now()
             if not before:
@@ -273,8 +270,8 @@ class ClusterReads(RedisReads):
                 Finding(
                     "slots",
                     "info",
-                    f"this user may not look whether one was left on its way: {exc}",
-                    "give it the rule that `reliq acl operator --cluster` prints",
+                    f"this user may not check for interrupted moves of slots: {exc}",
+                    "give the user the rule that `reliq acl operator --cluster` prints",
                 )
             ]
 
@@ -282,7 +279,7 @@ class ClusterReads(RedisReads):
         found: set[OpenSlot] = set()
         for _, wire in self._cluster.nodes.each_master():
             if not isinstance(wire, ReliqError):
-                with suppress(BrokerUnavailable):  # said of the node
+                with suppress(BrokerUnavailable):  # the finding of the node reports it
                     found |= open_slots(wire.call(("CLUSTER", "NODES")).decode())
         return found
 
@@ -298,7 +295,7 @@ class ClusterBatches(RedisBatches):
         self._cluster = cluster
 
     def _records(self, batches: Sequence[str], names: Sequence[str]) -> list[Reply]:
-        """Return the reply for each; of a node that does not answer the error, without waiting."""
+        """Return a reply for each batch; an error, without waiting, if its node does not answer."""
         _, lost = answering(self._cluster)
         keys_ = [self._keys(batch).batch for batch in batches]
         places = {key: self._cluster.slots.place_of(slot_of(key)) for key in keys_}
@@ -317,7 +314,7 @@ def _each(values: Any) -> str:
 
 
 def _sum(values: list[int | None]) -> int | None:
-    """Return the sum; None where one of them is not known, or has no limit."""
+    """Return the sum; None if a value is unknown or unlimited."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
@@ -329,7 +326,7 @@ def _node(place: Place, slots: int, wire: Wire | ReliqError) -> Node:
             memory = number_of(parse(wire.ask(("INFO", "memory"), PATIENCE_S)).get("used_memory"))
         except BrokerUnavailable:
             up = False
-        except ReliqError:  # it may not be asked: it is up all the same
+        except ReliqError:  # the query is refused, but the node is up
             memory = None
     return Node(str(place), up=up, slots=slots, memory_bytes=memory)
 
@@ -344,7 +341,7 @@ def _lost(place: Place, error: ReliqError) -> Finding:
     return Finding(
         "node",
         "error",
-        f"{place} has slots and cannot be asked: {error}",
-        "start it again; where it is gone for good, let a replica take over "
+        f"{place} has slots and cannot be queried: {error}",
+        "start it again; if it is permanently lost, promote a replica "
         "(CLUSTER FAILOVER TAKEOVER at the replica)",
     )

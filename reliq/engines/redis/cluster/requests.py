@@ -1,8 +1,8 @@
-"""Requests: one command to a slot of a cluster, its fate, and what may be done about that.
+"""Requests: one command to a slot of a cluster, its outcome, and advice about failures.
 
-A node that is the wrong one, or that does not serve the slot now, has not carried the command out.
-`redis-cli --cluster fix` is for slots that are left between two nodes, or that none has. A node
-that is down needs to be started, or replaced: while it is unreachable nothing is to be fixed.
+A node that does not have the slot, or does not serve it now, has not executed the command.
+`redis-cli --cluster fix` is only for slots that are left between two nodes or have no node. A node
+that is down must be started or replaced; while it is unreachable, no slot needs a fix.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from .nodes import Nodes
     from .slots import ClusterAddress, Place
 
-COVER = "give it one by `redis-cli --cluster fix`, or by CLUSTER ADDSLOTS at the node that had it"
-_END_MOVE = "if nobody is moving it now, its move was broken off: `redis-cli --cluster fix` ends it"
+COVER = "assign it by `redis-cli --cluster fix`, or by CLUSTER ADDSLOTS at the node that had it"
+_END_MOVE = "unless a move is in progress, it was interrupted: run `redis-cli --cluster fix`"
 _DOWN = (
-    "a node or a slot is missing, which `reliq doctor` names; cluster-require-full-coverage no "
-    "lets the others go on meanwhile"
+    "a node or a slot is missing, which `reliq doctor` names; with "
+    "cluster-require-full-coverage no, the others continue meanwhile"
 )
 _BY_CODE = {
     "ASK": _END_MOVE,
     "TRYAGAIN": _END_MOVE,
     "CLUSTERDOWN": _DOWN,
-    "LOADING": "it serves when it has loaded its data",
-    "MASTERDOWN": "it is a replica whose master is down: start that again, or let it take over",
-    "READONLY": "it is a replica now; if that stays so, compare CLUSTER NODES of each node",
-    "MOVED": "the nodes do not agree on who has it: compare CLUSTER NODES of each",
+    "LOADING": "it serves the slot when it has loaded its data",
+    "MASTERDOWN": "it is a replica whose master is down: start the master, or promote the replica",
+    "READONLY": "it is a replica now; if it stays one, compare CLUSTER NODES of each node",
+    "MOVED": "the nodes disagree about the owner of the slot: compare CLUSTER NODES of each",
 }
-# The node has not carried it out: another may, or this one later.
+# The node has not executed the command: another node may, or this one later.
 _NOT_HERE = re.compile(rf"^({'|'.join(_BY_CODE)})\b")
 _MOVED = re.compile(r"^MOVED (\d+) (.*):(\d+)$")
 _ASK = re.compile(r"^ASK (\d+) (\S+)")
 _ON_ITS_WAY = frozenset({"ASK", "TRYAGAIN"})
-# A node may name another that does not know of it yet, and names it in turn.
+# A node may name another node that has not learned of the move yet and names the first in turn.
 _MOVES_AT_ONCE = 3
-# Commands of no key: the anchor answers them, the node of what belongs to no queue.
+# Commands without keys go to the anchor, the node of the keys that belong to no queue.
 _KEYLESS = frozenset(
     {"PING", "INFO", "TIME", "CLIENT", "SCRIPT", "CONFIG", "ACL", "SCAN", "ROLE", "CLUSTER"}
 )
@@ -61,7 +61,7 @@ _numbers = count()
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A command that is called, or posted: with the handler of its reply."""
+    """A command that is called, or posted with the handler of its reply."""
 
     slot: int
     command: Command
@@ -71,43 +71,43 @@ class Request:
     number: int = field(default_factory=_numbers.__next__)
     began: float = field(default_factory=monotonic)
     moves: int = 0
-    """How often a node has named another one."""
+    """The number of redirections to another node."""
     why: str = ""
     """Why its slot was not served."""
     advice: str = ""
-    """What to do about that."""
+    """The remedy."""
     way: str = ""
-    """Where the slot goes."""
+    """The source and target of its moving slot."""
     lost: bool = False
-    """Whether that stays so until somebody does something."""
+    """Whether the slot stays lost until an operator acts."""
     pause_s: float = 0.0
-    """How long to wait before it is sent again."""
+    """The pause before the next try."""
     due: float | None = None
-    """When a post is sent again; None while it is under way."""
+    """When a post is resent; None while its reply is pending."""
     answered_by: Wire | None = None
-    """The connections over which its reply came."""
+    """The connections to the node that replied."""
     reply: Reply = None
     finished: bool = False
 
     @property
     def told(self) -> str:
-        """Why its slot is not served, and what to do about that, for an error."""
+        """The reason and the remedy for an error: why its slot is not served."""
         why = f"{self.why}; {self.way}" if self.way else self.why
-        why = (why or "no reason is known").removesuffix(".")
-        return f"{why}. What to do: {self.advice}" if self.advice else why
+        why = (why or "the reason is unknown").removesuffix(".")
+        return f"{why}. Remedy: {self.advice}" if self.advice else why
 
     @property
     def at_once(self) -> bool:
-        """Whether it is sent again without a pause, to the node that was named."""
+        """Whether it is resent without a pause, to the node that a redirection named."""
         return 0 < self.moves <= _MOVES_AT_ONCE
 
     def note_way(self, wire: Wire, error: ReliqError) -> None:
-        """Note where its slot goes, where the node says so."""
+        """Record the source and target of its moving slot, if the node's reply names them."""
         if (way := _ASK.match(error.reply)) is not None:
-            self.way = f"it is on its way from {wire.address} to {way[2]}"
+            self.way = f"the slot is moving from {wire.address} to {way[2]}"
 
     def finish(self, reply: Reply, wire: Wire | None = None) -> None:
-        """Note the reply that came over *wire*; call the handler of a post."""
+        """Record the reply received over *wire*; call the handler of a post."""
         self.reply, self.answered_by = reply, wire
         self.finished = True
         if self.on_reply is not None:
@@ -115,22 +115,22 @@ class Request:
 
 
 class Unserved:
-    """Why slots are not served: learned from replies and lost nodes, for one client."""
+    """The reasons why slots are not served, from replies and lost nodes, for one client."""
 
     def __init__(
         self, address: ClusterAddress, nodes: Nodes, timeout_s: float, doubt: Callable[[], None]
     ) -> None:
-        """*doubt* has the nodes asked for the slot map, soon."""
+        """*doubt* requests a query for the slot map soon."""
         self.address = address
         self._slots = address.slots
         self._nodes = nodes
         self._timeout_s = timeout_s
         self.doubt = doubt
         self.lost_s = inf
-        """The longest wait for a slot that is lost until somebody does something."""
+        """The longest wait for a slot that stays lost until an operator acts."""
 
     def not_sent(self, request: Request, why: str) -> None:
-        """Note that *request* was not sent, and why; the nodes are looked for."""
+        """Record why *request* was not sent, and request a query for the slot map."""
         place = self._slots.place_of(request.slot)
         request.why, request.advice, request.lost = why, "", False
         if place is None:
@@ -142,7 +142,7 @@ class Unserved:
         self.doubt()
 
     def redirected(self, request: Request, wire: Wire, error: ReliqError) -> bool:
-        """Whether the node has only said that it is the wrong one; the reply is noted."""
+        """Record a reply by which the node declines the slot; return whether *error* is one."""
         found = _NOT_HERE.match(error.reply)
         if found is None:
             return False
@@ -159,9 +159,9 @@ class Unserved:
         return True
 
     def heed(self, error: ReliqError) -> bool:
-        """Learn from the reply of a node to another of our connections.
+        """Learn from a node's reply over another connection of this client.
 
-        False where it is the connection that has failed.
+        Return False if *error* is a failure of that connection.
         """
         moved = _MOVED.match(error.reply)
         if moved is not None and moved[2]:
@@ -170,7 +170,7 @@ class Unserved:
         return _NOT_HERE.match(error.reply) is not None
 
     def lateness(self, request: Request) -> BrokerTimeout | None:
-        """Return the error of a request that has waited for too long; None where it has not."""
+        """Return the error of a request that has waited too long; None if it has not."""
         timeout_s = self._timeout_s
         limit_s = min(self.lost_s, timeout_s) if request.lost else timeout_s
         if monotonic() - request.began <= limit_s:
@@ -182,14 +182,14 @@ class Unserved:
         in_time = f"in time (socket_timeout {timeout_s:g} s)"
         error = BrokerTimeout(
             f"{self.address}: slot {request.slot} was not served "
-            f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.told}. It "
-            f"was asked for {named(name)}; nothing was changed"
+            f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.told}. "
+            f"Key: {named(name)}; nothing was changed"
         )
         error.unsent = True
         return error
 
     def _find_way(self, request: Request) -> None:
-        """Have the node say where the slot goes: of a key that is not there it says so, by ASK."""
+        """Query the node for the target of the slot: its ASK reply for a missing key names it."""
         key, place = key_of(request.command), self._slots.place_of(request.slot)
         wire = self._nodes.open(place)
         if key is None or wire is None or request.way or " TRYAGAIN" not in request.why:
@@ -202,12 +202,12 @@ class Unserved:
 
 
 def next_number() -> int:
-    """Return a number greater than that of any request there is."""
+    """Return a number greater than that of any existing request."""
     return next(_numbers)
 
 
 def key_of(command: Command) -> str | bytes | None:
-    """Return the first key of *command*; None where it has none."""
+    """Return the first key of *command*; None if it has none."""
     name = command[0]
     if type(name) is Prefix:
         return key_of(name.parts)
@@ -217,7 +217,7 @@ def key_of(command: Command) -> str | bytes | None:
 
 
 def for_reply(reply: str) -> str:
-    """Return the advice about a node that has refused a command with *reply*."""
+    """Return the remedy for a node that refused a command with *reply*."""
     if reply.startswith("CLUSTERDOWN Hash slot"):
         return COVER
     code = _NOT_HERE.match(reply)
@@ -225,17 +225,17 @@ def for_reply(reply: str) -> str:
 
 
 def for_node(place: Place, *, replica: bool) -> str:
-    """Return the advice about a node that cannot be reached; *replica*: whether it has one."""
+    """Return the remedy for an unreachable node; *replica*: whether it has a replica."""
     if replica:
         return (
             f"its replica takes over after cluster-node-timeout; if none does, start {place} "
             "again, or send CLUSTER FAILOVER TAKEOVER to the replica"
         )
-    return f"if {place} is down, start it again: it has no replica that could take over"
+    return f"if {place} is down, start it again: it has no replica to take over"
 
 
 def named(key: str) -> str:
-    """Return *key* for an error, and the queue that it is of."""
+    """Return *key* and its queue, for an error message."""
     name = queue_named_in(key)
     if name is None:
         return repr(key)

@@ -1,9 +1,9 @@
-"""Slots: which node of a cluster has which, as this process knows it; and the cluster's address.
+"""Slots: this process's map of the slots to the nodes of a cluster, and the cluster's address.
 
-A MOVED corrects one slot at once. The whole map is asked for where a node does not answer, or a
-slot is on its way: one thread at a time, at most once a second. The nodes of the last map are
-asked, then those that the URL names: they may all be gone. A node that has left the cluster, and
-may be in another one by now, says so by a map without most of the nodes there were.
+A MOVED reply corrects one slot at once. The whole map is queried when a node does not answer or a
+slot is moving, by one thread at a time, at most once a second. The query goes to the nodes of the
+last map, then to those of the URL, which may all be gone. A map without most of the known masters
+comes from a node that has left the cluster, and may be in another one now.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 SCHEME = "reliq-cluster"
 SLOTS = 16384
-# Processes that lose a node together do not ask for the map together.
+# The range of random pauses, so that processes that lose a node together do not query together.
 _LEAST_S, _MOST_S = 1.0, 1.5
 
 
 class Place(NamedTuple):
-    """Where a node is."""
+    """The host and port of a node."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """Name it in messages."""
+        """Return its name for messages."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -64,37 +64,37 @@ class SlotMap:
     """The slots of one cluster, shared by all connections of a process to it."""
 
     _lock = OwnLock()
-    """Guards the map. Nothing waits under it."""
+    """Guards the map. No thread waits while it holds the lock."""
     _asking = OwnLock()
-    """Held by the thread that asks a node; others wait for its answer."""
+    """Held by the thread that queries a node, while others wait for the answer."""
 
     def __init__(self, seeds: tuple[Address, ...], reachable: Mapping[Place, Place]) -> None:
         self._seeds = seeds
         self._reachable = dict(reachable)
         self._slots: list[Place | None] = [None] * SLOTS
         self._named = [Place(seed.host, seed.port) for seed in seeds]
-        # The nodes of the last map, replicas too.
+        # The nodes of the last map, including replicas.
         self._nodes: set[Place] = set()
-        # Those that may take over, and from which node.
+        # Replica -> its master.
         self._replicas: dict[Place, Place] = {}
         self._asked_at = -inf
         self._pause_s = 0.0
         self._failure: ReliqError | None = None
         self._random = random.Random()  # noqa: S311 - no secret
         self.layouts: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        """By prefix, ``Store.partitions``: a new connection may find the node that tells it away.
-        Each use is one step, without a lock."""
+        """Prefix -> ``Store.partitions``, shared because a new connection may not reach the node
+        that has them. Each use is one step, without a lock."""
         self.reached = set(self._named)
-        """The nodes that were reached once, or that the URL names."""
+        """The nodes of the URL, and those that were reached before."""
         self.away: set[Place] = set()
-        """The nodes that did not answer when they were asked last, by whichever connection."""
+        """The nodes that did not answer the last query, over any connection."""
 
     def place_of(self, slot: int) -> Place | None:
-        """Return the node that has *slot*; None where none is known."""
+        """Return the node that has *slot*; None if unknown."""
         return self._slots[slot]
 
     def address(self, place: Place) -> Address:
-        """Return how to reach a node."""
+        """Return the address of a node."""
         return replace(self._seeds[0], host=place.host, port=place.port)
 
     @property
@@ -104,27 +104,27 @@ class SlotMap:
 
     @property
     def sizes(self) -> Counter[Place]:
-        """How many slots each node has."""
+        """The number of slots of each node."""
         with self._lock:
             return Counter(place for place in self._slots if place is not None)
 
     @property
     def uncovered(self) -> int:
-        """How many slots no node has."""
+        """The number of slots without a node."""
         with self._lock:
             return self._slots.count(None)
 
     def has_replica(self, place: Place) -> bool:
-        """Whether a node had a replica when the map was asked for last."""
+        """Whether a node has a replica in the last map."""
         return place in self._replicas.values()
 
     @property
     def replicas(self) -> set[Place]:
-        """The nodes that had no slots, and may take over those of another."""
+        """The replicas, which may take over the slots of their masters."""
         return set(self._replicas)
 
     def moved(self, slot: int, host: str, port: int) -> None:
-        """Note that *slot* is at another node."""
+        """Record that *slot* is at another node."""
         place = self._to_reach(Place(host, port))
         with self._lock:
             self._slots[slot] = place
@@ -137,14 +137,14 @@ class SlotMap:
 
     @property
     def age_s(self) -> float:
-        """How long ago a node was asked for the map."""
+        """The seconds since the last query for the map."""
         return monotonic() - self._asked_at
 
     def refresh(self, options: Options, name: str) -> None:
-        """Ask a node for the map, or go by what was learned a moment ago; waits.
+        """Query a node for the map, unless a recent query had a result. Blocks.
 
-        Raises BrokerUnavailable where no node answers, ConfigurationError where one that does is
-        in no cluster.
+        Raises BrokerUnavailable if no node answers, and ConfigurationError if a node that answers
+        is not in a cluster.
         """
         asked_at = self._asked_at
         with self._asking:
@@ -154,7 +154,7 @@ class SlotMap:
                     self._take(self._ask_one(options, name))
                 except ReliqError as exc:
                     failure = again(exc)
-                # Where that is interrupted, nothing was learned: the next one asks.
+                # After an interruption, nothing is recorded, and the next caller queries.
                 self._failure = failure
                 self._pause_s = self._random.uniform(_LEAST_S, _MOST_S)
                 self._asked_at = monotonic()
@@ -166,7 +166,7 @@ class SlotMap:
             places = list(self._nodes)
         self._random.shuffle(places)
         places += [place for place in self._named if place not in places]
-        places.sort(key=self.away.__contains__)  # those that may not answer last
+        places.sort(key=self.away.__contains__)  # unreachable nodes last
         doubtful: list[tuple[int, int, list[Place]]] = []
         refusals: list[str] = []
         no_cluster: ConfigurationError | None = None
@@ -175,15 +175,15 @@ class SlotMap:
             try:
                 reply = list(self._ask(place, options, name))
                 found = {place for *_, places in reply for place in places}
-                if 2 * len(masters & found) >= len(masters):  # most of those that had slots
+                if 2 * len(masters & found) >= len(masters):  # it has most of the known masters
                     return reply
                 doubtful = doubtful or reply
             except (BrokerUnavailable, BrokerRefused) as exc:  # noqa: PERF203 - one of few
                 refusals.append(str(exc))
-            except ConfigurationError as exc:  # the others may be in one
+            except ConfigurationError as exc:  # other nodes may be in a cluster
                 no_cluster = again(exc)
         if doubtful:
-            return doubtful  # all that answer say so
+            return doubtful  # no node that answers contradicts it
         if no_cluster is not None and not refusals:
             raise again(no_cluster)
         if no_cluster is not None:
@@ -201,7 +201,7 @@ class SlotMap:
         except BrokerRefused as exc:
             raise _explained(exc, address) from exc
         if not reply:
-            raise BrokerUnavailable(f"{address} knows of no node that has slots")
+            raise BrokerUnavailable(f"{address} knows no node that has slots")
         for first, last, *nodes in reply:
             yield first, last, [self._to_reach(_place(node, place)) for node in nodes]
 
@@ -217,7 +217,7 @@ class SlotMap:
 
 
 def _place(node: Any, asked: Place) -> Place:
-    """Return where a node says it is; one that does not know its own name is the one asked."""
+    """Return the place of a node in a reply; a node without a name is the queried node *asked*."""
     host, port, *_ = node
     name = (host or b"").decode()
     return Place(asked.host if name in {"", "?"} else name, int(port))
@@ -226,54 +226,54 @@ def _place(node: Any, asked: Place) -> Place:
 def _explained(error: BrokerRefused, address: Address) -> ReliqError:
     if "cluster support disabled" in str(error):
         return ConfigurationError(
-            f"{address} is no node of a cluster: use reliq:// for a server of its own, or name "
-            "nodes that have cluster-enabled yes"
+            f"{address} is no node of a cluster: use reliq:// for a single server, or name nodes "
+            "that have cluster-enabled yes"
         )
     if "NOPERM" in error.reply:
         return BrokerRefused(
-            f"{address} does not let this user ask for the slots of the cluster: give it, at every "
-            "node, the rule that `reliq acl --cluster` prints"
+            f"{address} refuses this user the query for the slots of the cluster: give the user, "
+            "at every node, the rule that `reliq acl --cluster` prints"
         )
     return again(error)
 
 
-# One map for the whole process, by what identifies the cluster.
+# Identity of a cluster -> its map, shared by the whole process.
 _maps: WeakValueDictionary[object, SlotMap] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """A cluster that some nodes are named of. Its repr shows no password."""
+    """A cluster, given by some of its nodes. The repr shows no password."""
 
     seeds: tuple[Address, ...]
     reachable: tuple[tuple[Place, Place], ...] = ()
-    """Where a node is reached that announces itself as another."""
+    """Announced places, each with the place to connect to instead."""
     slots: SlotMap = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Share the map with others of this process."""
+        """Share the map with equal addresses of this process."""
         slots = SlotMap(self.seeds, dict(self.reachable))
         object.__setattr__(self, "slots", _maps.setdefault(self.identity, slots))
 
     def __str__(self) -> str:
-        """Name the broker in messages, as a URL that can be used: nothing secret."""
+        """Return a usable URL for messages, without secrets."""
         first, *others = (f"{SCHEME}://{Place(seed.host, seed.port)}" for seed in self.seeds)
         tls = "" if self.seeds[0].tls is None else "?ssl=true"
         return ";".join([f"{first}{tls}", *others])
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return what stays the same, in whatever order the nodes are named."""
+        """Return the identity of the cluster and user, independent of the order of the nodes."""
         return (SCHEME, tuple(sorted(str(seed.identity) for seed in self.seeds)), self.reachable)
 
     @property
     def password(self) -> str | None:
-        """The password, at every node the same."""
+        """The password, which is the same at every node."""
         return self.seeds[0].password
 
     def connect(self, options: Options, name: str) -> Dialled:
-        """Refuse: a connection is one to a node, whose address :class:`SlotMap` knows."""
-        raise NotImplementedError(f"{self}: {name} asks for one connection, {options!r}")
+        """Raise an error: connect to one node instead, by its address in :class:`SlotMap`."""
+        raise NotImplementedError(f"{self}: {name} requests one connection, {options!r}")
 
 
 def _mapped(text: str) -> Place:
@@ -288,16 +288,13 @@ def cluster_address(
     password: str | None = None,
     tls: Any = None,
 ) -> ClusterAddress:
-    """Return the address that *urls*, a node each, and *options* describe.
-
-    User, password and TLS are the same at all nodes; see :func:`..urls.together`.
-    """
+    """Return the address of *urls*, one for each node, joined by :func:`..urls.together`."""
     said = [read(url, (SCHEME,)) for url in urls]
     whole = together(said, username=username, password=password, tls=tls)
     if whole.path not in {"", "0"}:
         raise ConfigurationError(
             f"expected no database, or 0, in a {SCHEME}:// URL: Redis Cluster has no other. Use "
-            "the transport option global_keyprefix to keep applications apart"
+            "the transport option global_keyprefix to separate applications"
         )
     first = address_of(replace(whole, path=""))
     places = dict.fromkeys((item.host or "localhost", item.port or PORT) for item in said)

@@ -1,4 +1,4 @@
-"""The store over a cluster: a step that touches several slots is done in parts here."""
+"""The store over a cluster: splits a step that touches several slots into parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ClusterStore(RedisStore):
 
     _wire: ClusterWire
     confirmer: ClusterConfirmer
-    # They are at another node, and read beside the script.
+    # They are at another node, and a separate command reads them.
     _checks_bindings = False
 
     def _open(self, address: ClusterAddress, name: str) -> None:  # type: ignore[override]
@@ -50,20 +50,20 @@ class ClusterStore(RedisStore):
 
     @Lazy
     def batches(self) -> ClusterBatches:
-        """The batches of jobs, each at the node that has its slot."""
+        """The batches of jobs, each at the node of its slot."""
         return engine.ClusterBatches(self._wire, self._prefix)
 
     @Lazy
     def reads(self) -> ClusterReads:
-        """Queues, messages and consumers, at the nodes that answer."""
+        """Reads of queues, messages and consumers at the nodes that answer."""
         return engine.ClusterReads(self._wire, self._prefix)
 
     def probe(self, *, whole: bool = False) -> None:
-        """Raise ReliqError unless a node answers and accepts a write now; *whole*: each has to."""
+        """Raise ReliqError unless a node answers and accepts a write; *whole*: unless all do."""
         slots = self._wire.slots
         refusals = []
         if whole:
-            slots.refresh(self.options, self._wire.name)  # one that is away may have been replaced
+            slots.refresh(self.options, self._wire.name)  # an unreachable one may be replaced
             if slots.uncovered:
                 refusals.append(f"{slots.uncovered} slots have no node")
         for slot, key in self._a_key_of_each_master():
@@ -78,7 +78,7 @@ class ClusterStore(RedisStore):
             raise BrokerUnavailable(f"{self.broker} does not take writes: {'; '.join(refusals)}")
 
     def _a_key_of_each_master(self) -> Iterator[tuple[int, str]]:
-        """Yield a slot, and a key in it that is never there, of the anchor and each other node."""
+        """Yield a slot, and a key in it that never exists, for the anchor and each other master."""
         slots = self._wire.slots
         masters = slots.masters
         key = self._shared.probe
@@ -94,7 +94,7 @@ class ClusterStore(RedisStore):
 
     @property
     def registered_by(self) -> object:
-        """The connection to the anchor: its clients are those that the register knows."""
+        """The connection to the anchor, which has the register of consumers."""
         return self._wire.anchor_connection
 
     has_nodes = True
@@ -103,16 +103,16 @@ class ClusterStore(RedisStore):
         return slot_of(self._keys(queue).meta)
 
     def is_away(self, queue: str) -> bool:
-        """Whether the node that has *queue* is known not to answer; does not wait."""
+        """Whether the node of *queue* is known to be unreachable. Does not block."""
         return self._wire.is_away(self._slot(queue))
 
     def node_of(self, queue: str) -> str:
-        """Return where the node is that has *queue*, as far as is known."""
+        """Return the address of the node of *queue*, or its slot if no node is known."""
         slot = self._slot(queue)
         return str(self._wire.slots.place_of(slot) or f"of slot {slot}, which none has,")
 
     def patience(self, seconds: float) -> AbstractContextManager[None]:
-        """Let this thread wait no longer than that for a node."""
+        """Limit the waits of this thread for a node."""
         return self._wire.calls.patience(seconds)
 
     def now_ms(self) -> int:
@@ -128,11 +128,11 @@ class ClusterStore(RedisStore):
     # -- publishing
 
     def publish(self, publications: Sequence[Publication]) -> list[int]:
-        """Store *publications* in one round trip; neighbours alike in one step.
+        """Store *publications* in one round trip; similar neighbours in one step.
 
-        The version of the bindings is read beside it, at their node. Where that is another by
-        then, the outcome is STALE, although it may be stored in that queue: routing it again
-        stores it, under the same number, where it is missing.
+        A separate command reads the version of the bindings at their node. If the version has
+        changed, the outcome is STALE, although the message may be stored in this queue. The caller
+        routes it again, which stores it under the same number where it is missing.
         """
         if len(publications) == 1 and not publications[0].exchange:
             return self._publish_one(publications)
@@ -153,7 +153,7 @@ class ClusterStore(RedisStore):
         return _marked(publications, outcomes, versions)
 
     def _publish_one(self, publications: Sequence[Publication]) -> list[int]:
-        """Store the only one of *publications*, which no bindings have routed."""
+        """Store the single one of *publications*, which was routed without bindings."""
         (request,) = self._wire.tried(((self._publish_command(publications), scripts.PUBLISH),))
         if isinstance(request.reply, ReliqError):
             _raise_loss((publications,), (request,))
@@ -166,7 +166,7 @@ class ClusterStore(RedisStore):
     def post_publish(
         self, publications: Sequence[Publication], on_result: OnResult[list[int]]
     ) -> None:
-        """Post what :meth:`publish` sends."""
+        """Post the commands of :meth:`publish`."""
         exchanges = _exchanges(publications)
         if not exchanges:
             super().post_publish(publications, on_result)
@@ -192,9 +192,9 @@ class ClusterStore(RedisStore):
 
 
 def _raise_loss(groups: Sequence[Sequence[Publication]], requests: Sequence[Request]) -> None:
-    """Raise BrokerUnavailable where a node was lost, with the queues that certainly got nothing.
+    """Raise BrokerUnavailable if a node was lost, with the queues that certainly got nothing.
 
-    The first of *requests* are those that store *groups*.
+    *requests* begins with the requests that store *groups*.
     """
     lost = [i.reply for i in requests if isinstance(i.reply, BrokerUnavailable)]
     if not lost:
@@ -216,9 +216,9 @@ def _exchanges(publications: Sequence[Publication]) -> list[str]:
 def _marked(
     publications: Sequence[Publication], outcomes: Sequence[int], versions: Mapping[Any, Reply]
 ) -> list[int]:
-    """Return the outcomes; STALE where the bindings have another version than that which routed.
+    """Return the outcomes, with STALE for messages routed by another version of the bindings.
 
-    Messages of one exchange may have been routed by several: a batch is filled over a time.
+    Messages of one exchange may have several versions, because a buffer fills over time.
     """
     return [
         STALE

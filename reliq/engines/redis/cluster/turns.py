@@ -1,4 +1,4 @@
-"""Turns: which slots a notifier waits for, where there are more than it has connections."""
+"""Turns: the choice of slots that a notifier waits for if it has fewer connections than slots."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from .slots import Place, SlotMap
 
 MOST = 8
-"""How many connections there are for notifications at most."""
-# A slot that was not waited for in so long has no turn any more.
+"""The maximum number of connections for notifications."""
+# A slot without a wait for this time gets no more turns.
 _FORGOTTEN_S = 60.0
 
 
 class Turns:
-    """The slots of one notifier, and whose turn it is. Of one thread."""
+    """The slots of one notifier, and the present turn. Not thread-safe."""
 
     def __init__(self, map_: SlotMap, poll_interval_s: float) -> None:
         self._map = map_
         self._poll_interval_s = poll_interval_s
-        self._known: dict[int, float] = {}  # when each slot was waited for last
+        self._known: dict[int, float] = {}  # slot -> the time of its last wait
         self._number = 0
         self.slots: frozenset[int] = frozenset()
-        """Those whose turn it is."""
+        """The slots of the present turn."""
         self.ends_at = inf
-        """When the turn ends (monotonic clock); inf where all have a connection."""
+        """When the turn ends (monotonic clock); inf if every slot has a connection."""
 
     def are_needed(self, slots: Iterable[int]) -> bool:
-        """Note that *slots* are waited for; whether there are more than connections."""
+        """Record a wait for *slots*; return whether there are more slots than connections."""
         now = monotonic()
         self._known.update(dict.fromkeys(slots, now))
         if len(self._known) > MOST:
@@ -45,15 +45,15 @@ class Turns:
         """Begin the next turn, of a wait that takes *timeout_s*."""
         self.slots = frozenset(self.next(sorted(self._known)))
         share = len(self.slots) / len(self._known)
-        # What comes while a slot has no turn is heard when it has: within a poll interval.
+        # A notification is received at the next turn of its slot: within a poll interval.
         all_turns_s = self._poll_interval_s / (1 - share)
         self.ends_at = monotonic() + max(min(timeout_s, all_turns_s) * share, 0.001)
 
     def next(self, slots: Sequence[int]) -> set[int]:
-        """Return one slot after the other of each node: as many of each, where that fits.
+        """Return the slots of the next turn: an equal number for each node, if that fits.
 
-        Then the connections serve every turn. Turn after turn goes on where the last one has
-        ended, with the nodes as with the slots of each: so all have their turns.
+        In this case, the same connections serve every turn. Each turn continues after the slots and
+        nodes of the previous one, so every slot gets its turn.
         """
         self._number += 1
         by_place: dict[Place | None, list[int]] = {}

@@ -1,7 +1,7 @@
-"""The wire of a cluster: a wire's methods, over connections to each node.
+"""The wire of a cluster: the methods of a wire, over connections to each node.
 
-A command goes to the node that has the slot of its first key; one without a key to the anchor,
-the node of what belongs to no queue.
+A command goes to the node that has the slot of its first key. A command without a key goes to the
+anchor: the node of the keys that belong to no queue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..wire import Wire
     from .slots import ClusterAddress, Place
 
-# So often the nodes are asked who has which slot, while somebody needs to know.
+# The interval of queries for the slot map while a slot or node is in doubt.
 _LOOK_EVERY_S = 1.0
 
 
@@ -42,7 +42,7 @@ class ClusterWire(Commands):
     """See :class:`..commands.Commands`."""
 
     _lock = OwnLock()
-    """Guards that a child begins anew, once. Nobody waits under it."""
+    """Guards the new start in a child, which happens once. No thread waits while it holds this."""
 
     address: ClusterAddress
 
@@ -54,7 +54,7 @@ class ClusterWire(Commands):
         self.anchor_slot = slot_of(broker_keys(options.global_keyprefix).guard)
         self._dials_before = 0
         self._lost_s = inf
-        # Before that nothing is late, and no node in doubt: it is asked for each ack.
+        # Before this time, no reply is late and no node in doubt; check() runs for each ack.
         self._late_after_s = min(options.socket_timeout, SILENCE_S)
         self._connected = False
         self._closed = False
@@ -83,23 +83,23 @@ class ClusterWire(Commands):
                     self._begin()
 
     def _nodes_changed(self) -> None:
-        """Send what has waited for a connection; have an event loop watch it."""
+        """Send the posts that wait for a connection; wake the event loop to watch it."""
         self.posts.hurry()
         self._pipe.write()
 
     @property
     def alive(self) -> bool:
-        """Whether the cluster was connected to, and not all of its nodes were lost since."""
+        """Whether the cluster is connected and not all its nodes are lost."""
         return self._connected and self._process == here()
 
     @property
     def waiting(self) -> bool:
-        """Whether something posted has no reply yet."""
+        """Whether a post has no reply yet."""
         return bool(self.posts) or any(wire.waiting for _, wire in self._open())
 
     @property
     def anchor_connection(self) -> Wire | None:
-        """The connection to the anchor; where there is none, the last one."""
+        """The connection to the anchor, or the last one if there is none now."""
         wire = self.nodes.open(self.slots.place_of(self.anchor_slot))
         if wire is not None:
             self._anchor = wire
@@ -107,26 +107,26 @@ class ClusterWire(Commands):
 
     @property
     def client_id(self) -> int:
-        """The anchor's name for its connection; where there is none, for the last one."""
+        """The client id of the connection to the anchor, or of the last one."""
         wire = self.anchor_connection
         return 0 if wire is None else wire.client_id
 
     @property
     def connected_at(self) -> float:
-        """When the connection to the anchor began to be opened (monotonic clock)."""
+        """When the opening of the connection to the anchor began (monotonic clock)."""
         wire = self.anchor_connection
         return 0.0 if wire is None else wire.connected_at
 
     @property
     def dials(self) -> int:
-        """Grows whenever a connection to a node is opened."""
+        """The number of connections to nodes opened so far."""
         return self._dials_before + self.nodes.dials
 
     def _open(self) -> list[tuple[Place, Wire]]:
         return self.nodes.all() if self._process == here() else []
 
     def connect(self) -> None:
-        """Connect to the anchor, or where it is lost to any node; raises BrokerUnavailable."""
+        """Connect to the anchor, or to any node if it is lost; raises BrokerUnavailable."""
         self._leave_parent()
         if self._connected:
             return
@@ -136,20 +136,20 @@ class ClusterWire(Commands):
         try:
             self.wire_of(self.anchor_slot)
         except BrokerUnavailable as exc:
-            anchor = self.slots.place_of(self.anchor_slot)  # which takes its time again
+            anchor = self.slots.place_of(self.anchor_slot)  # a second try would take time again
             if not self.nodes.reach_any(anchor):
-                self.slots.refresh(self.options, self.name)  # somebody answers; but can be reached?
+                self.slots.refresh(self.options, self.name)  # a node answers; check for a master
                 if not self.nodes.reach_any(self.slots.place_of(self.anchor_slot)):
                     raise again(exc) from exc
         self.connections += 1
         self._connected = True
 
     def connect_to_post(self) -> None:
-        """Have the connection to the anchor that is posted over; raises BrokerUnavailable."""
+        """Open the connection for posts to the anchor; raises BrokerUnavailable."""
         self.wire_of(self.anchor_slot).connect_to_post()
 
     def close(self) -> None:
-        """Close for good; commands under way, and later ones, get a BrokerUnavailable."""
+        """Close permanently; pending and later commands get a BrokerUnavailable."""
         self._leave_parent()
         self._closed = True
         self._connected = False
@@ -165,7 +165,7 @@ class ClusterWire(Commands):
             raise self._closed_error()
 
     def descriptors(self) -> dict[int, object]:
-        """Return what is readable when a reply has come, or there is another connection."""
+        """Return the descriptors that a reply, or a new connection, makes readable."""
         self.connect()
         found: dict[int, object] = {self._pipe.fileno(): self._pipe}
         for _, wire in self._open():
@@ -175,16 +175,16 @@ class ClusterWire(Commands):
         return found
 
     def disable_reconnect(self) -> None:
-        """Do nothing: a connection that has failed is made anew in any case."""
+        """Do nothing: a new connection always replaces a failed one."""
 
     def check(self) -> None:
-        """Look whether a node is late with a reply; who has asked hears of it."""
+        """Check for nodes with late replies; the callers of a lost node get an error."""
         for place, wire in self._open():
             if wire.alive and wire.silent_s < self._late_after_s:
                 continue
             with suppress(BrokerUnavailable):
                 wire.check()
-            if not wire.alive:  # found once; who needs its node dials anew
+            if not wire.alive:  # handled once; the next use of the node opens a new connection
                 error = BrokerUnavailable(f"{wire.address}: the connection was lost")
                 self.nodes.drop(place, wire, error)
                 self.doubt()
@@ -194,10 +194,10 @@ class ClusterWire(Commands):
         self.posts.pump()
 
     def is_away(self, slot: int) -> bool:
-        """Whether it is known that nobody serves *slot* now; does not wait.
+        """Whether *slot* is known to be unserved. Does not block.
 
-        Known is what became of the last try, whoever made it. Who goes by this makes none, so
-        another thread does: the node may be back, or another have its slots.
+        The result is that of the last try, over any connection. As its callers make no try of
+        their own, another thread checks whether the node is back or another has its slots.
         """
         place = self.slots.place_of(slot)
         wire = self.nodes.open(place)
@@ -212,14 +212,14 @@ class ClusterWire(Commands):
         self._leave_parent()
         self.doubt()
         if place is not None:
-            with suppress(BrokerUnavailable):  # no thread can be had: the next one asks
+            with suppress(BrokerUnavailable):  # no thread can be started: the next call retries
                 self.nodes.look_soon(place)
         return True
 
     # -- the nodes
 
     def wire_of(self, slot: int) -> Wire:
-        """Return the connections to the node of *slot*; dials if need be.
+        """Return the connections to the node of *slot*, if necessary new ones.
 
         Raises BrokerUnavailable.
         """
@@ -232,25 +232,25 @@ class ClusterWire(Commands):
         return self.nodes.connect(place)
 
     def give_up_lost_slots(self, after_s: float) -> None:
-        """Wait no longer than that for a slot that has no node, or one that no replica replaces.
+        """Limit the waits for a slot without a node, and for a lost node without a replica.
 
-        Such a node is left alone for so long, too.
+        Such a node is also not retried for *after_s*.
         """
         self._lost_s = self.unserved.lost_s = after_s
         self.nodes.left_alone_s = 0.0 if after_s == inf else after_s
 
     def doubt(self) -> None:
-        """Have another thread ask who has which slot, soon: a node is lost, or silent."""
+        """Query for the slot map soon, in another thread, because a node is lost or silent."""
         self._doubts = True
         self._look_if_in_doubt()
 
     def _look_if_in_doubt(self) -> None:
         if self._doubts and self.slots.age_s > _LOOK_EVERY_S and not self._closed:
-            with suppress(BrokerUnavailable):  # no thread can be had: who needs the node asks again
+            with suppress(BrokerUnavailable):  # no thread can be started: the next use retries
                 self.nodes.do_soon(None, self.look_for_nodes)
 
     def look_for_nodes(self) -> None:
-        """Ask who has which slot; give up those that are silent and have none any more."""
+        """Query for the slot map; drop silent and idle nodes that have no slots."""
         self._doubts = False
         try:
             self.slots.refresh(self.options, self.name)
@@ -264,18 +264,18 @@ class ClusterWire(Commands):
         self._nodes_changed()
 
     def _look_for_a_word(self) -> None:
-        """Find out whether all of the cluster is lost: no node answers who is asked anew."""
+        """Check whether the whole cluster is lost: no node answers over its connection."""
         for _, wire in self._open():
             with suppress(BrokerUnavailable):
                 if wire.alive and not wire.waiting:
-                    wire.post(("PING",))  # one over which nothing is asked would never fail
+                    wire.post(("PING",))  # an idle connection would never fail
                 wire.check()
         if not any(wire.alive for _, wire in self._open()):
             self._connected = False
             self._pipe.write()
 
     def _call_hears_nothing(self, place: Place) -> None:
-        """Give a call up where its node, silent for a second, has been replaced."""
+        """End a call whose node, silent for a second, has been replaced."""
         self.doubt()
         if place not in self.slots.masters:
             raise BrokerUnavailable(f"{place} has been replaced")
@@ -285,18 +285,18 @@ class ClusterWire(Commands):
     def replies(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Reply]:
-        """Write all *commands*; a refusal is a reply."""
+        """Write *commands* and return their replies; a refusal is a reply."""
         replies = [item.reply for item in self.tried(commands, patience_s)]
         return raise_first(replies, BrokerUnavailable)
 
     def call_in_order(self, command: Command, script: Script) -> Reply:
-        """Run *command*: there is no order over several nodes."""
+        """Run *command*; commands to several nodes have no order."""
         return self.call(command, script)
 
     def tried(
         self, commands: Sequence[tuple[Command, Script | None]], patience_s: float = 0.0
     ) -> list[Request]:
-        """Do as :meth:`replies` does, and say which node has answered; a loss is a reply, too."""
+        """Like :meth:`replies`, but return the requests with their nodes; a loss is a reply."""
         self._leave_parent()
         self._refuse_closed()
         requests = [
@@ -319,19 +319,19 @@ class ClusterWire(Commands):
         script: Script | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """Write *command* now, or when its slot is served. Never waits."""
+        """Write *command* now, or when its slot is served. Never blocks."""
         self._leave_parent()
         self._refuse_closed()
         request = Request(self._slot_of(command), command, script, patience_s, on_reply)
         self.posts.post(request)
 
     def receive(self) -> None:
-        """Read what has come, without waiting, and hand it out."""
+        """Read the available replies without waiting, and call their handlers."""
         self._leave_parent()
         self._pipe.read()
         self.posts.receive()
 
     def wait_for_replies(self, timeout_s: float = inf) -> None:
-        """Wait until everything that was posted so far has its reply; at most *timeout_s*."""
+        """Wait at most *timeout_s* until each earlier post has its reply."""
         self._leave_parent()
         self.posts.wait(min(monotonic() + timeout_s, self.calls.patience_ends_at), self.check)

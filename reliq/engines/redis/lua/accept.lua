@@ -1,14 +1,14 @@
--- accept: stores messages that are moved here from another queue, each once.
+-- accept: stores messages moved from another queue, each once.
 --
--- Limits of the queue do not apply: they were accepted once, and lose nothing now.
+-- The limits of the queue do not apply, because the messages were accepted before.
 --
--- ARGV[1] low_water (every number below it is settled; one that comes late all the same is old)
+-- ARGV[1] low_water (lower numbers are settled: a late message with one is ignored)
 -- ARGV[2..] tag, envelope, rank, number, delay, ttl, failed, died, info (nine for each
 --   message: delivery tag; bytes; 0-255; number of the move; ms; ms or -1: none; failed
---   deliveries or -1: never delivered; ms since the epoch when it died or 0: it lives;
+--   deliveries or -1: never delivered; ms since the epoch when it died or 0: not dead;
 --   "reason|count|consumer|error" of a dead letter)
 --
--- Returns for each 1 stored, 0 was stored before, -1 no such queue.
+-- Returns for each 1 stored, 0 stored before, -1 no such queue.
 -- keys: messages, ready, delayed, expiry, deliveries, dead, dead_info, notification, stats, meta
 -- keys: publisher, guard
 -- limits: RANK, MOVES_KEPT_MS
@@ -24,7 +24,7 @@ local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
 for i = 2, #ARGV, 9 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl, failed = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
-  -- By another server's clock, which may be ahead: what dies in the future is not found.
+  -- The clock of the other server may be ahead, and dead letters of the future are not found.
   local died, info = math.min(tonumber(ARGV[i + 7]), now), ARGV[i + 8]
   local outcome = 0
   if not queue[1] then

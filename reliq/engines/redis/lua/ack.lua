@@ -1,23 +1,23 @@
--- ack: finishes messages, whoever holds their lease and wherever they are.
+-- ack: removes finished messages, in any state and under any lease.
 --
--- A late ack is as good as one in time: the work is done. It cancels a pending
--- redelivery and takes the message out of the dead letters. Acking twice is harmless.
+-- A late ack is accepted, because the work is done. It cancels a pending redelivery and
+-- removes the message from the dead letters. Repeating an ack is harmless.
 --
 -- ARGV[1..] tag (delivery tags)
 --
--- Returns how many messages were still in the broker.
+-- Returns the number of messages that were still in the queue.
 -- keys: messages, unacked_index, unacked, deliveries, stats, ready, delayed, expiry, dead
 -- keys: dead_info, guard
 
 -- use: add
 
--- The work is done: what can be removed goes, also where one of the keys holds something else.
+-- The work is done: remove the message from the other keys even if one has the wrong type.
 local leased = redis.call('ZREM', unacked_index, unpack(ARGV))
 if leased > 0 then
   redis.pcall('HDEL', unacked, unpack(ARGV))
 end
 if leased < #ARGV then
-  -- Some had been returned already: they wait, or are dead letters (or were acked).
+  -- Some were returned before: they are waiting or dead letters, or were acked.
   local counted = redis.pcall('HEXISTS', stats, 'waiting_bytes') == 1
   for _, tag in ipairs(ARGV) do
     local waited = redis.pcall('ZREM', ready, tag) == 1

@@ -1,14 +1,12 @@
--- attach: notes that a consumer begins or ends to consume from a queue.
+-- attach: records that a consumer begins or stops consuming from a queue.
 --
 -- ARGV[1] consumer (id)
--- ARGV[2] mark (of its subscriptions, and of the connection that has them; empty: it left, or
---         is gone)
--- ARGV[3] seen (the mark with which it was found dead: nothing is done where it has another;
---         empty: whatever it has)
--- ARGV[4] silent (ms since it was heard of: the queue's x-expires counts from then)
+-- ARGV[2] mark (of its subscriptions and their connection; empty: it left or died)
+-- ARGV[3] seen (the mark of a dead consumer: with another mark, nothing is done; empty: any)
+-- ARGV[4] silent (ms since its last sign of life, from which the queue's x-expires counts)
 --
--- Returns 1, or 0 when there is no such queue to consume from, or when the last one left and
---   the queue was deleted (auto_delete).
+-- Returns 1, or 0 when there is no such queue to consume from, or when it was deleted with its
+--   last consumer (auto_delete).
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 -- keys: notification, stats, meta, consumers, unacked_mutex, moves, publishers, job_events, history
 -- keys: failed_deliveries, guard
@@ -28,7 +26,7 @@ if mark ~= '' then
   redis.call('HSET', consumers, consumer, mark)
   return 1
 end
--- Its marks go with it, but for one that its ended leases are still to be judged by.
+-- Remove its marks, except one that is needed to judge its ended lease.
 forget_marks(consumer .. '/')
 local known = redis.call('HDEL', consumers, consumer) == 1
 if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) == 1 then

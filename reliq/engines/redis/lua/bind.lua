@@ -1,9 +1,9 @@
--- bind: changes the bindings of an exchange and their version, together.
+-- bind: changes the bindings of an exchange, together with their version.
 --
--- ARGV[1] bound (1: add; 0: remove; -1: remove, and make no table where there is none)
+-- ARGV[1] bound (1: add; 0: remove; -1: remove, without creating a missing table)
 -- ARGV[2..] binding (msgpack of routing key and queue)
 --
--- Returns how many bindings there are now.
+-- Returns the number of bindings.
 -- keys: bindings, guard
 local bound = tonumber(ARGV[1])
 

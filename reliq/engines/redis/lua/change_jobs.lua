@@ -1,29 +1,29 @@
--- change_jobs: changes the states of jobs, and with them the counters of their batch.
+-- change_jobs: changes the states of jobs, together with the counters of their batch.
 --
--- The only step that does. What it is told may come late, twice and out of order: a job has one
--- state at a time, so the counters are the counts of the states at any instant.
+-- No other script changes them. Changes may arrive late, twice and out of order. A job has one
+-- state at a time, so the counters always equal the numbers of jobs in each state.
 --
 -- ARGV[1] by (job that adds others; "": the producer)
--- ARGV[2..] change, job, state, retries, token, tag, queue, text (of each; what it lacks is "")
+-- ARGV[2..] change, job, state, retries, token, tag, queue, text (eight for each; "": not given)
 --
--- change is one of enter, withdraw, begin, return, end, lose, replay, seal, settle, cancel. retries
--- and token say which delivery of which try it is about: later ones have higher numbers.
+-- A change is enter, withdraw, begin, return, end, lose, replay, seal, settle or cancel. retries
+-- and token name the try and the delivery; later ones have higher numbers.
 --
--- Returns {0} where there is no such batch; else {1, 1 when cancelled or 0, and 2 more when
--- a callback is due, outcome of each}. Outcomes:
--- 1 done; 0 nothing changed, it was so or is older than what is known; -1 the batch is
--- cancelled; -2 it is sealed; -3 no such job; 2 it was never stored, and is taken out.
+-- Returns {0} if there is no such batch; else {1, flags, outcome of each}. Flags: 1 the batch is
+-- cancelled, plus 2 when a callback is pending. Outcomes: 1 done; 0 nothing changed, because it
+-- was so before or is older than the known state; -1 the batch is cancelled; -2 it is sealed;
+-- -3 no such job; 2 the job's message was never stored, and the job is removed.
 --
--- A publisher enters jobs, stores their messages, and only then enters others or seals. So the jobs
--- that it entered last ("from:" and its name in their tags: when that was) may never have been
--- stored; all others were. A job that is entered with those before it says more, as its text.
+-- A publisher enters jobs, stores their messages, and only then enters more jobs or seals. So only
+-- the jobs of its last entry may lack a message. The field "from:" and the publisher's name, taken
+-- from the tags, has the time of that entry. With the text "more", a job joins the previous entry.
 -- keys: batch, jobs, failures, errors, guard
 local by = ARGV[1]
 local ROW = 8
 
--- Does one begin, or one success, of an open job in a batch that goes on, which is nearly every
--- call, without the tables for many changes: a quarter of the time. The rules are those of does.begin
--- and does['end']; nil for any other case, which changes nothing here.
+-- Handles one begin, or one success, of an open job in a batch that has not ended. Nearly every
+-- call is one, and takes a quarter of the time without the tables for many changes. The rules are
+-- those of does.begin and does['end']. Returns nil, without changes, in any other case.
 local function one_change(what, id, state, retries, token, tag, queue, text)
   local begins = what == 'begin'
   if not begins and (what ~= 'end' or state ~= 's') then
@@ -69,7 +69,7 @@ if #ARGV == 1 + ROW then
     return done
   end
 end
--- One letter of each state is stored. An error is the worker's (e) or the broker's (x).
+-- The stored letter of each state. An error is the worker's (e) or the broker's (x).
 local counter = {w = 'waiting', d = 'delayed', k = 'working', r = 'retrying', s = 'succeeded',
   f = 'failed', e = 'error', x = 'error', c = 'dropped'}
 local is_open = {w = true, d = true, k = true, r = true}
@@ -80,7 +80,7 @@ local counters = {'waiting', 'delayed', 'working', 'retrying', 'succeeded', 'fai
 
 -- use: intact
 
--- What is known of the batch, as it was and as it becomes: it is written at the end.
+-- The fields of the batch, before and after the changes; they are written at the end.
 local was, is = {}, {}
 for i, value in ipairs(redis.call('HMGET', batch, unpack(flags))) do
   was[flags[i]], is[flags[i]] = value, value
@@ -95,8 +95,8 @@ end
 intact({jobs, errors}, {failures})
 -- clock: now
 
--- Returns what is stored of a job, nil where there is nothing. What cannot be read has no state:
--- it was counted in one, and stays so.
+-- Returns a stored job, or nil. An unreadable job has no state: it was counted before, and is
+-- left unchanged.
 local function read(stored)
   if not stored then
     return nil
@@ -110,7 +110,7 @@ local function read(stored)
     since = tonumber(since), tag = tag, worker = worker, queue = queue}
 end
 
--- The jobs that are spoken of, as they were and as they become: they are written at the end.
+-- The jobs of the changes, before and after them; they are written at the end.
 local ids, stored, found = {}, {}, {}
 for i = 3, #ARGV, ROW do
   local id = ARGV[i]
@@ -126,7 +126,7 @@ if #ids > 0 then
   end
 end
 
--- Whether a job that adds others works on.
+-- Whether the job that adds others is still working.
 local function works(id)
   local job = found[id]
   if stored[id] == nil then
@@ -135,12 +135,12 @@ local function works(id)
   return job and job.state == 'k'
 end
 
--- Counts a job of this state more, or less.
+-- Adds 1 or -1 to the counter of a state.
 local function count(state, by_one)
   is[counter[state]] = math.max(is[counter[state]] + by_one, 0)
 end
 
--- Gives a job a state; before: what it had, nil where it is new.
+-- Gives a job a new state; before: its previous record, nil for a new job.
 local function put(id, before, job)
   if before then
     count(before.state, -1)
@@ -151,12 +151,12 @@ local function put(id, before, job)
   found[id] = job
 end
 
--- Whether the tokens of two deliveries are of one queue: those of two say nothing.
+-- Whether two deliveries are of one queue: tokens of different queues cannot be compared.
 local function comparable(job, new)
   return new.queue == '' or job.queue == '' or new.queue == job.queue
 end
 
--- Whether a delivery is older than the one that is known.
+-- Whether a delivery is older than the known one.
 local function older(job, new)
   if new.retries ~= job.retries then
     return new.retries < job.retries
@@ -164,17 +164,17 @@ local function older(job, new)
   return comparable(job, new) and new.token < job.token
 end
 
--- Whether it is the one that is known.
+-- Whether a delivery is the known one.
 local function same(job, new)
   return new.retries == job.retries and new.token == job.token and comparable(job, new)
 end
 
--- Whether the broker did this before what is known; a number of none says nothing.
+-- Whether an event of the broker is older than the known state; false without a number.
 local function before(job, new)
   return new.token > 0 and comparable(job, new) and new.token < job.token
 end
 
--- Returns the field that says when the publisher of this tag was heard of last, having read it.
+-- Reads the time of the last entry by the publisher of this tag; returns the name of the field.
 local function heard(tag)
   local name = 'from:' .. string.sub(tag, 15, 24)
   if was[name] == nil then
@@ -189,7 +189,7 @@ local does = {}
 
 function does.enter(id, job, new)
   if is.cancelled and not (job and is_open[job.state]) then
-    return -1 -- the next try of one that goes on is cancelled when it would begin
+    return -1 -- the next try of an open job is cancelled when it begins
   elseif not job then
     if is.sealed and not (by ~= '' and works(by)) then
       return -2
@@ -198,14 +198,14 @@ function does.enter(id, job, new)
   elseif new.retries < job.retries then
     return 0
   elseif new.retries > job.retries then
-    -- The next try of one that the broker, or another worker, has given up is one all the same.
+    -- A next try is valid even if the broker or another worker has given the job up.
     if not is_open[job.state] and job.state ~= 'e' and job.state ~= 'x' then
       return 0
     end
-    -- The message of the try before is there until the next one's is.
+    -- The message of the previous try remains until that of the next one is stored.
     new.state, new.worker = 'r', job.tag
   elseif new.tag == job.tag or job.state == 'k' or not is_open[job.state] then
-    return 0 -- said again, or another message of the same try
+    return 0 -- repeated, or another message of the same try
   elseif job.state == 'r' then
     new.state, new.worker = 'r', job.worker
   end
@@ -227,7 +227,7 @@ function does.withdraw(id, job, new)
     return 0
   end
   if job.state == 'r' then
-    -- The try that was to be the next is not: the one before goes on.
+    -- The try that was entered was not stored: the previous one continues.
     put(id, job, {state = 'k', retries = math.max(job.retries - 1, 0), token = 0,
       tag = job.worker, queue = job.queue, worker = ''})
   else
@@ -244,11 +244,11 @@ function does.begin(id, job, new)
   if job then
     local again = job.state == 'e' or job.state == 'x'
     if not is_open[job.state] and not again then
-      return is.cancelled and -1 or 0 -- it was dropped, and its message is delivered again
+      return is.cancelled and -1 or 0 -- the job was dropped, and its message redelivered
     elseif older(job, new) then
       return is.cancelled and -1 or 0
     elseif same(job, new) and (job.state == 'k' or again or new.token > 0) then
-      return 0 -- said again, perhaps after it has gone back
+      return 0 -- repeated, perhaps after the message was returned
     end
   end
   if is.cancelled then
@@ -261,7 +261,7 @@ function does.begin(id, job, new)
   return 1
 end
 
--- 'return' and 'end' are words of Lua.
+-- 'return' and 'end' are reserved words of Lua.
 does['return'] = function(id, job, new)
   if not job or job.state ~= 'k' or not same(job, new) then
     return 0
@@ -276,7 +276,7 @@ does['end'] = function(id, job, new)
     return -3
   end
   if new.state == 'c' and not is.cancelled then
-    new.state = 'e' -- somebody has revoked it
+    new.state = 'e' -- the task was revoked
   end
   if new.state == 'x' then
     if not is_open[job.state] or job.tag ~= '' and job.tag ~= new.tag or before(job, new) then
@@ -296,7 +296,7 @@ does['end'] = function(id, job, new)
   return 1
 end
 
--- What was seen of it, and found nowhere, is what is known still: text is since when.
+-- The message of a job was not found. text: the time of the state that the caller read.
 function does.lose(id, job, new)
   if not job or not is_open[job.state] or job.tag ~= new.tag
     or string.format('%.0f', job.since) ~= new.text then
@@ -319,9 +319,9 @@ function does.replay(id, job, new)
   end
   local known = comparable(job, new)
   if known and new.token > 0 and new.token == job.token then
-    return 0 -- said again
+    return 0 -- repeated
   elseif new.text ~= '' then
-    if job.tag ~= new.text then -- of the message that was moved
+    if job.tag ~= new.text then -- the former tag of a moved message
       return 0
     end
   elseif is_open[job.state] and (new.token == 0 or job.tag ~= new.tag) then
@@ -335,7 +335,7 @@ end
 
 function does.seal(_, _, new)
   if new and new.tag ~= '' then
-    is[heard(new.tag)] = false -- who seals knows that all its jobs were stored
+    is[heard(new.tag)] = false -- a publisher that seals has stored all its jobs
   end
   if is.sealed then
     return 0
@@ -344,7 +344,7 @@ function does.seal(_, _, new)
   return 1
 end
 
--- Every job that was entered until then, and whose message is nowhere, was looked for.
+-- All jobs entered before the given time were checked for missing messages.
 function does.settle(_, _, new)
   local older_ms = tonumber(new.text) or 0
   for _, name in ipairs(redis.call('HKEYS', batch)) do
@@ -367,13 +367,13 @@ function does.cancel()
   return 1
 end
 
--- A callback is due, once: to be said by whoever sees it first, or any later look at the batch.
+-- Makes a callback pending, once. The first process that sees it publishes it, or a later check.
 local function due(callback)
   local name = 'due_' .. callback
   is[name] = is[name] or not is['said_' .. callback] and now
 end
 
--- What is due now. It stays due when a job goes on after all.
+-- Makes the callbacks pending that are due now. They stay pending if a job resumes.
 local function conclude()
   if not is.sealed then
     return
@@ -393,8 +393,8 @@ local function conclude()
   end
 end
 
--- A first write that does not grow lets the rest run when memory is full; not for jobs that are
--- new, whose messages would be refused.
+-- A first write that does not grow lets the rest run when memory is full; not for new jobs,
+-- whose messages would be refused.
 for i = 2, #ARGV, ROW do
   if ARGV[i] ~= 'enter' then
     redis.call('HDEL', batch, '')
@@ -422,7 +422,7 @@ local records, removed, failed, mended, why = {}, {}, {}, {}, {}
 for _, id in ipairs(ids) do
   local before, job = stored[id], found[id]
   if job and job ~= before then
-    local done = job.state == 's' -- nobody asks for its message any more
+    local done = job.state == 's' -- its message is no longer needed
     records[#records + 1] = id
     records[#records + 1] = job.state ..
       string.format('|%.0f|%.0f|%.0f|', job.retries, job.token, job.since) ..

@@ -1,8 +1,8 @@
--- configure: changes what scripts know of a queue's arguments, not its declaration.
+-- configure: changes the settings of a queue that scripts apply, but not its declaration.
 --
 -- ARGV[1..] field, value (pairs; an empty value removes the field)
 --
--- Returns {field, value, ...} of all there is now; {} no such queue: nothing was changed.
+-- Returns {field, value, ...} of all settings, or {} if the queue does not exist.
 -- keys: meta, guard
 
 if redis.call('HEXISTS', meta, 'exists') == 0 then
@@ -17,7 +17,7 @@ for i = 1, #ARGV, 2 do
     redis.call('HSET', meta, field, value)
   end
   if field == 'expires' then
-    -- It counts from now: its use was not noted before.
+    -- It counts from now, because earlier use was not recorded.
     local clock = redis.call('TIME')
     redis.call('HSET', meta, 'used_at', clock[1] * 1000 + math.floor(clock[2] / 1000))
   end

@@ -1,11 +1,11 @@
--- dead_letter: gives up on leased messages and keeps them for inspection.
+-- dead_letter: turns leased messages into dead letters.
 --
 -- ARGV[1] reason ("rejected", "undecodable", ...)
 -- ARGV[2] error (text; may be empty)
--- ARGV[3] dead_letter_max (messages kept; the oldest go first, counted as dropped)
+-- ARGV[3] dead_letter_max (messages; beyond it, the oldest are removed and counted as dropped)
 -- ARGV[4..] tag, token (pairs: delivery tag, lease token)
 --
--- Returns the tags whose lease another consumer holds now, or that are gone; they stay.
+-- Returns the tags without this lease (leased again, or gone), which are unchanged.
 -- keys: messages, unacked_index, unacked, deliveries, dead, dead_info, stats, job_events
 -- keys: failed_deliveries, guard
 -- limits: BATCH, JOB_MARK, FAILURES_KEPT
@@ -22,7 +22,7 @@ for i = 4, #ARGV, 2 do
   local held, _, _, owner = lease_of(record)
   if held == token then
     local failed = redis.call('HGET', deliveries, tag) or '0'
-    -- Removing first keeps this possible when memory is full.
+    -- Removing first makes this possible when memory is full.
     redis.call('ZREM', unacked_index, tag)
     redis.call('ZADD', dead, now, tag)
     redis.call('HSET', dead_info, tag, reason .. '|' .. failed .. '|' .. owner .. '|' .. err)

@@ -1,6 +1,6 @@
--- declare: creates a queue with its arguments, or says that it exists.
+-- declare: creates a queue with its arguments, or reports the existing one.
 --
--- ARGV[1] passive (1: only look)
+-- ARGV[1] passive (1: create nothing)
 -- ARGV[2] arguments (msgpack of the declaration, compared byte by byte)
 -- ARGV[3..] field, value (pairs for meta: message_ttl, expires, lease, auto_delete ...)
 --
@@ -23,14 +23,14 @@ if not passive then
   if stored[2] and stored[2] ~= arguments then
     outcome = 3
   elseif not stored[2] then
-    -- A queue that a publish created has no arguments yet and takes these.
+    -- A queue that a publish created has no arguments yet, and gets these.
     redis.call('HSET', meta, 'exists', '1', 'arguments', arguments)
     if #ARGV > 2 then
       redis.call('HSET', meta, unpack(ARGV, 3))
     end
     outcome = stored[1] and 1 or 2
     if outcome == 2 then
-      -- One of the same name was deleted a moment ago: what is known of its publishers is kept.
+      -- If a queue of this name was just deleted, keep its publish numbers.
       redis.call('PEXPIRE', publishers, LONG_MS)
     end
   end

@@ -1,4 +1,4 @@
--- declare_exchange: stores the declaration of an exchange unless there is one.
+-- declare_exchange: stores the declaration of an exchange, unless one exists.
 --
 -- ARGV[1] exchange (name)
 -- ARGV[2] declaration (msgpack)

@@ -1,13 +1,13 @@
--- delete_queue: deletes a queue and everything in it, if the conditions hold.
+-- delete_queue: deletes a queue and all its data, if the conditions hold.
 --
 -- ARGV[1] if_empty (1: refuse while a message is ready or delayed)
 -- ARGV[2] if_unused (1: refuse while it has consumers)
 -- ARGV[3] if_idle (1: only when x-expires has passed without consumer or use)
--- ARGV[4] if_drained (1: only a partition that takes nothing new, holds nothing, and has no numbers
---         of publishers: a retry would find that it was never stored; nor events of jobs)
+-- ARGV[4] if_drained (1: only a closed partition without messages, job events and publish
+--         numbers: without its number, a retry would store its message twice)
 --
--- Returns {outcome, n}: 1 deleted with n messages in it; 0 not found; -1 not empty (n messages);
---   -2 in use (n consumers); -3 not idle yet (n ms to go; -1: never expires); -4 not drained
+-- Returns {outcome, n}: 1 deleted with n waiting messages; 0 not found; -1 not empty (n messages);
+--   -2 in use (n consumers); -3 not idle (n ms remain; -1: never expires); -4 not drained
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 -- keys: notification, stats, meta, consumers, unacked_mutex, moves, publishers, job_events, history
 -- keys: failed_deliveries, guard
@@ -20,7 +20,7 @@ local if_drained = ARGV[4] == '1'
 if redis.call('EXISTS', meta) == 0 then
   return {0, 0}
 end
--- A key that holds something else counts as empty: the queue can be deleted with it.
+-- A key of the wrong type counts as empty, and is deleted with the queue.
 local waiting = tonumber(redis.pcall('ZCARD', ready)) or 0
 waiting = waiting + (tonumber(redis.pcall('ZCARD', delayed)) or 0)
 if if_empty and waiting > 0 then
@@ -49,6 +49,6 @@ if if_drained and (redis.call('HEXISTS', meta, 'closed') == 0
     or redis.call('EXISTS', messages, moves, publishers, job_events) > 0) then
   return {-4, waiting}
 end
--- Its consumers stay noted: they listen on, and are those of a queue that is made anew.
+-- Keep its consumers: they keep waiting, and belong to a new queue of the same name.
 delete_everything()
 return {1, waiting}

@@ -1,8 +1,8 @@
--- end_leases: ends leases that are still held: the next pass returns their messages.
+-- end_leases: ends valid leases, whose messages the next pass returns.
 --
 -- ARGV[1..] tag, token (pairs: delivery tag, lease token)
 --
--- Returns the tags whose lease another consumer holds now, or that are gone.
+-- Returns the tags without this lease (leased again, or gone).
 -- keys: unacked_index, unacked, guard
 
 -- use: lease_of
@@ -12,7 +12,7 @@ local refused = {}
 for i = 1, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   if lease_of(redis.call('HGET', unacked, tag)) == token then
-    -- An ended lease is told by its deadline of 0 from one that merely ran out.
+    -- A deadline of 0 distinguishes an ended lease from an expired one.
     redis.call('ZADD', unacked_index, 'XX', 0, tag)
   else
     refused[#refused + 1] = tag

@@ -1,8 +1,8 @@
--- expire: removes messages that have waited beyond their time to live, the oldest first.
+-- expire: removes expired messages, oldest first.
 --
--- For queues from which nobody reserves: reserve does the same before it gives anything out.
+-- For queues without consumers: reserve does the same before it leases messages.
 --
--- Returns 1 when more have expired than one step removes, else 0.
+-- Returns 1 when more messages have expired than one step removes, else 0.
 -- keys: messages, ready, delayed, deliveries, expiry, dead, dead_info, stats, meta, job_events
 -- keys: guard
 -- limits: BATCH, JOB_MARK

@@ -1,9 +1,9 @@
--- hand_back: stores again what was taken with no_ack and never handed out, at its old place.
+-- hand_back: returns undelivered messages that were taken with no_ack to their old place.
 --
--- ARGV[1..] tag, score, expires, count, envelope (five for each message, as reserve gave
+-- ARGV[1..] tag, score, expires, count, envelope (five for each message, as reserve returned
 --   them: expires in ms or "", count of failed deliveries or -1)
 --
--- Returns how many are ready again: none where the queue is gone, nor one that is there.
+-- Returns the number of restored messages: 0 for a deleted queue, without existing messages.
 -- keys: messages, ready, deliveries, expiry, notification, stats, meta, guard
 
 -- use: add, notify, intact

@@ -1,13 +1,13 @@
--- heartbeat: a consumer says that it lives, and learns which queues need somebody.
+-- heartbeat: records that a consumer is alive, and returns queues that need a check.
 --
 -- ARGV[1] id (of the consumer)
--- ARGV[2] ttl (ms that it counts as living from now)
--- ARGV[3] again (ms until somebody looks again at a queue that is looked at now)
+-- ARGV[2] ttl (ms from now for which it counts as alive)
+-- ARGV[3] again (ms until a returned queue is due again)
 -- ARGV[4..] field, value (pairs for the record: host, pid, client_id, run_id, queues ...)
 --
--- Returns {names of queues to look at now, 1 when there are more than that or 0,
+-- Returns {names of queues to check now, 1 when more are due or 0,
 --   names of queues whose dead letters are routed on,
---   1 when it was not in the register: new, or taken for dead, or the register was lost}
+--   1 when it was not in the register: new, considered dead, or the register was lost}
 -- keys: consumers, consumer, queues, dead_letter_routed, stored_format, guard
 -- limits: FORMAT, FORGOTTEN_MS, DUE_AT_ONCE, A_QUEUE_MS, ROUTED_AT_ONCE, MINUTE_MS
 local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -17,12 +17,12 @@ local id, ttl, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 redis.call('HSETNX', stored_format, 'version', FORMAT)
 redis.call('HSET', consumer, 'seen', now, 'ttl', ttl, unpack(ARGV, 4))
 local new = redis.call('ZADD', consumers, now, id)
--- Whoever lives removes those who stopped without a goodbye, from their queues first. Here they
--- are kept for ten days, in case that nobody lives.
+-- Living consumers remove dead ones, from their queues first. The record of a dead consumer
+-- remains for ten days, in case no consumer lives.
 redis.call('PEXPIRE', consumer, FORGOTTEN_MS)
 redis.call('PEXPIRE', consumers, FORGOTTEN_MS)
--- A queue that is in use is listed, whoever died in the middle of declaring or deleting it;
--- a look at it will tell whether it expires.
+-- List a queue in use, even if a process died while it declared or deleted the queue. A later
+-- check determines whether it expires.
 for place = 4, #ARGV, 2 do
   if ARGV[place] == 'queues' then
     for queue in string.gmatch(ARGV[place + 1], '[^\n]+') do
@@ -30,10 +30,10 @@ for place = 4, #ARGV, 2 do
     end
   end
 end
--- Each queue is looked at by one consumer at a time, 500 a second in all at most.
+-- One consumer at a time checks a queue; all together check at most 500 queues a second.
 local due = redis.call('ZRANGEBYSCORE', queues, '-inf', now, 'LIMIT', 0, DUE_AT_ONCE)
 again = math.max(again, A_QUEUE_MS * redis.call('ZCARD', queues))
-if #due == 0 then -- what is due much later was noted before the clock was set back
+if #due == 0 then -- a time far ahead was recorded before the clock was set back
   due = redis.call('ZRANGEBYSCORE', queues, now + math.max(4 * again, MINUTE_MS), '+inf', 'LIMIT',
     0, DUE_AT_ONCE)
 end

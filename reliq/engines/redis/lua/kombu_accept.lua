@@ -1,16 +1,16 @@
--- kombu_accept: puts messages that are moved here into one of Kombu's lists, each once.
+-- kombu_accept: stores moved messages in one of Kombu's lists, each once.
 --
--- ARGV[1] low_water (every number below it is settled; one that comes late all the same is old)
+-- ARGV[1] low_water (lower numbers are settled: a late message with one is ignored)
 -- ARGV[2..] number, message (pairs: number of the move; Kombu's JSON)
 --
--- Returns for each 1 stored, 0 was stored before.
+-- Returns for each 1 stored, 0 stored before.
 -- keys: publisher, waiting
 -- limits: MOVES_KEPT_MS
 local low_water = ARGV[1]
 
 -- use: settle
 
--- A key that holds something else is told before the first write.
+-- Raises an error for a key of the wrong type before the first write.
 redis.call('LLEN', waiting)
 local outcomes = {}
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)

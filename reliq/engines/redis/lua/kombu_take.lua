@@ -1,14 +1,14 @@
--- kombu_take: takes messages out of one of Kombu's lists, to be stored elsewhere.
+-- kombu_take: takes messages out of one of Kombu's lists, to store them at a target.
 --
--- Each gets a number, once and for all, by which the other place knows it. Until it is
--- stored there it is held here, for nobody but that target; only a move to the same
--- target goes on with it, or, after a day, one to another, since that target seems not to
--- come back (a number is the time, in us). What is held already is returned first.
+-- Each message gets a permanent number, by which the target identifies it. Until the target
+-- has stored it, it is held here. Only a move to the same target continues with it; after a
+-- day, a move to another target may, because the first one seems to be lost (a number is the
+-- time, in us). Messages that are already held are returned first.
 --
 -- ARGV[1] target (of the move)
 -- ARGV[2] queue (name)
 --
--- Returns {low_water, number, message, ...}: below low_water every number is settled.
+-- Returns {low_water, number, message, ...}: numbers below low_water are settled.
 -- keys: kombu_held, kombu_last, waiting
 -- limits: DAY_US, MOVED_AT_ONCE, BATCH_BYTES, MOVES_KEPT_MS
 local target, queue = ARGV[1], ARGV[2]

@@ -1,14 +1,14 @@
--- kombu_take_unacked: takes messages that Kombu's consumers have left unacknowledged.
+-- kombu_take_unacked: takes messages that Kombu's consumers have left unacked.
 --
--- They are held as kombu_take.lua holds them, which returns them then. One that was
--- acknowledged, restored or delivered again since it was looked at stays where it is.
+-- They are held as in kombu_take.lua, which returns them next. A message that was acked,
+-- restored or redelivered in the meantime is not taken.
 --
 -- ARGV[1] target (of the move)
--- ARGV[2] age (s since it was delivered, at least)
--- ARGV[3..] tag, queue (pairs: Kombu's delivery tag; where it goes. One that goes to
---   several queues is named once for each, one after the other)
+-- ARGV[2] age (minimum age of the delivery, in s)
+-- ARGV[3..] tag, queue (pairs: Kombu's delivery tag; target queue. A message for several
+--   queues has consecutive pairs, one for each)
 --
--- Returns how many messages were taken.
+-- Returns the number of messages taken.
 -- keys: kombu_held, kombu_last, unacked, unacked_index
 -- limits: MOVES_KEPT_MS
 local target, age = ARGV[1], tonumber(ARGV[2])

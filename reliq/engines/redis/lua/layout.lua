@@ -1,11 +1,11 @@
--- layout: says into how many partitions a queue is divided, or changes what a partition knows.
+-- layout: returns the partitions of a queue, or changes the settings of one partition.
 --
--- ARGV[1] partitions (how many there are to publish to; 0: as it is)
--- ARGV[2] finish (partitions from here on hold nothing; it only grows; 0: as it is)
--- ARGV[3] lowered (finish that may be lowered to ARGV[2]; 0: none)
--- ARGV[4] closed (1: takes nothing new; 0: takes; -1: as it is)
+-- ARGV[1] partitions (number of partitions to publish to; 0: unchanged)
+-- ARGV[2] finish (first partition number without messages; it only grows; 0: unchanged)
+-- ARGV[3] lowered (present finish that may be lowered to ARGV[2]; 0: none)
+-- ARGV[4] closed (1: accepts no new messages; 0: accepts them; -1: unchanged)
 --
--- Returns {1, partitions, end, 1 when paused or 0} as they are now; {0} no such queue.
+-- Returns {1, partitions, end, 1 when paused or 0} after the change; {0} no such queue.
 -- keys: meta, guard
 local partitions, finish, lowered = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local closed = ARGV[4]

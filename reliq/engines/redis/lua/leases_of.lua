@@ -1,6 +1,6 @@
--- leases_of: lists the leases of a consumer or a session, a part of the hash at a time.
+-- leases_of: lists the leases of a consumer or a session, one page of the hash at a time.
 --
--- ARGV[1] owner (id of a consumer, or of a session and a slash: of all its consumers)
+-- ARGV[1] owner (id of a consumer; or id of a session and a slash, for all its consumers)
 -- ARGV[2] cursor (0 to begin)
 --
 -- Returns {next cursor or "0", tag, token, tag, token, ...}

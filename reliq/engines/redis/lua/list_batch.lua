@@ -1,8 +1,8 @@
--- list_batch: enters a batch in the list of all, by its age and to be looked after.
+-- list_batch: adds a batch to the lists of all batches: by age, and by the next check.
 --
 -- ARGV[1] id (of the batch)
 --
--- Returns when it was entered first, in ms.
+-- Returns the time of its first entry, in ms.
 -- keys: batches, batches_opened, guard
 local id = ARGV[1]
 

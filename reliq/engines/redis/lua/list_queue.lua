@@ -1,5 +1,4 @@
--- list_queue: makes a queue visible in the list of queues, and due for a look; or enters it in
--- another list of queues.
+-- list_queue: adds a queue to the list of all queues (due for a check), or to another list.
 --
 -- ARGV[1] queue (name)
 --

@@ -1,16 +1,16 @@
--- look: lets one consumer at a time look after all the others, wherever they consume.
+-- look: assigns the check for dead consumers to one consumer at a time.
 --
--- ARGV[1] consumer (id of who asks)
--- ARGV[2] hold (ms that the duty stays its own)
+-- ARGV[1] consumer (id of the caller)
+-- ARGV[2] hold (ms for which it keeps the duty)
 --
--- Returns the ids of those who have been silent longest, or nothing where the duty is another's.
+-- Returns the ids of the consumers with the oldest heartbeats; {} if another has the duty.
 -- keys: consumers, looking, guard
 -- limits: LOOKED_AT
 local consumer, hold = ARGV[1], tonumber(ARGV[2])
 
 -- begin: ZREM consumers
 if not redis.call('SET', looking, consumer, 'NX', 'PX', hold) then
-  -- A duty that is to last for much longer is of before the server's clock was set back.
+  -- A duty that ends much later was assigned before the server's clock was set back.
   if redis.call('GET', looking) ~= consumer and redis.call('PTTL', looking) <= 4 * hold then
     return {}
   end

@@ -1,10 +1,10 @@
--- look_up: reads all that is known of one message, at one instant, without touching it.
+-- look_up: reads the data of one message, at one instant, without changes.
 --
 -- ARGV[1] tag (delivery tag)
 --
--- Returns nothing where it is not in the queue; else {place, score, how many are before it there,
---   envelope, lease record or what is known of its death or false, failed deliveries or false,
---   when it expires or false}
+-- Returns {} if it is not in the queue; else {state, score, number of messages before it,
+--   envelope, lease record or dead-letter record or false, failed deliveries or false,
+--   expiry time or false}
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 local tag = ARGV[1]
 
@@ -12,7 +12,7 @@ local envelope = redis.call('HGET', messages, tag)
 if not envelope then
   return {}
 end
--- Returns what there is to say of a message in this place; nil where it is not there.
+-- Returns the data of the message in this state; nil if it is in another.
 local function in_place(name, before, score, record)
   if score then
     return {name, score, before, envelope, record, redis.call('HGET', deliveries, tag),

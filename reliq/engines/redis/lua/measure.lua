@@ -1,15 +1,15 @@
--- measure: reads what is counted of a queue, its ledger and its age, at one instant.
+-- measure: reads the counts, the ledger and the ages of a queue, at one instant.
 --
 -- Returns {1 exists or 0, ready, delayed, unacked, dead, messages, consumers,
 --   {counter, value, ...}, arguments, 1 paused or 0, now in ms,
 --   delayed messages that are due, {rank, messages ready, tag of the first, ...},
---   {partitions, end of the partitions}}: as layout has them, nil where nothing is said
+--   {partitions, end}}: as in layout, nil if not set
 -- keys: messages, ready, delayed, unacked_index, dead, stats, meta, consumers
 -- limits: RANK, HIGHEST_RANK
 
 -- clock: now
--- Two look-ups for each rank that has messages, however many they are.
--- By their scores, which only grow: there are 256 ranks, whatever is stored.
+-- Two queries for each rank with messages. The scores only grow, so the loop ends after at
+-- most 256 ranks, even with invalid stored scores.
 local ranks, from = {}, '-inf'
 while from do
   local head = redis.call('ZRANGEBYSCORE', ready, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

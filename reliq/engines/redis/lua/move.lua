@@ -1,14 +1,14 @@
--- move: begins to move dead letters to another queue, or goes on with it.
+-- move: begins or continues a move of dead letters to another queue.
 --
--- Each gets a number, once and for all, by which the other queue knows it; it stays
--- here until it is stored there (moved.lua), so whoever is killed in between is
--- continued by the next who asks, and nothing is stored twice. After a day without an
--- end another target may have it (a number is the time, in us).
+-- Each gets a permanent number, by which the target queue identifies it. It stays here until
+-- the target has stored it (moved.lua). After a kill, the next move continues, and nothing is
+-- stored twice. A move that is unfinished after a day may change its target (a number is the
+-- time, in us).
 --
--- ARGV[1] target (of the move: the same for all; another begun earlier is not disturbed)
+-- ARGV[1] target (of the move; messages in an unfinished move to another target are omitted)
 -- ARGV[2..] tag (delivery tags of dead letters)
 --
--- Returns {low_water, tag, number, envelope, ...}: below low_water every number is settled.
+-- Returns {low_water, tag, number, envelope, ...}: numbers below low_water are settled.
 -- keys: messages, dead, stats, moves, unacked_index, guard
 -- limits: DAY_US
 local target = ARGV[1]

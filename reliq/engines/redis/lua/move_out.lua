@@ -1,14 +1,14 @@
--- move_out: takes waiting messages out of the queue's order, to be stored elsewhere.
+-- move_out: takes waiting messages out of the queue, to store them at a target.
 --
--- Each gets a number, once and for all, by which the other place knows it. Until it is
--- stored there (moved.lua) it is unacked here, held by the move and by no consumer,
--- without an end: only a move to the same target goes on with it, or, after a day, one
--- to another, since that target seems not to come back (a number is the time, in us).
+-- Each gets a permanent number, by which the target identifies it. Until the target has
+-- stored it (moved.lua), it is unacked here under a lease of the move that never expires.
+-- Only a move to the same target continues with it; after a day, a move to another target
+-- may, because the first one seems to be lost (a number is the time, in us).
 --
 -- ARGV[1] target (of the move)
 --
 -- Returns {low_water, tag, number, envelope, delay in ms or 0, ttl in ms or -1,
---   failed deliveries or -1, ...}: below low_water every number is settled.
+--   failed deliveries or -1, ...}: numbers below low_water are settled.
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, stats, moves
 -- keys: guard
 -- limits: DAY_US, MOVED_AT_ONCE

@@ -1,8 +1,8 @@
--- moved: takes messages out that are stored elsewhere now.
+-- moved: removes messages that the target of a move has stored.
 --
 -- ARGV[1..] tag (delivery tags)
 --
--- Returns how many were taken out: what another took out before is not counted.
+-- Returns the number of messages removed by this call.
 -- keys: messages, deliveries, dead, dead_info, unacked_index, unacked, stats, moves, guard
 
 -- use: add, remove, intact

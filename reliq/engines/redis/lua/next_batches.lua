@@ -1,10 +1,10 @@
--- next_batches: takes batches that are due to be looked after, each for one who asks.
+-- next_batches: assigns batches that are due for a check, each to one caller.
 --
 -- ARGV[1] count (batches at most)
--- ARGV[2] again (ms until a batch that is taken now is due again)
--- ARGV[3..] at, id (ms; of batches that are not due before)
+-- ARGV[2] again (ms until a batch that is assigned now is due again)
+-- ARGV[3..] at, id (pairs: ms; id of a batch that is not due earlier)
 --
--- Returns {ids of batches}, those first that have been due longest.
+-- Returns {ids of batches}, the longest due first.
 -- keys: batches, guard
 local count, again = tonumber(ARGV[1]), tonumber(ARGV[2])
 

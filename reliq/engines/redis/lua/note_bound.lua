@@ -1,8 +1,8 @@
--- note_bound: notes what a queue is bound to, for whoever deletes it.
+-- note_bound: records the bindings of a queue, so that its deletion can remove them.
 --
 -- ARGV[1..] note (msgpack of exchange and binding)
 --
--- Returns how many of them are new.
+-- Returns the number of new ones.
 -- keys: bound, guard
 
 -- A first write that does not grow: a worker must be able to start when memory is full.

@@ -1,19 +1,19 @@
--- note_job: notes how far a job is, and what it reports, while it is open.
+-- note_job: records the progress and the reports of an open job.
 --
--- The counters of the batch have no part in it. What a delivery says that another one has
--- followed is not noted, nor what comes when the job has ended.
+-- It does not change the counters of the batch. Notes of an outdated delivery and of an ended
+-- job are ignored.
 --
 -- ARGV[1] job (its id)
--- ARGV[2] retries (which try says it)
--- ARGV[3] token (of which delivery of it)
--- ARGV[4] queue (whose token that is)
--- ARGV[5] done (a number; "": nothing is said of how far it is)
--- ARGV[6] total (of so many)
--- ARGV[7] text (what it is at)
+-- ARGV[2] retries (number of the try)
+-- ARGV[3] token (of the delivery)
+-- ARGV[4] queue (of the token)
+-- ARGV[5] done (a number; "": no progress)
+-- ARGV[6] total (a number; 0: not stated)
+-- ARGV[7] text (of the progress)
 -- ARGV[8] report (text; "": none)
 --
--- Returns 1 when it is noted; 0 when there is no such batch or open job, it is said by an
--- earlier delivery, or the job has reported as often as it may.
+-- Returns 1 when it was recorded; 0 when there is no such batch or open job, a later delivery
+-- is known, or the job has reached its limit of reports.
 -- keys: batch, jobs, progress, progressed, reports, guard
 -- limits: REPORTS_OF_A_JOB, REPORTS_KEPT, PROGRESS_LISTED
 local job, retries, token, queue = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
@@ -33,7 +33,7 @@ if retries == tonumber(known_retries) and queue == known_queue
   return 0
 end
 local before = redis.call('HGET', progress, job) or ''
--- Raises where one of these keys holds something else, before the first write.
+-- Raises an error for a key of the wrong type before the first write.
 redis.call('ZCARD', progressed)
 redis.call('LLEN', reports)
 local time = redis.call('TIME')

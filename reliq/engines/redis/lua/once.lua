@@ -1,17 +1,17 @@
--- once: takes a claim, extends one's own, marks it as finished, or gives it up.
+-- once: takes, extends, finishes or releases a claim.
 --
--- ARGV[1] token (of who asks)
--- ARGV[2] keep (ms from now; 0: give it up)
--- ARGV[3] finished (1: what was claimed is done; 0: it is not)
+-- ARGV[1] token (of the caller)
+-- ARGV[2] keep (ms from now; 0: release it)
+-- ARGV[3] finished (1: the claimed work is done; 0: it is not)
 --
--- Returns -1 when the claim is, or was, one's own; 0 when another has finished it; else
---   the ms that the claim of another still counts unless it is extended.
+-- Returns -1 when the claim is or was the caller's; 0 when another caller has finished it; else
+--   the remaining ms of another caller's claim.
 -- keys: once, guard
 local token, keep, finished = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 
 local holder = redis.call('GET', once)
 if holder == '+' .. token then
-  return -1 -- the reply to an earlier try was lost
+  return -1 -- a retry, after the reply to an earlier try was lost
 elseif holder and string.sub(holder, 1, 1) == '+' then
   return 0
 elseif holder and holder ~= token then

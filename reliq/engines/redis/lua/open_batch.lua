@@ -1,8 +1,8 @@
--- open_batch: makes a batch, to which jobs can be added.
+-- open_batch: creates a batch, to which jobs can be added.
 --
--- ARGV[1] name (of its kind, for people)
--- ARGV[2] created (when it was listed, in ms: the list has another slot)
--- ARGV[3..] field, value (what its producer notes with it)
+-- ARGV[1] name (of its kind, for display)
+-- ARGV[2] created (time of its entry in the list, in ms: the list is in another slot)
+-- ARGV[3..] field, value (pairs that its producer stores with it)
 --
 -- Returns 1 when it is new or 0.
 -- keys: batch, guard

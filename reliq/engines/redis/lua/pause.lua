@@ -1,8 +1,8 @@
--- pause: keeps a queue from giving anything out, or lets it give out again.
+-- pause: pauses or resumes the deliveries of a queue.
 --
--- ARGV[1] paused (1: give nothing out; 0: go on)
+-- ARGV[1] paused (1: pause; 0: resume)
 --
--- Returns 1 done, 0 no such queue: nothing was changed.
+-- Returns 1 done, 0 no such queue.
 -- keys: meta, ready, delayed, notification, guard
 local paused = ARGV[1] == '1'
 
@@ -18,7 +18,7 @@ if paused then
   return 1
 end
 redis.call('HDEL', meta, 'paused')
--- Those who wait were told of nothing that came, or fell due, meanwhile.
+-- Waiting consumers got no notifications during the pause.
 if redis.call('EXISTS', ready, delayed) > 0 then
   notify()
 end

@@ -1,7 +1,7 @@
--- promote: makes ready what is due, for others: who asks cannot take it.
+-- promote: makes due messages ready for others, for a caller that cannot take them.
 --
--- Returns {ms until the next delayed message is due or -1, 1 when messages are ready to be
---   taken or 0}
+-- Returns {ms until the next delayed message is due or -1, 1 when messages are ready and the
+--   queue is not paused, else 0}
 -- keys: ready, delayed, notification, stats, meta, guard
 -- limits: BATCH, RANK
 

@@ -1,25 +1,24 @@
 -- publish: stores messages in one queue, each once, all in one step.
 --
--- Where a limit of the queue is reached, what has expired there leaves first. Functions that only
--- some calls need are defined where they are needed: what a script defines costs time in each call.
+-- If the queue has reached a limit, its expired messages are removed first. Functions that only
+-- some calls need are defined at their use, because each definition takes time in each call.
 --
 -- ARGV[1] must_exist (1: refuse a queue that was never declared; 0: create it)
--- ARGV[2] version (of the bindings that the route was found by; empty: do not check)
--- ARGV[3] keep (ms that the publisher's numbers are kept from now at least; less than 0: so
---         many ms where none is known yet, else as before)
--- ARGV[4] low_water (every number below it is settled: it is forgotten, and refused if it comes
---         late all the same; 0: not this time)
+-- ARGV[2] version (of the bindings that routed the messages; empty: do not check)
+-- ARGV[3] keep (minimum ms from now to keep the publisher's numbers; negative: for a new
+--         publisher its absolute value, else unchanged)
+-- ARGV[4] low_water (lower numbers are settled: they are removed, and a late one is refused;
+--         0: not given)
 -- ARGV[5] dead_letter_max (messages)
--- ARGV[6] publisher (whose numbers these are)
+-- ARGV[6] publisher (of the numbers)
 -- ARGV[7..] tag, envelope, rank, number, delay, ttl (six for each message: delivery tag;
 --   bytes; 0-255, lowest is served first; publish number of this publisher in this queue
 --   or 0: not numbered; ms or 0: none; ms or -1: none)
 --
 -- Returns for each message 1 stored, 2 stored in a queue that this call created,
---   0 was stored before, -1 no such queue, -2 the bindings have changed: nothing was
---   stored, -3 the queue is full (x-overflow reject-publish), -4 it is a partition that takes
---   nothing new (but for who may create it): it was not stored. And after them, where the queue
---   is there and has partitions, how many.
+--   0 stored before; or not stored: -1 no such queue, -2 the bindings have changed, -3 the
+--   queue is full (x-overflow reject-publish), -4 it is a closed partition (if must_exist).
+--   If the queue exists and has partitions, their number follows.
 -- keys: messages, ready, delayed, expiry, dead, dead_info, deliveries, notification, stats, meta
 -- keys: publishers, bindings, job_events, guard
 -- limits: RANK, LONG_MS, BATCH, JOB_MARK
@@ -46,7 +45,7 @@ end
 local stored = 1
 if not queue[1] then
   redis.call('HSET', meta, 'exists', '1')
-  -- One of the same name was deleted a moment ago: what is known of its publishers is kept.
+  -- If a queue of this name was just deleted, keep its publish numbers.
   redis.call('PEXPIRE', publishers, LONG_MS)
   stored = 2
 end
@@ -68,12 +67,12 @@ if limited then
   end
   -- use: without_body, keep_events, remove
 
-  -- Something may have to give way: a key that holds something else is told before that.
+  -- Messages may have to be removed: check the types of the keys before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
     -- use: intact
 
     intact({messages, deliveries, dead_info}, {expiry, dead, job_events})
-    -- What has expired gives way before any other message.
+    -- Expired messages are removed before any other message.
     local clock = redis.call('TIME')
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
@@ -86,7 +85,7 @@ if limited then
     end
   end
 
-  -- The oldest of the lowest priority gives way, to the dead letters.
+  -- Dead-letters the oldest messages of the lowest priority until the queue is within its limits.
   function drop_head()
     -- use: trim_dead
 
@@ -123,8 +122,8 @@ if limited then
   end
 end
 
--- What is known of the publisher: "until low_water known": when it is forgotten, every number below
--- low_water is settled, known ones from there on as ranges ("4-8,10"). Here: first, last, first ...
+-- The record of a publisher is "until low_water known": when it expires, the number below which
+-- all are settled, and ranges of known numbers ("4-8,10"). In ranges here: first, last, first ...
 local ranges, settled, forgotten, first, numbered = nil, 0, 0, false, false
 local function recall()
   local record = redis.call('HGET', publishers, publisher)
@@ -137,7 +136,7 @@ local function recall()
   end
 end
 
--- The place of the last range that begins at number or before it.
+-- Returns the position of the last range that begins at number or before it.
 local function place_of(number)
   local i = #ranges - 1
   while i > 0 and ranges[i] > number do
@@ -186,8 +185,8 @@ local function remember()
   if said > 0 and redis.call('PTTL', publishers) < said then
     redis.call('PEXPIRE', publishers, said)
   end
-  -- Those who were killed forget nothing by themselves: as many as come are looked for, and
-  -- more as long as they are found.
+  -- The records of killed publishers expire here: each call checks a few random records, and
+  -- continues while it finds expired ones.
   for _ = 1, clock and 50 or 0 do
     local some, late = redis.call('HRANDFIELD', publishers, 4, 'WITHVALUES'), {}
     for i = 1, #some, 2 do
@@ -216,7 +215,7 @@ for i = 7, #ARGV, 6 do
       recall()
     end
     local place = place_of(number)
-    -- One below: the network held this request back until its retry had returned.
+    -- A number below settled: the network delayed this request until its retry had returned.
     if number < settled or (place > 0 and number <= ranges[place + 1]) then
       outcome = 0
     end
@@ -233,9 +232,9 @@ for i = 7, #ARGV, 6 do
     local sequence
     local done = redis.pcall('HSET', messages, tag, envelope)
     if type(done) == 'number' then
-      -- Publishing and promoting both move the sequence on, so it never repeats.
+      -- Publishing and promoting both increase the sequence, so it never repeats.
       sequence = redis.pcall('HINCRBY', stats, 'published', 1)
-      if type(sequence) == 'table' then -- no number: it begins anew
+      if type(sequence) == 'table' then -- the stored value is no number: restart
         sequence = 1
         done = redis.pcall('HSET', stats, 'published', 1)
       end
@@ -245,14 +244,14 @@ for i = 7, #ARGV, 6 do
     end
     if type(done) == 'number' and delay > 0 then
       done = redis.pcall('ZADD', delayed, now + delay, tag)
-      -- Only a message that is now the earliest changes how long anyone may sleep.
+      -- Only a new earliest message changes how long consumers may sleep.
       notified = notified or done == 1 and redis.call('ZRANK', delayed, tag) == 0
     elseif type(done) == 'number' then
       done = redis.pcall('ZADD', ready, rank * RANK + sequence + promoted, tag)
       notified = true
     end
     if type(done) ~= 'number' then
-      -- A key holds something else. The message is in no place, and its number is free.
+      -- A key has the wrong type. The message is not stored, and its number is free.
       redis.pcall('HDEL', messages, tag)
       redis.pcall('ZREM', expiry, tag)
       redis.pcall('HINCRBY', stats, 'published', sequence and -1 or 0)

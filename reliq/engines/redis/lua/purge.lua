@@ -1,6 +1,6 @@
--- purge: removes messages that wait (ready or delayed), some at a time.
+-- purge: removes waiting messages (ready or delayed), some at a time.
 --
--- Returns how many were removed; 0 when none is left.
+-- Returns the number of removed messages; 0 when none is left.
 -- keys: messages, ready, delayed, deliveries, expiry, stats, job_events, guard
 -- limits: BATCH, JOB_MARK
 
@@ -15,7 +15,7 @@ if #tags == 0 then
 end
 if #tags > 0 then
   local bytes = redis.call('HEXISTS', stats, 'waiting_bytes') == 1 and bytes_of(tags)
-  -- Before the counters: a first write that does not grow lets the rest run when memory is full.
+  -- Counters follow: a first write that does not grow lets the rest run when memory is full.
   redis.call('ZREM', source, unpack(tags))
   redis.call('ZREM', expiry, unpack(tags))
   keep_events(tags, 'gone', 'purged', '')

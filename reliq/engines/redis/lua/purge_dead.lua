@@ -1,9 +1,9 @@
--- purge_dead: removes dead letters for good.
+-- purge_dead: removes dead letters permanently.
 --
 -- ARGV[1..] tag (delivery tags)
 --
--- Returns how many were removed; what is no dead letter, or on its way to another queue
---   since less than a day, stays.
+-- Returns the number of removed dead letters; those in a move that began less than a day ago
+--   are kept.
 -- keys: messages, deliveries, dead, dead_info, stats, moves, guard
 -- limits: DAY_US
 

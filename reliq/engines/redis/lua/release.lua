@@ -1,17 +1,17 @@
--- release: gives leased messages back to their old place in the queue.
+-- release: returns leased messages to their old place in the queue.
 --
--- A requeue is a failed delivery: it is counted, may have to wait (backoff), and at
--- the limit the message is dead-lettered instead.
+-- A nack is a failed delivery: it is counted, and the message may wait (back-off). At the
+-- limit, the message is dead-lettered instead.
 --
--- ARGV[1] how ("undelivered": was never given to the application;
---         "released": in order, not counted; "nacked": counted as a failed delivery)
--- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
+-- ARGV[1] how ("undelivered": the application never received it;
+--         "released": not counted as failed; "nacked": counted as a failed delivery)
+-- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
 -- ARGV[3] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[4] backoff_max (ms)
 -- ARGV[5..] tag, token (pairs: delivery tag, lease token)
 --
--- Returns {refused, died}: the tags whose lease another consumer holds now, or that are
---   gone (they stay); and {tag, count, ...} of those that were dead-lettered.
+-- Returns {refused, died}: the tags without this lease (leased again, or gone), which are
+--   unchanged; and {tag, count, ...} of those that were dead-lettered.
 -- keys: ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info, notification
 -- keys: stats, meta, messages, job_events, failed_deliveries, guard
 -- limits: RANK, JOB_MARK, FAILURES_KEPT
@@ -33,7 +33,7 @@ for i = 5, #ARGV, 2 do
   local record = redis.call('HGET', unacked, tag)
   local held, score, expires, owner = lease_of(record)
   if held == token then
-    -- Removing first keeps this possible when memory is full: Redis refuses a
+    -- Removing first makes this possible when memory is full: Redis refuses a
     -- growing command only as the first write of a script.
     redis.call('ZREM', unacked_index, tag)
     redis.call('HDEL', unacked, tag)

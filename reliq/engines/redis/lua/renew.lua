@@ -1,10 +1,10 @@
--- renew: extends leases that are still held.
+-- renew: extends valid leases.
 --
--- ARGV[1] lease (ms from now; the queue's own goes first)
+-- ARGV[1] lease (ms from now; the queue's own takes precedence)
 -- ARGV[2..] tag, token (pairs: delivery tag, lease token)
 --
--- Returns {tags whose lease is lost, of these the ones whose message is no longer stored,
---   what the others were extended by (ms)}
+-- Returns {tags of lost leases, those of them whose message is no longer stored,
+--   extension of the other leases in ms}
 -- keys: unacked_index, unacked, meta, messages
 local lease = tonumber(ARGV[1])
 

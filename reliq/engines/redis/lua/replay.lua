@@ -1,11 +1,11 @@
--- replay: puts dead letters back into their own queue, with a count of none.
+-- replay: makes dead letters ready in their own queue, with a delivery count of 0.
 --
--- They queue behind what is ready at their rank now, and have no TTL any more.
+-- They follow the messages that are ready at their rank, and have no TTL.
 --
 -- ARGV[1..] tag (delivery tags of dead letters)
 --
--- Returns the tags that were replayed: not those that are no dead letters any more, or
---   are on their way to another queue since less than a day.
+-- Returns the tags that were replayed. Others are no longer dead letters, or in a move that
+--   began less than a day ago.
 -- keys: messages, ready, deliveries, dead, dead_info, notification, stats, meta, moves, job_events
 -- keys: guard
 -- limits: RANK, DAY_US, JOB_MARK

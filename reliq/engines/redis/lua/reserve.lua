@@ -1,29 +1,29 @@
--- reserve: promotes what is due, removes what has expired, and leases up to n messages.
+-- reserve: promotes due messages, removes expired ones, and leases up to n messages.
 --
--- Functions that only some calls need are defined where they are needed, as in publish.lua.
+-- Functions that only some calls need are defined at their use, as in publish.lua.
 --
 -- ARGV[1] n (messages at most; 1 at least)
 -- ARGV[2] lease (ms)
 -- ARGV[3] consumer (id)
--- ARGV[4] no_ack (1: the messages are finished as they are taken)
--- ARGV[5] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
--- ARGV[6] room (bytes of envelopes; the first message is taken whatever its size)
--- ARGV[7] company (0: the consumer holds messages; 1: none; 2: none, and asks for nothing else;
---         -1: it has waited for long to be alone, in vain, and claims nothing)
+-- ARGV[4] no_ack (1: the messages are acked as they are taken)
+-- ARGV[5] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
+-- ARGV[6] room (bytes of envelopes; the first message may be larger)
+-- ARGV[7] company (0: the consumer holds messages; 1: none; 2: none, and requests no others;
+--         -1: it has waited in vain to be alone, and claims nothing)
 --
--- A message that has failed twice, or once less than its limit if that is sooner, is a
--- poison candidate: a consumer gets one at a time, and while it holds it the mark
--- "candidate:<consumer>" in meta names it. The last delivery before the limit is isolated: the
--- consumer holds nothing else, the mark ends in "|isolated", and it gets nothing until it is done.
--- One that holds others when it meets such a message claims it ("isolating" in meta: tag,
--- consumer, until when) and gets nothing else either, until it has done what it holds.
+-- A poison candidate is a message that has failed twice, or with a low limit, once less than that.
+-- A consumer gets one at a time. While it holds one, the mark "candidate:<consumer>" in meta names
+-- it. The last delivery before the limit is isolated: the consumer holds nothing else, and gets
+-- nothing until it has settled it; the mark ends in "|isolated". A consumer that finds such a
+-- message while it holds others claims it ("isolating" in meta: tag, consumer, end of the claim).
+-- It gets nothing else until it has settled the others.
 --
 -- Returns {ms until the next delayed message is due or -1, lease in ms,
---   1 when messages are left ready or 2 when they are, but not for this consumer while it
---   holds its poison candidate, or 3: it has claimed one, or 4: this delivery is isolated,
+--   0 when no message is left ready, 1 when some are, 2 when some are, but not for this consumer
+--   while it holds its poison candidate, 3 when it has claimed one, 4 when this is isolated,
 --   first token, tags, envelopes, counts, {score, expires, ...}}
--- where a count is the failed deliveries, or -1 for a message never delivered; the last,
--- with no_ack only, is what hand_back needs (expires: ms, "" for none).
+-- A count is the number of failed deliveries, or -1 for a message never delivered. The last item,
+-- only with no_ack, is the input of hand_back (expires: ms, "" for none).
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 -- keys: notification, stats, meta, job_events, guard
 -- limits: BATCH, RANK, CANDIDATE_FAILURES, ROUNDS, JOB_MARK
@@ -43,14 +43,14 @@ local candidate_failures = 0
 if delivery_limit > 0 then
   candidate_failures = math.max(1, math.min(CANDIDATE_FAILURES, delivery_limit - 1))
 end
--- So many failures make the next delivery the last. With no_ack there is none to be judged by.
+-- The number of failures after which the next delivery is the last; no_ack has no limit.
 local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.huge
--- What waits no more.
+-- The bytes that are no longer waiting.
 local bytes = 0
 
--- Whose Redis user may not take messages is refused here, before anything is written.
+-- Refuses a Redis user without the right to take messages, before the first write.
 redis.call('ZPOPMIN', ready, 0)
--- What has expired leaves first, so that none of it is promoted or leased.
+-- Expired messages are removed first, so that none is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
   -- use: bytes_of, keep_expired, remove, without_body, keep_events, expire
@@ -82,25 +82,25 @@ if marked then
     redis.call('HDEL', meta, mark)
   end
 end
--- A claim stands until it lapses, or its message is given to another.
+-- A claim is valid until it expires, or until another consumer gets its message.
 local claimed, claimer, claim_ends = string.match(isolating or '', '^([^|]*)|(.*)|(%d+)$')
 local claimed_at = claimed and tonumber(claim_ends) > now and redis.call('ZSCORE', ready, claimed)
 local own = claimed_at and claimer == consumer and company >= 0
 
 local tags, envelopes, counts, token, places = {}, {}, {}, 0, {}
--- All is read before the first is taken: a key that holds something else leaves them ready.
+-- All keys are read before a message is taken, so after a type error all messages are ready.
 if not paused and shut then
   blocked = true
 elseif not paused and own and company < 2 then
   claims = true
 elseif not paused then
-  -- What is taken, as {tag, score, ...}, whether it is the head of the queue without a gap, and
-  -- the first message that is to be delivered alone, but not now.
+  -- The taken messages, as {tag, score, ...}; whether they are the head of the queue without a
+  -- gap; and the first message that needs an isolated delivery later.
   local taken, exact, waits = {}, true, nil
   local cut, looked_at = false, 0
 
-  -- Returns up to so many more of the ready, as {tag, score, ...}: no more than there is room
-  -- for, but one unless there are some already.
+  -- Returns at most this many further ready messages within the room, as {tag, score, ...};
+  -- the first message is exempt from the room, unless some are taken already.
   local function read_ready(most, some)
     local found = redis.call('ZRANGE', ready, looked_at, looked_at + most - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
@@ -125,8 +125,8 @@ elseif not paused then
   end
   local counted = #taken > 0 and redis.call('EXISTS', deliveries) == 1
   if not isolated and candidate_failures > 0 and #taken > 0 and (last == 0 or counted) then
-    -- Takes what was found and may be taken beside what the consumer holds: see the top. Returns
-    -- how many it passed over.
+    -- Takes the found messages that the consumer may get in addition to those that it holds (see
+    -- the top). Returns the number of skipped messages.
     local function choose(found)
       local passed_over, asked = 0, {}
       for i = 1, #found, 2 do
@@ -161,7 +161,7 @@ elseif not paused then
     taken = {}
     while #found > 0 and not isolated do
       passed_over = passed_over + choose(found)
-      -- Look a little further for what may be taken beside it.
+      -- Search a little further for messages that may be taken.
       rounds = rounds + 1
       found = {}
       if #taken < 2 * n and passed_over > 0 and rounds < ROUNDS and not isolated then
@@ -184,7 +184,7 @@ elseif not paused then
   local expires, expire_here = {}, #tags > 0 and redis.call('EXISTS', expiry) == 1
   if expire_here then
     local scores = redis.call('ZMSCORE', expiry, unpack(tags))
-    -- The look above is bounded: what has expired and is among these is left for the next one.
+    -- The removal above is limited: expired messages among these stay for the next call.
     local kept, kept_scores = {}, {}
     for i, tag in ipairs(tags) do
       if not scores[i] or tonumber(scores[i]) > now then
@@ -220,7 +220,7 @@ elseif not paused then
       -- begin: ZREM unacked_index
       local given = redis.pcall('HINCRBY', stats, 'token', #tags)
       if type(given) == 'table' or given < #tags or given > 9007199254740991 then
-        given = clock[1] * 1000000 + clock[2] -- no number of ours: beyond what was given out
+        given = clock[1] * 1000000 + clock[2] -- an invalid number: continue above all used ones
         redis.call('HSET', stats, 'token', string.format('%d', given))
       end
       token = given - #tags + 1
@@ -259,8 +259,8 @@ if max_bytes and bytes > 0 then
   count_down_bytes(bytes)
 end
 local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
--- What is left may be for another: one that holds nothing takes a claimed message at once.
--- Not where a notification would wake this consumer first, or was done with the claim.
+-- Another consumer may take the rest; an idle one takes a claimed message at once. Do not notify
+-- if the notification would wake this consumer first, or was sent with the claim.
 if left == 1 and (not blocked or (claims and not own)) and not (claims and own) then
   -- use: notify
 
@@ -274,7 +274,7 @@ if isolated and #tags > 0 then
 elseif claims then
   left = 3
 elseif blocked and left == 1 then
-  -- It asks again when it is done with what it holds; others with their next look.
+  -- It reserves again when it has settled its messages; others do at their next poll.
   left = 2
 end
 if left > 1 then

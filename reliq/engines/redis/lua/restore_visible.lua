@@ -1,28 +1,28 @@
 -- restore_visible: returns messages whose lease has ended, oldest first.
 --
--- One pass per interval, however many consumers ask: the mutex lapses by itself. One that is to
--- last for longer than four intervals is of before the server's clock was set back.
--- A failed delivery is counted, and the message may have to wait (backoff). One in company
--- brings a message to its limit less one at most: at the limit it is dead-lettered, after an
--- isolated delivery, of which the mark of its consumer tells.
+-- A mutex with an expiry permits one pass per interval, for any number of consumers. If it lasts
+-- for more than four intervals, it was set before the server's clock was set back.
+-- Each failed delivery is counted, and the message may wait (back-off). A delivery that was not
+-- isolated raises the count at most to the limit less one. At the limit, after an isolated
+-- delivery (which the mark of its consumer records), the message is dead-lettered.
 --
--- ARGV[1] consumer (id of who asks)
--- ARGV[2] interval (ms that the mutex is kept from others; 0: a pass that does not wait
---         its turn, for leases that were ended just now)
--- ARGV[3] delivery_limit (failed deliveries; 0: no limit; the queue's own goes first)
+-- ARGV[1] consumer (id of the caller)
+-- ARGV[2] interval (ms for which the mutex excludes others; 0: a pass without the mutex,
+--         for leases that were just ended)
+-- ARGV[3] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
 -- ARGV[4] dead_letter_max (messages)
 -- ARGV[5] dead_letter_ttl (ms)
 -- ARGV[6] lease (ms)
 -- ARGV[7] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[8] backoff_max (ms)
--- ARGV[9] told (1: return each restored message, and the envelopes; 0: only how many)
+-- ARGV[9] told (1: return each restored message with its envelope; 0: only the numbers)
 --
--- Returns {1 granted or 0 refused, 1 when more are waiting (refused: ms until it is
---   worth asking again), unacked messages left,
---   {consumer, how many of its leases ended, ...},
+-- Returns {1 granted or 0 refused, 1 when another step is needed (refused: ms until the next
+--   pass), unacked messages left,
+--   {consumer, number of its ended leases, ...},
 --   {tag, count, consumer, envelope or "", ...} of the restored if told,
 --   the same of the dead-lettered, ids of all consumers of the queue,
---   dead letters that are to be routed on}
+--   number of dead letters to route on}
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 -- keys: notification, stats, meta, consumers, unacked_mutex, job_events, failed_deliveries, guard
 -- limits: BATCH, RANK, JOB_MARK, FAILURES_KEPT
@@ -54,9 +54,9 @@ lease = whole(own_lease) or lease
 delivery_limit = whole(own_limit) or delivery_limit
 local known = redis.call('EXISTS', meta) == 1
 
--- Returns since when the server is there, in this place: what is later of both. Where INFO is
--- refused, or the clock was set back below its start (a negative uptime), it counts as having
--- been there for long.
+-- Returns the later of two times: the server's start, and the first pass over this queue after a
+-- replacement of the server. Ignores the start if INFO is refused, or if the uptime is negative
+-- because the clock was set back.
 local function serving_since()
   local since, started = whole(run_since) or 0, 0
   local info = redis.pcall('INFO', 'server')
@@ -67,8 +67,8 @@ local function serving_since()
     if known_run ~= run and known then
       since = known_run and now or since
       redis.call('HSET', meta, 'run', run, 'run_since', since)
-      -- What was delivered alone may have been acked while the server was away: nobody is
-      -- judged by that. It is delivered alone once more.
+      -- A message of an isolated delivery may have been acked while the server was down. Such a
+      -- delivery does not count: the message gets another isolated one.
       for field, tag in pairs(known_run and marks_of('') or {}) do
         redis.call('HSET', meta, field, tag)
       end
@@ -80,10 +80,10 @@ local function serving_since()
   return math.max(since, started)
 end
 
--- A pass that is long overdue, or the first: the server was frozen, and renewals that were
--- sent in time are still to be read, or nobody looked. Who lives has renewed in half a lease
--- from now. What had run out by the pass before has had its time to be renewed since then.
--- Returns from when on leases are spared, and until when.
+-- Records this pass. If it is the first, or long overdue, the server was frozen and has not read
+-- renewals that were sent in time, or no consumer ran a pass. A living consumer renews within half
+-- a lease from now, so leases that expired after the previous pass are spared until then. Earlier
+-- ones had time for a renewal. Returns from when leases are spared, and until when.
 local function note_pass()
   local before, from, till = whole(passed) or 0, whole(spared_from) or 0, whole(spared_until) or 0
   if before > now then
@@ -99,9 +99,9 @@ local function note_pass()
   return from, till
 end
 
--- Returns by when a lease must have run out to be ended. None does sooner than one lease after
--- the server came back, or another one took its place: meanwhile nobody could renew. Leases
--- that were ended (0) do not wait for that.
+-- Returns the latest deadline of a lease that counts as expired. None expires within one lease
+-- of the server's start or replacement, because no consumer could renew before. This does not
+-- apply to ended leases (deadline 0).
 local function expiry_cutoff()
   local since = serving_since()
   local from, till = note_pass()
@@ -115,8 +115,8 @@ end
 
 local by_consumer, restored, died = {}, {}, {}
 
--- Counts the failures, and puts each message back into its place, or into back-off, or, after
--- an isolated delivery that was its last, to the dead letters.
+-- Counts the failures, and returns each message to its place, into back-off, or, after its last,
+-- isolated delivery, to the dead letters.
 local function return_expired(ended)
   local records = redis.call('HMGET', unacked, unpack(ended))
   local counts = redis.call('HMGET', deliveries, unpack(ended))
@@ -204,11 +204,10 @@ if #ended > 0 then
   return_expired(ended)
 end
 if #ended < BATCH then
-  -- Candidates were given back just now, or were acked by one that leaves and asks for nothing.
+  -- Their messages were just returned, or acked by a consumer that reserves no more.
   forget_marks('')
 end
--- Also makes up for a notification token, or the knowledge of what is due, that was lost with the
--- consumer that had it.
+-- Also replaces a notification, or the knowledge of due messages, that was lost with a consumer.
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local waiting = redis.call('EXISTS', ready) == 1 or (head[2] and tonumber(head[2]) <= now)
 if waiting and not paused then

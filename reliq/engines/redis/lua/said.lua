@@ -1,8 +1,8 @@
--- said: notes that a callback of a batch is published.
+-- said: records that a callback of a batch was published.
 --
 -- ARGV[1] callback (success, complete or failure)
 --
--- Returns 1 when it was due or 0.
+-- Returns 1 when it was pending or 0.
 -- keys: batch, guard
 local callback = ARGV[1]
 

@@ -1,17 +1,16 @@
--- scan: reads messages of one place from some point on, in its order, without touching them.
+-- scan: reads messages of one state from a given position, in order, without changes.
 --
 -- ARGV[1] place (ready, delayed, unacked or dead)
--- ARGV[2] score (to begin at; empty: at the first)
--- ARGV[3] skip (messages to pass over from there: of that score, or from the first)
--- ARGV[4] count (messages to look at, at most)
--- ARGV[5] room (bytes of envelopes to read, at most; the first is read if it has no more, and
---         one that has more than that is not read)
+-- ARGV[2] score (first score; empty: from the first message)
+-- ARGV[3] skip (number of messages to skip from there)
+-- ARGV[4] count (maximum number of messages to scan)
+-- ARGV[5] room (maximum bytes of envelopes to read; a larger envelope is omitted)
 -- ARGV[6] whole (bytes: a larger envelope is returned without its body)
--- ARGV[7] text (returned are only those with it in their envelope behind the body; empty: all)
+-- ARGV[7] text (filter: text in the envelope after the body; empty: all)
 --
--- Returns {how many were looked at, score and skip to go on with (empty: there are no more),
---   {the how many-th it is, tag, score, bytes of the envelope, envelope or false, lease record or
---   what is known of its death or false, failed deliveries or false, ...}}
+-- Returns {number of scanned messages, score and skip of the next position (empty: no more),
+--   {its number among the scanned, tag, score, bytes of the envelope, envelope or false, lease
+--   record or dead-letter record or false, failed deliveries or false, ...}}
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, dead, dead_info
 local place, score, skip, count = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local room, whole, text = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -43,7 +42,7 @@ for i = 1, #found, 2 do
     envelope = redis.call('HGET', messages, tag)
     read = read + size
   end
-  -- Mostly it has the text nowhere.
+  -- Most envelopes do not contain the text at all.
   local fits = text == '' or envelope and string.find(envelope, text, 1, true)
   if fits and envelope and (size > whole or text ~= '') then
     local rest = without_body(envelope)

@@ -1,15 +1,14 @@
--- snapshot: notes the counts and the ledger of many queues, each once in an interval.
+-- snapshot: records the counts and the ledger of many queues, each once in an interval.
 --
--- The history of a queue is a hash of blocks: field: the number of the block, which begins so
--- many times sixty intervals after the epoch. A block is its snapshots, one after the other:
--- number of the interval in the block, what is counted (see below) with 7 bits in each byte, and how
--- often the same came again in the intervals behind it. Beside the blocks stands "noted": the
--- interval of the last snapshot, how many bytes of it are counts, and the counters then.
+-- The history of a queue is a hash of blocks. Block n begins n times sixty intervals after the
+-- epoch. It is a sequence of snapshots: the number of the interval in the block, the counts (see
+-- below) with 7 bits in each byte, and the number of following intervals with equal counts. The
+-- field "noted" has the interval of the last snapshot, the bytes of its counts, and its counters.
 --
 -- ARGV[1] interval (ms)
 --
--- Counted are messages: ready, delayed, unacked, dead; and since the snapshot before: published,
--- delivered, acked, redelivered, failed deliveries, dead-lettered, expired. A queue that goes by itself
+-- Counts of messages: ready, delayed, unacked, dead; and since the previous snapshot: published,
+-- delivered, acked, redelivered, failed deliveries, dead-lettered, expired. A temporary queue
 -- (auto_delete, x-expires) has no history.
 --
 -- Returns ms until the next interval begins
@@ -22,7 +21,7 @@ local block = math.floor(current / 60)
 
 -- use: whole
 
--- Returns a number as bytes: 7 bits in each, the lowest first; the eighth says that more follow.
+-- Returns a number as bytes: 7 bits in each, lowest first; the eighth bit marks that more follow.
 local function packed(number)
   local bytes = {}
   while number > 127 do
@@ -37,9 +36,9 @@ for n = 0, #KEYS - 8, 8 do
   -- keys of each: ready, delayed, unacked_index, dead, stats, meta, history, guard
   local noted = redis.pcall('HGET', history, 'noted')
   noted = type(noted) == 'string' and noted or ''
-  -- Mostly another consumer was here before.
+  -- Usually another consumer has recorded this interval.
   if whole(string.match(noted, '^%d+')) ~= current then
-    -- Returns what is counted, as bytes, and the counters as they are now.
+    -- Returns the counts as bytes, and the present counters.
     local function counts(before)
       local found = {packed(redis.call('ZCARD', ready)), packed(redis.call('ZCARD', delayed)),
         packed(redis.call('ZCARD', unacked_index)), packed(redis.call('ZCARD', dead))}
@@ -50,7 +49,7 @@ for n = 0, #KEYS - 8, 8 do
       end
       local published, token, events, acked, redelivered, lapsed, nacked, died, expired =
         unpack(ledger)
-      -- Events of jobs are numbered as leases are.
+      -- Job events use numbers from the sequence of lease tokens.
       local counters = {published, math.max(token - events, 0), acked, redelivered,
         lapsed + nacked, died, expired}
       local known = string.gmatch(before or '', '%d+')
@@ -61,7 +60,7 @@ for n = 0, #KEYS - 8, 8 do
       return table.concat(found), table.concat(counters, ' ')
     end
 
-    -- Forgets the blocks that are too old; and those to come: the clock was set back.
+    -- Removes blocks that are too old, and future blocks left by a clock that was set back.
     local function forget_old()
       for _, name in ipairs(redis.call('HKEYS', history)) do
         local number = name ~= 'noted' and (whole(name) or -1)
@@ -93,7 +92,7 @@ for n = 0, #KEYS - 8, 8 do
         'noted', string.format('%.0f %d %s', current, #counted, counters))
     end
 
-    -- A queue one of whose keys holds something else is in nobody's way.
+    -- A queue with a key of the wrong type does not affect the others.
     pcall(take_snapshot)
   end
 end

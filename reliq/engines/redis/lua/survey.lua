@@ -1,24 +1,24 @@
--- survey: tells which of many queues there is something to do in. It changes nothing.
+-- survey: returns the queues of many that need work. It changes nothing.
 --
--- One call instead of a pass over each: most queues have nothing to return most of the time.
+-- One call replaces a pass over each queue, because most queues usually need none.
 --
--- ARGV[1] consumer (id of who asks)
+-- ARGV[1] consumer (id of the caller)
 -- ARGV[2] dead_letter_max (messages)
 -- ARGV[3] dead_letter_ttl (ms)
--- ARGV[4] names_shared ('1' or '0': whether a queue that others consume from, too, is named)
+-- ARGV[4] names_shared ('1' or '0': whether to return queues with other consumers)
 --
--- A pass is needed where something is unacked, where messages wait and the notification is silent,
--- and where dead letters are too old, too many, or to be routed on.
+-- A queue needs a pass if it has unacked messages, or waiting messages without a notification, or
+-- dead letters that are too old, too many, or to be routed on.
 --
--- Returns for each queue with something to do, or that is to be named, {its place from 0, 0 when a pass is needed (or
---   ms that the pass of another consumer still counts, or -1: none is needed), 1 when
---   messages have expired or 0, 1 when its x-expires may have passed, or 2 when it is gone and
---   whoever deleted it may not have come to its bindings, or 0, its partitions, and the one from
---   which on there is nothing (0: it has none; of one that has, something is always to do), 1 when
---   batches are to be told of their jobs or 0}
+-- Returns for each queue with work, or with other consumers, {its position from 0, 0 when it
+--   needs a pass (or ms for which another consumer's pass is valid, or -1: none is needed), 1 when
+--   messages have expired or 0, 1 when its x-expires may have passed, or 2 when it was deleted and
+--   may still be bound, or 0, its number of partitions, and the first partition number without
+--   messages (0: not divided; a divided queue always needs work), 1 when job events are to be
+--   reported to batches or 0}
 local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local names_shared = ARGV[4]
--- Whose connection asks: it is noted as the consumer of a queue.
+-- The session of the caller, which is registered as the consumer of a queue.
 local session = string.match(consumer, '^(.*)/') or consumer
 
 -- use: whole
@@ -55,8 +55,7 @@ for n = 0, #KEYS - 10, 10 do
       end
     end
   end
-  -- A queue one of whose keys holds something else does not hide the others: a pass over it
-  -- will say so.
+  -- A queue with a key of the wrong type does not hide the others. Its pass reports the error.
   needed = not pcall(look) or needed
   if needed or expired or idle > 0 or shared or finish > 0 or owed then
     local wait = needed and 0 or -1

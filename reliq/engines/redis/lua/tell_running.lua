@@ -1,9 +1,9 @@
--- tell_running: a worker says which tasks it runs that are acknowledged already.
+-- tell_running: records the running tasks of a worker that are already acked.
 --
--- ARGV[1] number (of what is said: what was said after it stays)
+-- ARGV[1] number (of the report: a later report is not replaced)
 -- ARGV[2] running (JSON: queue -> tasks)
 --
--- Returns 1; 0 when the consumer is not in the register, and nothing was said.
+-- Returns 1; 0 when the consumer is not in the register, and nothing was recorded.
 -- keys: consumer, guard
 local number, running = tonumber(ARGV[1]), ARGV[2]
 
@@ -11,7 +11,7 @@ local number, running = tonumber(ARGV[1]), ARGV[2]
 if redis.call('EXISTS', consumer) == 0 then
   return 0
 end
--- Over another connection: what is said later may come sooner.
+-- Reports over different connections may arrive in another order.
 if number > (tonumber(redis.call('HGET', consumer, 'said') or 0) or 0) then
   redis.call('HSET', consumer, 'said', number, 'running', running)
 end

@@ -1,6 +1,6 @@
--- unbound: deletes the table of an exchange to which nothing is bound.
+-- unbound: deletes the table of an exchange without bindings.
 --
--- Returns 1 deleted, or was not there; 0 when something is bound.
+-- Returns 1 deleted or missing; 0 when there are bindings.
 -- keys: bindings, guard
 
 -- One field is the version.

@@ -1,6 +1,6 @@
--- wake: ends the wait of one notifier, by a token in a list that it waits for.
+-- wake: ends the wait of one notifier, by a token in its list.
 --
--- ARGV[1] token_ttl (ms that the token is there at most)
+-- ARGV[1] token_ttl (ms after which the token expires)
 --
 -- Returns 1
 -- keys: wakeup, guard

@@ -1,8 +1,8 @@
--- whereabouts: says whether messages are still in a queue.
+-- whereabouts: returns whether messages are still in a queue.
 --
 -- ARGV[1..] tag (delivery tags)
 --
--- Returns for each 0 it is not there, 1 it is, 2 it is a dead letter.
+-- Returns for each 0 not in the queue, 1 in the queue, 2 a dead letter.
 -- keys: messages, dead
 
 local found = {}

@@ -1,4 +1,4 @@
--- Adds to a number in a hash; what is no number begins anew. Returns what it is now.
+-- Adds to a number in a hash, replacing a value that is no number. Returns the new value.
 local function add(hash, field, by)
   local value = redis.pcall('HINCRBY', hash, field, by)
   if type(value) == 'table' then

@@ -1,4 +1,4 @@
--- Returns how many bytes the envelopes of messages have.
+-- Returns the total size of the envelopes of messages, in bytes.
 local function bytes_of(tags)
   local bytes = 0
   for _, tag in ipairs(tags) do

@@ -1,4 +1,4 @@
--- Takes bytes off those that wait, never below 0: older ones were not counted. Returns the rest.
+-- Subtracts from waiting_bytes, not below 0: older messages may not be counted. Returns the rest.
 local function count_down_bytes(bytes)
   local left = add(stats, 'waiting_bytes', -bytes)
   if left < 0 then

@@ -1,4 +1,4 @@
--- Deletes the queue with all in it; publish numbers outlive it by a minute, for a late retry.
+-- Deletes the queue with its data; publish numbers outlive it by a minute, for a late retry.
 local function delete_everything()
   redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
     dead, dead_info, notification, stats, meta, unacked_mutex, moves, job_events, history,

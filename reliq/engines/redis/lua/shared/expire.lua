@@ -1,4 +1,4 @@
--- Takes out what has expired: first what does not grow, so that it runs when memory is full.
+-- Removes expired messages; begins with writes that do not grow, in case memory is full.
 local function expire(tags, now, kept)
   redis.call('ZREM', expiry, unpack(tags))
   redis.call('ZREM', ready, unpack(tags))

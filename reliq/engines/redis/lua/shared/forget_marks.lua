@@ -1,4 +1,4 @@
--- Removes marks of consumers; a mark stays while its message is unacked, to judge its ended lease.
+-- Removes marks of consumers; keeps a mark while its message is unacked, to judge its ended lease.
 local function forget_marks(consumers)
   for field, tag in pairs(marks_of(consumers)) do
     local record = redis.pcall('HGET', unacked, tag)

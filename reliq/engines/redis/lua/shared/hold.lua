@@ -1,4 +1,4 @@
--- Holds a message that goes to that queue of the target, under this number.
+-- Holds a message for a queue of the target, under this number.
 local function hold(number, queue, message)
   local place = target .. '|' .. #queue .. '|' .. queue
   redis.call('HSET', kombu_held, string.format('%d', number), place .. message)

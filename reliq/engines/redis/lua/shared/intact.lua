@@ -1,4 +1,4 @@
--- Raises where one of these keys holds something else, before the first write.
+-- Raises an error for a key of the wrong type, before the first write.
 local function intact(hashes, zsets)
   for _, key in ipairs(hashes) do
     redis.call('HLEN', key)

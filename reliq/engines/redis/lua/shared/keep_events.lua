@@ -1,4 +1,4 @@
--- Keeps what became of jobs for their batches, numbered as lease tokens, without the bodies.
+-- Stores events of jobs for their batches, numbered like lease tokens, without the bodies.
 local function keep_events(tags, what, reason, err)
   for _, tag in ipairs(tags) do
     if string.byte(tag, -1) == JOB_MARK then

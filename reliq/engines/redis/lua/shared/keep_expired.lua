@@ -1,4 +1,4 @@
--- Keeps what has expired as dead letters.
+-- Turns expired messages into dead letters.
 local function keep_expired(tags, now)
   local failed = redis.call('HMGET', deliveries, unpack(tags))
   for i, tag in ipairs(tags) do

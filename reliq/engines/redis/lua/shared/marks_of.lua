@@ -1,4 +1,4 @@
--- Returns field -> tag of the marks of consumers whose id begins so.
+-- Returns field -> tag of the marks of consumers whose id has this prefix.
 local function marks_of(consumers)
   local marks = {}
   for _, field in ipairs(redis.call('HKEYS', meta)) do

@@ -1,4 +1,4 @@
--- Keeps the last failed deliveries, newest first: tag, time, outcome, count and consumer.
+-- Stores the last failed deliveries, newest first: tag, time, outcome, count and consumer.
 local function note_failures(entries)
   if #entries > 0 then
     redis.pcall('LPUSH', failed_deliveries, unpack(entries))

@@ -1,4 +1,4 @@
--- Lets one who waits have a look, unless somebody is called already.
+-- Wakes one waiting consumer, unless a notification is pending.
 local function notify()
   if redis.pcall('LLEN', notification) == 0 then
     redis.call('RPUSH', notification, '1')

@@ -1,4 +1,4 @@
--- Returns the number of a move: its first stays. nil while it moves elsewhere, for a day.
+-- Returns the permanent number of a move; nil while a move to another target is under a day old.
 local function number_of_move(tag, last)
   local begun, to = string.match(redis.call('HGET', moves, tag) or '', '^(%d+)|(.*)$')
   local number = whole(begun)

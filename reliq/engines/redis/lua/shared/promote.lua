@@ -1,4 +1,4 @@
--- Puts messages behind what is ready at their rank now.
+-- Makes messages ready, after those that are ready at their rank.
 local function promote(tags)
   local published = whole(redis.call('HGET', stats, 'published')) or 0
   local scored, sequence = {}, published + add(meta, 'promoted', #tags) - #tags

@@ -1,4 +1,4 @@
--- Removes what is in no place any more for good, and counts it.
+-- Removes the data of messages that are in no state any more, and counts them.
 local function remove(tags, counter)
   redis.call('HDEL', dead_info, unpack(tags))
   redis.call('HDEL', deliveries, unpack(tags))

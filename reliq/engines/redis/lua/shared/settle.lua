@@ -1,4 +1,4 @@
--- Forgets the numbers of a move below low_water, and keeps the others for a while.
+-- Removes the numbers of a move below low_water, and sets the expiry of the others.
 local function settle()
   redis.call('ZREMRANGEBYSCORE', publisher, '-inf', '(' .. low_water)
   redis.call('ZADD', publisher, 'GT', low_water, 'low_water')

@@ -1,4 +1,4 @@
--- Keeps the stated cap of the dead letters: the oldest go, as dropped. Returns how many went.
+-- Applies the cap of dead letters: drops the oldest. Returns the number of dropped ones.
 local function trim_dead()
   local surplus = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
   if surplus > 0 then

@@ -321,7 +321,7 @@ class Channel(virtual.Channel):
             elif self.qos_.delivered:
                 self.settlement.give_back("released")
         except BrokerUnavailable as exc:
-            logger.info("%s; what is owed goes out over the next connection", exc)
+            logger.info("%s; pending acks are sent over the next connection", exc)
         finally:
             self.collect()
             transport.close_channel(self)

@@ -243,7 +243,7 @@ class Failback:
         try:
             self._link.store.wait_for_replies()
         except ReliqError as exc:
-            logger.info("%s; what is owed goes out over the next connection", exc)
+            logger.info("%s; pending acks are sent over the next connection", exc)
         self._move_to(other.link)
         other.link.session.leave(other)
         # Kombu declares again what it is about to publish to, and says where it is.

@@ -240,7 +240,7 @@ class FailbackRounds:
                 break
         if count:
             logger.warning(
-                "moved %d messages of %r, left at %s, to the primary broker",
+                "moved %d messages of %r from %s to the primary broker",
                 count,
                 queue,
                 without_password(url),

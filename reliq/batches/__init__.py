@@ -1,6 +1,6 @@
 """Batches: many tasks with one progress and callbacks.
 
-A batch counts its jobs in the broker of their messages, and publishes callbacks when they end.
+A batch counts its jobs at the broker of their messages, and publishes callbacks when they end.
 :mod:`.batch` is for producers, :mod:`.tasks` for tasks. Lower layers handle a job in its worker
 (:mod:`reliq.integrations.job_runs`, ``outcomes``).
 """

@@ -74,7 +74,7 @@ class Batch:
 
     Use a batch as a context manager. Entering the block opens the batch, and tasks published in
     the block join it, also from other threads in a block of ``batch.adding()``. The end of the
-    block seals the batch. After an exception, it stays open: call :meth:`seal`, or it is sealed
+    block seals the batch. After an exception, it stays open: call ``batch.seal()``, or it is sealed
     after *seal_timeout* seconds without a new job.
 
     on_success, on_complete, on_failure: signatures of tasks, each published once after the seal

@@ -3,8 +3,8 @@
 A tag is ``pp`` + ``tttttttttttt`` + ``rrrrrrrrrr`` + ``cccccc``, in lower-case hexadecimal:
 the rank of the priority, the publisher's clock in ms, forty random bits of the process, and a
 counter. Rank 0 is served first; scripts use it to return a message without opening the envelope.
-The clock is informative only. A tag is a quarter shorter than a uuid7, which counts twice in the
-memory of every waiting message. The tag of a job ends in ``j``, by which scripts recognise jobs.
+The clock is informative only. A tag is a quarter shorter than a uuid7, and each waiting message
+stores it twice. The tag of a job ends in ``j``, by which scripts recognise jobs.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def fields_of(data: bytes) -> list[Any]:
 
 
 def is_reply(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
-    """Whether a message is a reply: it has a correlation id, as every reply over AMQP.
+    """Whether a message is a reply. Over AMQP, every reply has a correlation id.
 
     A request also has one, but with a ``reply_to``, even if empty. A Celery task names its task in
     the headers.

@@ -65,7 +65,7 @@ WHOLE = {"max_length": "queue_max_length", "max_bytes": "queue_max_bytes"}
 FIELDS = {name: field for name, (field, _) in _RULES.items()}
 """Argument -> field of the queue's meta."""
 
-# RabbitMQ's arguments without a meaning here: Redis determines the kind of a queue.
+# Arguments of RabbitMQ that have no effect here.
 _IGNORED = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator"})
 
 

@@ -45,9 +45,9 @@ _LAST_ROUNDS = 8
 def serving(own: Any, connection: Any) -> Any:
     """Return the current transport of *connection*, which is *own* unless Kombu switched URLs.
 
-    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right. After the lookup
-    of the transport, the connection may fail over and get a new transport. The passed connection
-    is therefore decisive. None stands for *own*. The result may belong to another library.
+    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right. The connection may
+    fail over, and get a new transport, after the lookup of its transport. So the passed connection
+    decides. None stands for *own*. The connection may use a transport of another library.
     """
     if connection is own or connection is None:
         return own
@@ -85,11 +85,11 @@ class Transport(virtual.Transport):
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
-        self.channels: list[Any] = []  # of Channel, which imports this class
+        self.channels: list[Any] = []  # instances of Channel, which imports this class
         self._used_channel_ids = array("H")
         self._epoch = 0
         self.link = Link()
-        self._make_parts()  # before the session has this transport and uses its parts
+        self._make_parts()  # first: the session uses the parts of its transports
         session = SESSIONS.session_for(self.session_key(), self.options, self.store_factory(), self)
         store = session.open_store()
         self.link.begin(session, store)
@@ -155,7 +155,7 @@ class Transport(virtual.Transport):
         if client is None:
             self.failback.client = None
             if not self._released:
-                # Kombu closes an established transport; it only drops any other one.
+                # Kombu closes a connected transport, but only drops one that never connected.
                 self._let_go(lost=False)
 
     def session_key(self) -> Hashable:
@@ -163,7 +163,7 @@ class Transport(virtual.Transport):
         raise NotImplementedError
 
     def store_factory(self) -> StoreFactory:
-        """Return the factory for the session's stores; it receives the consumer of the store.
+        """Return a function that opens a store for a given consumer.
 
         The factory must not refer to this transport, because the session outlives it.
         """
@@ -171,7 +171,7 @@ class Transport(virtual.Transport):
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
-        """Kombu's defaults for parts missing in the URL; none if the scheme has no port."""
+        """Kombu's defaults for missing parts of the URL; no host for a scheme without a port."""
         return {"hostname": "localhost", "port": self.default_port} if self.default_port else {}
 
     def driver_version(self) -> str:
@@ -253,11 +253,11 @@ class Transport(virtual.Transport):
                 self.link.store.forget_publishers(PUBLISHER.finished)
 
     def _collect(self, _: Any) -> None:
-        """Drop a broken connection without waiting; return no message."""
+        """Drop a broken connection without waiting; messages are not requeued."""
         for channel in list(self.channels):
             channel.collect()
             self.close_channel(channel)
-        self._let_go(lost=self._epoch > 0)  # epoch 0: it was never established
+        self._let_go(lost=self._epoch > 0)  # epoch 0: it never connected
 
     def _let_go(self, lost: bool) -> None:
         self._released = True

@@ -23,7 +23,7 @@ PARTS = {
     "password": "password",
     "virtual_host": "virtual_host",
 }
-# Schemes whose URLs name parts of one broker.
+# Schemes for which several URLs form one broker.
 _GROUPED = ("reliq-sentinel:", "reliq-cluster:")
 # Attributes that Kombu keeps when the new URL does not set them, and their defaults.
 _STICKY = {"port": None, "virtual_host": "/", "ssl": False}
@@ -67,7 +67,7 @@ def reset_inherited_url(client: Any) -> None:
     if not url:
         return
     if url.startswith("reliq-unix:"):
-        client.hostname = url  # as for a single URL; after a switch, Kombu has parsed it
+        client.hostname = url  # as with a single URL; after a switch, Kombu has parsed it
     own, others = parse_url(url), [parse_url(other) for other in urls if other != url]
     for name, empty in _STICKY.items():
         value = _plain(getattr(client, name))
@@ -76,7 +76,7 @@ def reset_inherited_url(client: Any) -> None:
 
 
 def _named(url: str, client: Any) -> int | None:
-    """Return how many parts of *client* the URL names; None if *client* uses another URL.
+    """Return the number of parts of *url* that match *client*; None if one differs.
 
     Attributes in ``_STICKY`` are compared only if the URL sets them.
     """

@@ -210,16 +210,16 @@ class Channel(virtual.Channel):
     ) -> None:
         """Store *message* in every queue of its route, once, even if it is retried.
 
-        Takes one round trip. After the return, the message is stored. Exceptions: with ``confirm``
-        "none", or a transient message to a fanout exchange, it is only written, and an error is
+        Takes one round trip, after which the message is stored. With ``confirm`` "none", and for a
+        transient message to a fanout exchange, it is only written to the socket; an error is
         logged later. ``confirm`` "replicated" or "fsynced" takes a second round trip, after which
-        the message is replicated or fsynced. The property ``confirm`` and *confirm_timeout*
+        the message is on the replicas or on disk. The property ``confirm`` and *confirm_timeout*
         (seconds) override the options for this message.
 
-        Raises MessageRefused before anything is stored, and BrokerRefused if the broker cannot
-        provide the confirmation. Raises BrokerUnavailable (NotConfirmed) if the storage (the
-        confirmation) is uncertain; a retry with the same properties is safe. Atomic for each
-        queue, not across queues.
+        Raises MessageRefused, or BrokerRefused if the broker cannot confirm in this way, before
+        anything is stored. Raises BrokerUnavailable if the message may or may not be stored, and
+        NotConfirmed if only its confirmation is missing. A retry with the same properties is safe.
+        Atomic for each queue, not across queues.
         """
         transport = self.transport
         item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)

@@ -35,7 +35,7 @@ class Flushed(NamedTuple):
     """Places of messages that are certainly not stored."""
     uncertain: frozenset[int] = frozenset()
     batch: Flushable | None = None
-    """The buffer with the uncertain messages."""
+    """The buffer that keeps the uncertain messages."""
 
 
 class Chunk:
@@ -45,7 +45,7 @@ class Chunk:
         self._producer = producer
         self._batch: PublishBuffer | None = None
         self._made_by: Any = None
-        """The channel that created the batch."""
+        """The channel that created the buffer."""
         self._example: Outgoing
         self._envelopes: AlikeEnvelopes | None = None
         self._differing: Differing | None = None
@@ -124,7 +124,7 @@ class Chunk:
             return None
         envelope = envelopes.encode(message.body, message.headers, message.properties)
         if envelope is None or len(envelope) > self._made_by.transport.options.max_message_bytes:
-            return None  # encoding it separately raises the error
+            return None  # encoding it separately raises the proper error
         return self._example.like(envelope, message.headers)
 
     def _failed(self, lost: bool) -> Flushed:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .subscription import Schedule, Subscription
 
 
-# Patience for each node while a consumer is cancelled.
+# How long to wait for each node when a consumer is cancelled.
 _CANCEL_PATIENCE_S = 1.0
 # Longest interval between checks for a missing partition. It must stay below the 25 s for which
 # an operator command waits until a new partition is consumed from.
@@ -183,7 +183,7 @@ class Consumers:
         """Register a consumer of *queue*; return False for a missing queue.
 
         Declares the queue again if it was deleted with its last consumer, this process, during an
-        outage. Likewise if it expired after its declaration, as in a process that was frozen.
+        outage, or if it expired between its declaration and this call, as in a frozen process.
         """
         session, store = self._link.session, self._link.store
         declarations = self._declarations
@@ -242,7 +242,7 @@ class Consumers:
     def _lingers(self, subscription: Subscription) -> bool:
         """Whether the connection was lost, and the queue may be deleted with its last consumer.
 
-        Celery cancels so with ``rpc://`` before it consumes again. The queue is kept until then.
+        With ``rpc://``, Celery then cancels before it consumes again; the queue is kept until then.
         """
         return self._schedule.loss_told and self._declarations.may_go_by_itself(subscription.queue)
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .message import QoS
     from .subscription import Subscription
 
-# Most messages of one reserve with an unlimited prefetch.
+# The most messages per reserve with an unlimited prefetch.
 _UNLIMITED = 100
-# Most buffered messages of a no_ack consumer: they are lost if the process is killed.
+# The most buffered messages of a no_ack consumer: they are lost if the process is killed.
 _NO_ACK_AHEAD = 10
 
 
@@ -103,7 +103,7 @@ class Credit:
 
     @property
     def alone(self) -> int:
-        """The state reported by a reserve that is the only one: ALONE if the process is idle."""
+        """The state that a lone reserve reports: ALONE if the process holds nothing."""
         return ALONE if SESSIONS.nothing_in_hand() and not WATCH.busy else HOLDING
 
     @property
@@ -116,7 +116,7 @@ class Credit:
     def note(
         self, queue: str, result: Reservation, asked_at: float, began_at: float | None = None
     ) -> None:
-        """Record what a reserve replied about isolation; *began_at*: start of the requester."""
+        """Record a reserve's reply about isolation; *began_at*: when the requester started."""
         session = self._link.session
         if result.isolated and result.deliveries:
             ISOLATION.given(session, result.deliveries[0])

@@ -37,13 +37,13 @@ _BIND_TRIES = 5
 # How long a worker waits for the node of one of its queues before it starts without the queue;
 # and the limit for a node that is known to be unreachable.
 _LATE_AFTER_S, _AWAY_S = 2.0, 0.2
-# Interval between attempts if a node does not serve the slot but is not known to be unreachable.
+# Interval between attempts for a node that does not serve, but is not known to be unreachable.
 _SETTLE_EVERY_S = 5.0
 
 
 @dataclass(eq=False)
 class Declarations:
-    """Arguments and settings of each queue. Application threads only; each step is atomic."""
+    """Arguments and settings of each queue. Application threads use it, in single steps."""
 
     _link: Link
     _partitions: int
@@ -83,7 +83,7 @@ class Declarations:
         return found
 
     def _note_declared(self, queue: str) -> None:
-        """Clear pending work, except for partitions on unreachable nodes, which may be missing."""
+        """Drop the pending work of *queue*, unless nodes of its partitions are unreachable."""
         if any(map(self._link.store.is_away, self._names(queue))):
             self.owed[queue] = []
         else:
@@ -118,7 +118,7 @@ class Declarations:
             self.queues[queue] = (encoded, meta)
             if "dead_letter_exchange" in meta:
                 session.duties.passes.look_after(queue)
-        back = session.registration.lingers(queue)  # counts this process, which reconnects
+        back = session.registration.lingers(queue)  # this process counts until it is back
         messages = declared.messages
         if is_durable(meta) and (passive or queue in store.partitions):
             messages += waiting(store, names_of(store, queue)[1:])
@@ -161,7 +161,7 @@ class Declarations:
         self._note_declared(queue)
 
     def settle(self, exchange: str = "") -> None:
-        """Declare and bind postponed queues whose nodes answer now; limits repeated attempts.
+        """Declare and bind postponed queues whose nodes answer now; pauses after a failure.
 
         Raises BrokerUnavailable if a binding of *exchange*, by which a message is routed, is still
         pending: the message would be dropped.
@@ -183,7 +183,7 @@ class Declarations:
                     raise
             except NotFound as exc:
                 self.owed.pop(queue, None)
-                logger.error("a queue whose node answers again is not bound: %s", exc)  # noqa: TRY400 - the text suffices
+                logger.error("cannot bind a queue although its node answers: %s", exc)  # noqa: TRY400 - the text suffices
 
     def _declare(
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store

@@ -26,7 +26,7 @@ _ALARM_PRECISION_S = 0.0005
 
 
 class _Kick:
-    """Makes the next poll return at once: Kombu's loop polls before it runs a tick's requests."""
+    """Makes the next poll return at once: Kombu's loop polls before it runs scheduled calls."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop

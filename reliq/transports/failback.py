@@ -38,8 +38,8 @@ _PROBE_S = 1.0
 def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
     """Return the seconds that the broker at *url* takes to answer and to accept a write.
 
-    One node must answer, or all nodes with *whole*. Waits at most a second for a connection and
-    for an answer; raises ReliqError. A broker of another library only opens a channel.
+    Of several nodes, one must answer, or all with *whole*. Waits at most a second for a connection
+    and for an answer; raises ReliqError. With another library's broker, it only opens a channel.
     """
     options = dict(arguments.get("transport_options") or {})
     for name in ("socket_timeout", "socket_connect_timeout"):
@@ -93,7 +93,7 @@ class Failback:
         self.is_driven = False
         """Whether an event loop drives the transport."""
         self.spool = next(filter(is_spool, self.urls), "")
-        """The spool at the end of the list, or an empty text."""
+        """The spool at the end of the list, or an empty string."""
         self.probe_interval = self._options.probe_interval
         """Seconds between probes of the primary broker."""
         self._fresh_s = self.probe_interval * 2 if self._options.failback else 0.0
@@ -157,7 +157,7 @@ class Failback:
         """
         session, store = self._link.session, self._link.store
         pace = session.pace
-        # A publish with a retry policy has its own pauses, at times chosen by its caller.
+        # A publish with a retry policy has its own pauses, and its caller chooses the time.
         pace.wait(once=self._publishes and not session.registration.consumed)
         try:
             store.connect()
@@ -168,7 +168,7 @@ class Failback:
         pace.well()
 
     def watch_primary(self) -> None:
-        """Register with the failback thread if it is not at the primary, consumes, or spools."""
+        """Register with the failback thread: away from the primary, consuming, or with a spool."""
         if not self.urls or not (self._options.failback or self.spool):
             return
         if self.url != self.urls[0] or self.consumed or self.spool:

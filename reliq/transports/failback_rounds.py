@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _SWEPT_EVERY_S = 30.0
-# To look into a spool is a local read.
+# Checking a spool is a local read.
 _FORWARDED_EVERY_S = 5.0
 # How long to wait for one of several nodes before its queues are left for the next round.
 _NODE_PATIENCE_S = 1.0
@@ -154,7 +154,7 @@ class FailbackRounds:
     def _look_after(self, transport: Failback) -> None:
         primary = transport.url == transport.urls[0]
         answering = (url for url in transport.homes if self._asked(transport, url))
-        # A publisher may have left because of one node, so it returns only to a whole broker.
+        # A publisher may have left because of one lost node: it returns only to a whole broker.
         home = next((url for url in answering if transport.consumed or BROKERS.is_whole(url)), None)
         if home is not None:
             transport.broker_answers(home)

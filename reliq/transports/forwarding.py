@@ -154,7 +154,7 @@ def _forward_some(
 
 
 def _send(broker: Transport, entries: dict[int, Outgoing], held: set[str]) -> None:
-    """Send *entries*, except those whose queues wait for a node; removes the latter."""
+    """Send *entries*; first remove those whose queues wait for a node."""
     link, redeclare = broker.link, broker.declarations.redeclare
     while True:
         queues = set[str]()

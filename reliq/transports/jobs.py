@@ -1,4 +1,4 @@
-"""Jobs: how a channel adds the messages that it publishes to their batches as jobs.
+"""Jobs: how a channel enters its published messages into their batches.
 
 A job enters its batch before its message is stored, so a consumer of the message always finds the
 job. If the message was certainly not stored, the job is withdrawn. If that is uncertain, the job

@@ -46,7 +46,7 @@ class Postponed(dict[str, tuple[float, float]]):
         self[queue] = monotonic() + after_s, after_s
 
     def tried(self, then: float) -> None:
-        """Remove entries still due after all entries due *then* were tried: they are obsolete."""
+        """Remove entries that were due *then* and were not tried: they are obsolete."""
         for name in [name for name, (at, _) in self.items() if at <= then]:
             del self[name]
 

@@ -82,7 +82,7 @@ class Message(virtual.Message):
     """For a task in Celery's worker: the eta for which it was delayed at the broker."""
 
     begun = False
-    """For a task in a worker: whether a process of the pool has accepted it."""
+    """For a task in a worker: whether the pool has accepted it."""
     acked_early = False
     """For a task in a worker: whether it is acknowledged when it starts."""
     outcome: Outcome | None = None

@@ -243,7 +243,7 @@ _said: set[tuple[str, str, str]] = set()
 
 
 class UnroutableMessages:
-    """Reports messages without a bound queue. Application threads only; each step is atomic."""
+    """Reports messages without a bound queue. Application threads use it, in single steps."""
 
     def __init__(self, link: Link, options: Options) -> None:
         self._link = link

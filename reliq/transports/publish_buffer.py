@@ -108,13 +108,13 @@ class PublishBuffer:
                 self._flush("the message of this call was added")
 
     def collect(self, message: dict[str, Any], *where: Any) -> bool:
-        """Add a message as :meth:`publish` does, without a flush; return whether it is full."""
+        """Add a message as :meth:`publish` does, without a flush; return whether to flush."""
         self._leave_parent()
         with self._lock:
             return self.collect_alike(self._encode(message, *where))
 
     def collect_alike(self, item: Outgoing) -> bool:
-        """Add *item*, derived from a message of :meth:`collect`; return whether it is full."""
+        """Add *item*, similar to one of :meth:`collect`; return whether the batch is full."""
         self._leave_parent()
         with self._lock:
             copies = self._copies_of(item)

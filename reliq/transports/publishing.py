@@ -153,12 +153,12 @@ class Recoverable:
 
     OperationalError is excluded: Kombu raises it after the last connection attempt that a policy
     allows, and would repeat the whole policy. However, Kombu also raises it after the last attempt
-    within connect_timeout, whatever the policy allows. So a policy must lift this limit. Kombu
+    within connect_timeout, whatever the policy allows. So a policy lifts this limit. Kombu
     writes the policy into the transport options, and reads this attribute when a publish with
     retries starts.
 
     Without a policy, Kombu retries forever, logs nothing, and cannot be stopped. A starting Celery
-    worker would wait so for a lost node although others answer. In this case, the attribute does
+    worker would then wait for a lost node although others answer. In this case, the attribute does
     not exist, and Kombu retries only once before it raises.
     """
 

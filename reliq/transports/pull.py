@@ -239,7 +239,7 @@ class PullLoop:
         self.credit_regained()
 
     def return_undelivered(self, queue: str, deliveries: Sequence[Delivery]) -> None:
-        """Return undelivered messages. The application has not received them, so not counted."""
+        """Return undelivered messages, uncounted: the application has not received them."""
         link = self._link
         leases = [Lease(delivery.tag, delivery.token) for delivery in deliveries]
         if leases:

@@ -31,7 +31,7 @@ _LAYOUT_KEPT_S = 5.0
 class Receiver:
     """Turns deliveries into the messages of one channel."""
 
-    _channel: Any  # for the messages
+    _channel: Any  # the channel of the messages
     _over: Transport
     _qos: QoS
     _settlement: Settlement
@@ -88,9 +88,9 @@ class Receiver:
     def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
         """Return the message of *delivery*, which now belongs to the channel.
 
-        Returns None for a dead letter, or if no second run may start. Either the lease ended while
-        the message was buffered, as in a frozen process: the message is returned unless another
-        consumer has it. Or this process still runs it, or its ack had not reached the broker.
+        Returns None for a dead letter, and for a message that must not run here. Its lease ended
+        while it was buffered (it is returned unless another consumer has it), or this process
+        still runs it, or has acked it and the ack had not reached the broker.
         """
         link, tag = self._over.link, delivery.tag
         session = link.session

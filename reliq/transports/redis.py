@@ -79,7 +79,7 @@ class TLSTransport(Transport):
 class UnixTransport(Transport):
     """Redis over a Unix socket. Kombu rejects query parameters of its URL, so it is kept whole.
 
-    The credentials are moved from the URL to attributes of the connection that Kombu hides.
+    The credentials are moved from the URL to attributes that Kombu masks.
     """
 
     scheme = "reliq-unix"

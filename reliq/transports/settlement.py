@@ -216,7 +216,7 @@ class Settlement:
         self._over.pull.credit_regained()
 
     def _route_soon(self, queue: str) -> None:
-        """Route the dead letters of *queue* soon, if it was declared here with an exchange."""
+        """Route dead letters of *queue* soon if it was declared with a dead-letter exchange."""
         declared = self._over.declarations.queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
             self._link.session.duties.route_soon(queue)
@@ -240,7 +240,7 @@ class JobEnds:
         if change is None:
             self._acknowledge(message)
             return
-        # Refers to the message to keep it alive: a message without references loses its lease.
+        # The callback keeps the message alive: a message without references loses its lease.
         self._report(message, change, partial(self._acknowledge, message))
 
     def tell(self, message: Message) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..store.values import Delivery, Promoted, Reservation
     from .message import QoS
 
-# A reply that is read later than this counts as old.
+# A reply that is read later than this after its request counts as old.
 _PROMPT_S = 0.05
 # The shortest interval between promotions for others by a subscription without credit.
 _PROMOTE_EVERY_S = 0.05
@@ -35,7 +35,7 @@ class Subscription:
     deliver: Callable[[Delivery], None]
     """Passes a delivery to the application; the caller handles its errors."""
     queue: str
-    """The queue, or one partition of a divided queue."""
+    """The queue, or one of the partitions of a divided queue."""
     tag: str
     no_ack: bool
     session: Session
@@ -151,7 +151,7 @@ _UNHEARD_S = 1.0
 
 
 class Schedule:
-    """The order of turns. Belongs to the application; other threads copy the subscriptions."""
+    """The order of turns. Application thread only; others read a copy of the subscriptions."""
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy

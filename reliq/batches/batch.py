@@ -199,8 +199,7 @@ class Batch:
     def map(self, task: Any, iterable: Iterable[Any], **options: Any) -> int:
         """Publish a call of *task* for each item of *iterable*, as jobs; return the number.
 
-        Works like :func:`reliq.publish_many`, with its *options* and errors: hundreds at a time,
-        with constant memory.
+        Like :func:`reliq.publish_many`, with its *options* and errors; memory stays constant.
         """
         with self.adding():
             return publish_many(task, iterable, **options)

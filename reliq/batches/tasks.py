@@ -91,9 +91,8 @@ def progress(done: float, total: float = 0, text: str = "") -> None:
 def report(text: str) -> None:
     """Append *text* to the messages of the current job, for people to read.
 
-    Written at once, in one round trip. At most 20 messages per job and 500 characters each are
-    kept. No effect outside a job; raises nothing for an unreachable broker. Raises TypeError if
-    *text* is not a text.
+    Written at once, in one round trip. Keeps 20 messages per job, and 500 characters of each. Has
+    no effect outside a job or without a reachable broker. Raises TypeError for other types.
     """
     _require_text(text)
     running = RUNNING.get()

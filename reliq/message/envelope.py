@@ -225,8 +225,7 @@ def fields_of(data: bytes) -> list[Any]:
 def is_reply(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
     """Whether a message is a reply. Over AMQP, every reply has a correlation id.
 
-    A request also has one, but with a ``reply_to``, even if empty. A Celery task names its task in
-    the headers.
+    A request also has a ``reply_to``, perhaps empty. A Celery task has a ``task`` header.
     """
     return bool(
         properties.get("correlation_id") and "reply_to" not in properties and "task" not in headers

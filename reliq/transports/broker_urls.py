@@ -1,7 +1,6 @@
 """Find the broker URL that a Kombu connection uses now.
 
-Kombu switches a connection in place from one URL of its list to the next. It does not report the
-new URL.
+Kombu switches a connection in place to the next URL of its list, and does not report which one.
 """
 
 from __future__ import annotations

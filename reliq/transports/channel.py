@@ -129,9 +129,8 @@ class Channel(virtual.Channel):
     ) -> queue_declare_ok_t:
         """Declare a queue; return its name, waiting messages and consumers.
 
-        Raises PreconditionFailed if it exists with other arguments, and NotFound if it is missing
-        and *passive*. *durable* and *exclusive* have no effect: the configuration of Redis
-        determines persistence.
+        Raises PreconditionFailed for differing arguments, and NotFound if *passive* and missing.
+        *durable* and *exclusive* have no effect: the settings of Redis determine persistence.
         """
         del durable, exclusive
         name = queue or f"amq.gen-{uuid4()}"

@@ -69,8 +69,7 @@ class Chunk:
     def add(self, place: int, message: Prepared) -> bool:
         """Add a message; return whether to flush now.
 
-        Raises the errors of a publish before anything is stored, or of a failed connection; the
-        message is then not in the chunk.
+        Raises the errors of encoding, routing and connecting; the message is then not added.
         """
         if message.declare is not self._declared or not self._opened:
             known = {id(entity) for entity in self._declare}

@@ -195,9 +195,8 @@ class Consumers:
     def remove(self, subscription: Subscription) -> None:
         """Stop consuming; return reserved but undelivered messages at once.
 
-        An unreachable node delays neither this call nor the other partitions: it gets the
-        cancellation when it answers again. Raises BrokerUnavailable if the broker is unreachable;
-        consuming stops in any case.
+        An unreachable node delays neither this call nor other partitions: it is notified later.
+        Raises BrokerUnavailable if the broker is unreachable; consuming stops in any case.
         """
         if self.late.remove(subscription):
             return

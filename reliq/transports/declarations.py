@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 
 _BIND_TRIES = 5
-# How long a worker waits for the node of one of its queues before it starts without the queue;
-# and the limit for a node that is known to be unreachable.
+# Patience of a starting worker with the node of a queue, and with a node known to be unreachable.
 _LATE_AFTER_S, _AWAY_S = 2.0, 0.2
 # Interval between attempts for a node that does not serve, but is not known to be unreachable.
 _SETTLE_EVERY_S = 5.0
@@ -163,8 +162,7 @@ class Declarations:
     def settle(self, exchange: str = "") -> None:
         """Declare and bind postponed queues whose nodes answer now; pauses after a failure.
 
-        Raises BrokerUnavailable if a binding of *exchange*, by which a message is routed, is still
-        pending: the message would be dropped.
+        Raises BrokerUnavailable if *exchange* has pending bindings: a message would be dropped.
         """
         store, now = self._link.store, monotonic()
         for queue, bindings in list(self.owed.items()):

@@ -68,8 +68,7 @@ def ttl_ms(properties: dict[str, Any]) -> int:
 def _until_ms(eta: Any) -> int | None:
     """Return the ms until *eta* on this clock; None for an unreadable eta.
 
-    The delay is relative because most etas were computed from this clock. It is rounded up, so
-    that the message is never due before the eta.
+    The delay is relative, because most etas came from this clock. It never ends before the eta.
     """
     if not isinstance(eta, str):
         return None

@@ -188,8 +188,7 @@ class EventLoop:
     def _set_alarm(self) -> None:
         """Wake the loop when the next delayed message is due.
 
-        The notifier's wait also ends then, but Redis checks the timeouts of blocked clients only
-        ten times a second.
+        The notifier's wait ends then too, but Redis checks timeouts only ten times a second.
         """
         left = self._pull.next_due_s()
         if not 0 < left <= self._poll_interval:
@@ -208,8 +207,7 @@ class EventLoop:
     def _deliver_some(self) -> bool:
         """Deliver buffered messages; return whether a task may have run in this call (solo pool).
 
-        With the solo pool, signals and timers get their turn after each task, and a worker that
-        shuts down starts no other task.
+        In that pool, signals and timers get a turn after each task; a stopping worker starts none.
         """
         inline = WATCH.inline
         if inline and WATCH.stopping:
@@ -238,8 +236,7 @@ class EventLoop:
         self._reserver.raise_failure()
         if self._has_run:
             # Celery acks at the start of the loop's next turn. This turn's task is finished, and
-            # its ack must not wait for another task, which may take hours. Several nodes may
-            # answer in one turn.
+            # its ack must not wait for another task, perhaps from another node, which may take hours.
             self._come_back_for_more()
         else:
             self._has_run = self._deliver_some()

@@ -152,8 +152,7 @@ class Failback:
         """Connect to a writable broker, with a pause after a lost or failed connection.
 
         A replica also accepts the login. After a failed connection, Kombu and Celery pause and use
-        the other URLs. After a lost connection, they retry the same URL at once. So the connection
-        to a replica must fail here, not later.
+        the other URLs; after a lost one, they retry the same URL at once. A replica must fail here.
         """
         session, store = self._link.session, self._link.store
         pace = session.pace
@@ -302,9 +301,8 @@ class Failback:
     def temporary_connection(self, url: str, gone: dict[str, str] | None = None) -> Iterator[Any]:
         """Yield the transport of a temporary connection to *url*; send its pending acks.
 
-        With *gone*, also end leases of dead consumers there, as that broker may have no live
-        consumer, and handle its batches. *gone* is kept between visits, and records the consumers
-        without a connection.
+        With *gone*, also end leases of dead consumers and handle batches, as no live consumer may be
+        there. *gone* keeps the consumers without a connection from one visit to the next.
         """
         with Connection(url, **self.arguments) as connection:
             transport = connection.transport

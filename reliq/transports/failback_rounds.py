@@ -2,8 +2,7 @@
 
 Each process has one thread, only while it is needed. It probes the primary while a transport uses
 another broker. While consumers use the primary, it moves waiting messages there from the others.
-Any process with a spool in its list forwards it, publishers included. The thread stops while the
-process forks, and continues afterwards.
+Every process with a spool in its list forwards it. The thread stops while the process forks.
 """
 
 from __future__ import annotations

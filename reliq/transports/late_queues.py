@@ -1,7 +1,6 @@
 """LateQueues: queues of a Celery worker whose node is unreachable when the worker starts.
 
-The worker starts without them, and consumes from each one when its node answers. Postponed
-schedules the attempts.
+The worker starts without them, and consumes from each when its node answers.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
 _AGAIN_S = 1.0
 
-# How long to wait for the node of a queue to consume from; and the longest pause before the next
-# attempt at an unreachable node.
+# Patience with a node when consuming starts, and the longest pause between two attempts.
 NODE_PATIENCE_S, MOST_AWAY_S = 0.2, 4.0
 
 

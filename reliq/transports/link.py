@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class Link:
     """The current session, store and routes. Failback and forks replace them.
 
-    Belongs to the transport's thread. Other threads may read one of the three, but the three
-    together may belong to two brokers.
+    Belongs to one thread. Others may read one of the three; two may belong to two brokers.
     """
 
     session: Session
@@ -62,8 +61,7 @@ class Client:
     def llen(self, name: str) -> int:
         """Return the number of ready messages in queue *name*, all priorities; 0 if missing.
 
-        Kombu counts each priority separately, under other names. Those names do not exist here, so
-        a sum over them is also correct.
+        Kombu counts each priority under its own name. reliq has none, so a sum is correct too.
         """
         statuses = map(self._store.reads.status, names_of(self._store, name))
         return sum(status.ready for status in statuses if status is not None)

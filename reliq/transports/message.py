@@ -22,8 +22,8 @@ _LONGEST_ERROR = 1000
 def raw_message(delivery: Delivery) -> dict[str, Any]:
     """Return *delivery* as Kombu's raw message; raises EnvelopeError.
 
-    A redelivery sets ``redelivered`` in delivery_info, where Celery reads it. Failed deliveries
-    set the header ``x-delivery-count``.
+    Redeliveries have ``redelivered``, which Celery reads in delivery_info. Failed deliveries are
+    counted in the header ``x-delivery-count``.
     """
     body, content_type, encoding, headers, properties, exchange, routing_key = fields_of(
         delivery.envelope or b""
@@ -63,9 +63,8 @@ def in_words(error: BaseException) -> str:
 class Message(virtual.Message):
     """A Kombu message with its lease.
 
-    queue, token: the lease. decode_error: the error of decoding the body. Such a message becomes
-    a dead letter when it is acked or rejected: Celery acks unreadable messages, and it would be
-    lost.
+    queue, token: the lease. decode_error: the error of decoding the body. Such a message becomes a
+    dead letter when it is acked or rejected: Celery acks unreadable messages, and would lose them.
     """
 
     queue = ""
@@ -95,8 +94,7 @@ class Message(virtual.Message):
             if self.errors:
                 self.decode_error = in_words(self.errors[0][1])
             return
-        # Equivalent to both base constructors for an uncompressed message. They would take a
-        # fifth of the time of a delivery.
+        # Replaces both base constructors if nothing is compressed: they take a fifth of a delivery.
         properties, body = payload["properties"], payload["body"]
         self._raw = payload
         self.errors: list[Any] = []

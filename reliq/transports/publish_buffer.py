@@ -154,8 +154,7 @@ class PublishBuffer:
         """Flush, and continue to use *channel*: of the same broker, or of the next one.
 
         For retries by a policy. Raises BrokerUnavailable (NotConfirmed) instead of BatchUncertain,
-        and reports it to the failover as a single publish does. The messages stay in the batch
-        with their numbers.
+        and reports it to the failover, like a single publish. The messages keep their numbers.
         """
         self._leave_parent()
         with self._lock:
@@ -207,8 +206,7 @@ class PublishBuffer:
     def _copies_of(self, item: Outgoing) -> int:
         """Return how many queues *item* goes to; 1 if the broker cannot be queried.
 
-        Reports a message without queues. Raises BrokerRefused if the broker can never provide the
-        requested confirmation.
+        Reports a message without queues. Raises BrokerRefused if *item* can never be confirmed.
         """
         if not item.exchange and item.confirm.by_storing:
             return 1

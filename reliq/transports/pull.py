@@ -54,8 +54,7 @@ class PullLoop:
     def _asking_may_wait(self) -> bool:
         """Whether the last request was recent, and enough messages are buffered.
 
-        Otherwise each ack would be followed by a reserve of one message for the next of many
-        queues.
+        Otherwise, with many queues, each ack would be followed by a reserve of one message.
         """
         if monotonic() - self._reserver.asked_at >= _ASK_EVERY_S:
             return False
@@ -172,8 +171,7 @@ class PullLoop:
     def wait_for_notification(self) -> bool:
         """Start to wait for notifications of all queues with credit; return True if too early.
 
-        It is too early while a queue must still be queried, or its reply is pending: the wait would
-        exclude that queue, and miss its notifications.
+        It is too early while a queue must be queried, or awaits a reply: the wait would omit it.
         """
         queues: set[str] = set()
         known: dict[QoS, int] = {}

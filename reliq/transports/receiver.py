@@ -74,8 +74,7 @@ class Receiver:
     def deliver(self, no_ack: bool, callback: Callable[[Any], Any], delivery: Delivery) -> None:
         """Pass a delivery to *callback*; raises the errors of the callback.
 
-        However, if a Celery worker's own code raises because of the content, the message becomes a
-        dead letter, and the worker continues.
+        However, if a Celery worker's code raises for its content, the message is dead-lettered.
         """
         message = self.open(delivery, no_ack)
         if message is not None:
@@ -124,8 +123,7 @@ class Receiver:
         """Record a failed delivery; return False if the caller must raise the exception.
 
         In a Celery worker, the message becomes a dead letter. Elsewhere, the delivery counts as
-        failed unless the message is acknowledged anyway. A lost connection or an interrupt is not
-        counted.
+        failed unless it is acked anyway. Lost connections and interrupts are not counted.
         """
         worker = WATCH.takes_from(self._over)
         message.callback_raised = not worker

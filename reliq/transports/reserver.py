@@ -37,8 +37,7 @@ _CLAIM_EVERY_S = 1.0
 class Reserver:
     """Reserves for the consumers of one transport.
 
-    Belongs to the thread of the application or its loop. Another thread may read a reply (see
-    Wire), and then wakes the loop.
+    Belongs to one thread. Another may read a reply (see Wire), and then wakes the event loop.
     """
 
     _link: Link
@@ -130,8 +129,7 @@ class Reserver:
     def _promote_for_others(self, item: Subscription) -> None:
         """Make due messages ready and notify others: *item* has no credit to take them.
 
-        This may be the only consumer that was notified of the publish, so no other consumer may
-        know when the message is due.
+        Perhaps no other consumer was notified of the publish, and so none knows when it is due.
         """
         if item.due:
             item.due_at = None  # until the reply contains the next due time
@@ -203,9 +201,8 @@ class Reserver:
     def _goes_on_without(self, item: Subscription, error: ReliqError) -> bool:
         """Whether to pause one queue and continue with the others.
 
-        Nothing was reserved. A worker pauses a queue that is refused, unless it was never served:
-        then the worker should report the error and end. Any process pauses a queue whose node
-        cannot serve now, and consumes from the other nodes.
+        Nothing was reserved. A worker pauses a refused queue, unless it was never served: then the
+        worker should fail. Any process pauses a queue whose node cannot serve, to use the others.
         """
         if isinstance(error, BrokerRefused):
             left_alone = item.heard and self._credit.of_worker()

@@ -1,8 +1,7 @@
 """Settlement: acks, returns and dead-letters the delivered messages of a channel.
 
-The channel itself handles a single ack, which is the hot path. A worker leaves the outcome of a
-task at its message (:mod:`..integrations.outcomes`). The batch is informed before its message is
-acknowledged, and the message waits for that.
+The channel handles single acks, the hot path. A worker leaves the outcome of a task at its message
+(:mod:`..integrations.outcomes`). It is reported to the batch before the message is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """``reliq-spool://``: used by a publisher while no broker of its list answers.
 
 The journal accepts publishes and declarations only. When a broker answers, the next publish moves
-the transport to it in place. Consumers get no messages: they must connect again when a broker
-answers, and a Celery worker waits for that.
+the transport to it in place. Consumers connect again then; Celery workers wait for a broker.
 """
 
 from __future__ import annotations

@@ -235,8 +235,7 @@ class Schedule:
     def _unheard(self, store: Store) -> set[str]:
         """Return the queues whose notifications are missed, because others keep this one busy.
 
-        A wait starts after all queues were found empty. If one is never empty, the others must be
-        queried from time to time.
+        A wait starts once all queues are empty. If one never is, the others are queried regularly.
         """
         subscriptions = self.subscriptions
         before = monotonic() - _UNHEARD_S

@@ -236,7 +236,7 @@ class EventLoop:
         self._reserver.raise_failure()
         if self._has_run:
             # Celery acks at the start of the loop's next turn. This turn's task is finished, and
-            # its ack must not wait for another task, perhaps from another node, which may take hours.
+            # its ack must not wait for another one, perhaps of another node, which may take hours.
             self._come_back_for_more()
         else:
             self._has_run = self._deliver_some()

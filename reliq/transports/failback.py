@@ -301,8 +301,8 @@ class Failback:
     def temporary_connection(self, url: str, gone: dict[str, str] | None = None) -> Iterator[Any]:
         """Yield the transport of a temporary connection to *url*; send its pending acks.
 
-        With *gone*, also end leases of dead consumers and handle batches, as no live consumer may be
-        there. *gone* keeps the consumers without a connection from one visit to the next.
+        With *gone*, also end leases of dead consumers and handle batches, because that broker may
+        have no live consumer. *gone* keeps the consumers without a connection between visits.
         """
         with Connection(url, **self.arguments) as connection:
             transport = connection.transport

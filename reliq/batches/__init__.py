@@ -1,8 +1,8 @@
-"""Batches: many tasks, one progress, nothing forgotten.
+"""Batches: many tasks with one progress and callbacks.
 
-A batch counts its jobs in the broker, where their messages are, and publishes a task when they are
-done. :mod:`.batch` is what a producer uses, :mod:`.tasks` what a task does. What surrounds a job
-in its worker is below (:mod:`reliq.integrations.job_runs`, ``outcomes``).
+A batch counts its jobs at the broker of their messages, and publishes callbacks when they end.
+:mod:`.batch` is for producers, :mod:`.tasks` for tasks. Lower layers handle a job in its worker
+(:mod:`reliq.integrations.job_runs`, ``outcomes``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments and callbacks of a batch, checked where it is made: before anything is stored."""
+"""Arguments and callbacks of a batch, validated when it is created, before anything is stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..transports.base import Transport
 
 
 def checked_id(option: str, value: str) -> str:
-    """Return *value*; raises ConfigurationError where it is no id."""
+    """Return *value*; raises ConfigurationError for an invalid id."""
     if not is_id(value):
         raise ConfigurationError(
             f"expected {option} to be a text of 1 to {MOST_ID} characters that can be encoded, "
@@ -26,7 +26,7 @@ def checked_id(option: str, value: str) -> str:
 
 
 def milliseconds(option: str, seconds: float) -> int:
-    """Return a time in ms; raises ConfigurationError for what is no number above 0."""
+    """Return a time in ms; raises ConfigurationError unless it is a number above 0."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or not isfinite(seconds) or not 0 < seconds * 1000 <= MOST_NUMBER:
         raise ConfigurationError(
@@ -36,7 +36,7 @@ def milliseconds(option: str, seconds: float) -> int:
 
 
 def names_of(failures: Any) -> tuple[str, ...]:
-    """Return the dotted names of exceptions that count as failures; raises ConfigurationError."""
+    """Return the dotted names of exceptions that are failures; raises ConfigurationError."""
     if isinstance(failures, (tuple, list, set, frozenset)):
         found = [
             f"{one.__module__}.{one.__qualname__}"
@@ -53,26 +53,26 @@ def names_of(failures: Any) -> tuple[str, ...]:
 
 
 def packed(signature: Any, batch: str) -> str:
-    """Return the message of *signature*, called with the id of *batch*, as it is noted there.
+    """Return the message of *signature*, called with the id of *batch*, in its stored form.
 
-    Its queue or exchange is declared. Raises ConfigurationError for what is no signature of one
-    task, and what publishing it would raise; nothing is published.
+    Declares its queue or exchange. Raises ConfigurationError unless it is the signature of one
+    task, and the errors of its publish; nothing is published.
     """
     app = getattr(signature, "app", None)
     if app is None:
         raise ConfigurationError(
-            f"expected a signature of a task, as report.s() is one, got: {signature!r:.100}"
+            f"expected a signature of a task, such as report.s(), got: {signature!r:.100}"
         )
     if app.conf.task_always_eager:
         raise ConfigurationError(
-            f"{signature!r:.100} would run now: with task_always_eager tasks are not published. A "
-            "batch with callbacks is opened without it"
+            f"{signature!r:.100} would run immediately: with task_always_eager, tasks are not "
+            "published. Disable it to open a batch with callbacks"
         )
     with app.producer_or_acquire() as producer, adding_to(None):
         if not isinstance(producer.connection.transport, Transport):
             raise ConfigurationError(
-                f"expected the app of {signature!r:.100} to use the broker of its batch, which "
-                f"publishes it; its broker is {producer.connection.as_uri()}"
+                f"expected the app of {signature!r:.100} to use the batch's broker, which "
+                f"publishes the callback; its broker is {producer.connection.as_uri()}"
             )
         collector = Collector(producer)
         signature.apply_async((batch,), producer=collector, add_to_parent=False)

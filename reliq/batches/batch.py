@@ -1,4 +1,4 @@
-"""Batch: what a producer does with it, over a connection of its own."""
+"""Batch: the interface for producers, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus(BatchInfo):
-    """One batch, and a part of what is known of its jobs."""
+    """The state of one batch, and part of the state of its jobs."""
 
     failures: Sequence[JobFailure]
-    """Jobs that failed or ended in error, the last first."""
+    """Jobs that failed or ended in an error, the latest first."""
     progress: Sequence[Progress]
-    """How far jobs are, those first that reported it last."""
+    """The progress of jobs, the latest report first."""
     messages: Sequence[Report]
-    """What jobs reported, the last first."""
+    """Messages that jobs reported, the latest first."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the status as JSON can carry it. Times are ISO 8601, in UTC."""
+        """Return the status as JSON-compatible values. Times are ISO 8601, in UTC."""
         return {
             "id": self.id,
             "name": self.name,
@@ -72,18 +72,18 @@ class BatchStatus(BatchInfo):
 class Batch:
     """Tasks that are counted together.
 
-    As a context manager it is opened, and what the block publishes joins it: also what another
-    thread publishes in a block of ``batch.adding()``. At the end of the block it is sealed; where
-    an exception leaves the block it stays open, and is sealed after *seal_timeout* seconds
-    without a new job, or by hand.
+    Use a batch as a context manager. Entering the block opens the batch, and tasks published in
+    the block join it, also from other threads in a block of ``batch.adding()``. The end of the
+    block seals the batch. After an exception, it stays open: call ``batch.seal()``, or it is sealed
+    after *seal_timeout* seconds without a new job.
 
-    on_success, on_complete, on_failure: signatures of tasks, each published once, with the
-    batch's id as their first argument: when all jobs have succeeded, when all have ended, when the
-    first one failed. None of them before the seal. failures: exceptions, besides
-    :class:`reliq.Failed`, that count as failures and not as errors, or their dotted names.
-    batch_ttl: for how many seconds it is kept after its end. parent: the batch, or its id, whose
-    job this one is; as a rule that of the block in which it is opened. app: the Celery app whose
-    broker it is at, unless a *url* is given; as a rule that of a callback, or the current one.
+    on_success, on_complete, on_failure: signatures of tasks, each published once after the seal
+    with the batch's id as the first argument: when all jobs have succeeded, when all have ended,
+    when the first one has failed. failures: exceptions, or their dotted names, that count as
+    failures instead of errors, besides :class:`reliq.Failed`. batch_ttl: seconds for which the
+    batch is kept after its end. parent: the batch, or its id, with this batch as a job. Defaults
+    to that of the enclosing block. app: the Celery app with the batch's broker, unless *url* is
+    given. Defaults to the app of a callback, or the current one.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Batch:
         seal_timeout: float = 3600.0,
         batch_ttl: float = 7 * _DAY_S,
         parent: Batch | str | None = None,
-        id: str | None = None,  # noqa: A002 - what it is called
+        id: str | None = None,  # noqa: A002 - the public name
         app: Any = None,
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
@@ -111,7 +111,7 @@ class Batch:
         self._parent = parent.id if isinstance(parent, Batch) else parent
         if self._parent is not None:
             checked_id("parent", self._parent)
-        # In a thread of its own the current application may be another one.
+        # A separate thread may have another current app.
         signed = (getattr(one, "app", None) for one in self._callbacks.values())
         self._app = app or next(filter(None, signed), None)
         connection = current_connection if self._app is None else self._app.connection_for_write
@@ -123,22 +123,22 @@ class Batch:
     @classmethod
     def get(
         cls,
-        id: str,  # noqa: A002 - what it is called
+        id: str,  # noqa: A002 - the public name
         *,
         app: Any = None,
         url: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
     ) -> Batch:
-        """Return the batch of that *id*, asking nothing yet; raises NotFound for what is no id."""
+        """Return the batch with this *id* without contacting the broker; raises NotFound."""
         if not is_id(id):
-            raise NotFound(f"no batch {id!r:.100}: that is not the id of one")
+            raise NotFound(f"no batch {id!r:.100}: invalid id")
         return cls(id=id, app=app, url=url, transport_options=transport_options)
 
     def __enter__(self) -> Self:
-        """Open it; raises BrokerUnavailable, and ConfigurationError for an id that is taken.
+        """Open the batch; raises BrokerUnavailable, and ConfigurationError for an existing id.
 
-        One that is a job of another is entered there. Raises BatchClosed where that takes no
-        more jobs, NotFound where it is not at the same broker.
+        A batch with a parent is added there as a job. Raises BatchClosed if the parent accepts no
+        more jobs, and NotFound if it is not at the same broker.
         """
         try:
             self._open()
@@ -162,7 +162,7 @@ class Batch:
             fields[PARENT] = parent
         store = self._connected()
         if not store.batches.open_batch(self.id, self.name, fields):
-            raise ConfigurationError(f"there is a batch {self.id!r} already")
+            raise ConfigurationError(f"batch {self.id!r} already exists")
         if parent is not None:
             job = running.job if running is not None and running.batch == parent else ""
             try:
@@ -178,7 +178,7 @@ class Batch:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Seal it, unless an exception leaves the block, or a child that was forked in it."""
+        """Seal the batch, unless an exception or a forked child leaves the block."""
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(exc_type, exc, traceback)
@@ -190,31 +190,30 @@ class Batch:
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """Let the tasks that a block of this thread publishes join the batch."""
+        """Let tasks published by a block of this thread join the batch."""
         running = RUNNING.get()
         job = running.job if running is not None and running.batch == self.id else ""
         with adding_to(Membership(self.id, self._failures, job)):
             yield
 
     def map(self, task: Any, iterable: Iterable[Any], **options: Any) -> int:
-        """Publish a call of *task* for each item of *iterable*, as jobs; return how many.
+        """Publish a call of *task* for each item of *iterable*, as jobs; return the number.
 
-        As :func:`reliq.publish_many` does, with its *options* and errors: hundreds at a time, and
-        memory stays flat.
+        Like :func:`reliq.publish_many`, with its *options* and errors; memory stays constant.
         """
         with self.adding():
             return publish_many(task, iterable, **options)
 
     def seal(self) -> None:
-        """Say that there are no more jobs to come but by its own; harmless when repeated."""
-        self._change(Change("seal", tag=new_tag(0, job=True)))  # by its publisher's name
+        """Declare that only the batch's own jobs may add more jobs. Idempotent."""
+        self._change(Change("seal", tag=new_tag(0, job=True)))  # named by its publisher
 
     def cancel(self, *, terminate: bool = False, signal: str = "SIGTERM") -> None:
-        """Have what waits dropped when it would begin; what runs sees ``reliq.cancelled()``.
+        """Cancel the batch: waiting jobs are skipped, running jobs see ``reliq.cancelled()``.
 
-        With *terminate* what runs is revoked, too, with *signal*, by the remote control of its
-        app: a process of a prefork pool ends. Batches that are its jobs are cancelled like it.
-        Raises ConfigurationError where there is no app.
+        With *terminate*, running jobs are also revoked with *signal* through the app's remote
+        control: in a prefork pool, their processes end. Nested batches are cancelled in the same
+        way. Raises ConfigurationError with *terminate* if there is no app.
         """
         app: Any = self._app or current_app()
         if terminate and app is None:
@@ -231,10 +230,9 @@ class Batch:
             raise self._missing()
 
     def status(self, limit: int = _SHOWN, skip: int = 0) -> BatchStatus:
-        """Return what is known of it now; raises NotFound for one that is not there any more.
+        """Return the current status; raises NotFound for a batch that does not exist.
 
-        Of those that failed, of how far jobs are and of what they have reported it has the last
-        *limit*, after *skip* others.
+        Includes the latest *limit* failures, progress entries and messages, after the first *skip*.
         """
         store, record, skip = self._connected(), self._record(), max(skip, 0)
         return BatchStatus.of(
@@ -246,7 +244,7 @@ class Batch:
         )
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
-        """Return its status when it has ended; raises TimeoutError after *timeout* seconds."""
+        """Wait for the end; return the status. Raises TimeoutError after *timeout* seconds."""
         until = None if timeout is None else monotonic() + timeout
         pause_s = _FIRST_PAUSE_S
         while not self._record().ended_ms:
@@ -257,7 +255,7 @@ class Batch:
         return self.status()
 
     def close(self) -> None:
-        """Close its connection; the next call opens one."""
+        """Close the connection; the next call opens one."""
         store, self._store = self._store, None
         if store is not None:
             store.close()
@@ -271,7 +269,7 @@ class Batch:
     def _missing(self) -> NotFound:
         return NotFound(
             f"no batch {self.id!r} at {self._connected().broker}: it was not opened, or its "
-            "batch_ttl is over"
+            "batch_ttl has passed"
         )
 
     def _connected(self) -> Store:

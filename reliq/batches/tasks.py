@@ -1,7 +1,7 @@
-"""What a task may ask and tell the batch whose job it is, where it runs.
+"""Functions with which a running task queries and informs its batch.
 
-All of it does nothing where no job runs, and raises nothing for a broker that is away: a task
-goes on. How it has ended its worker tells (:mod:`reliq.integrations.outcomes`).
+They have no effect outside a job, and raise nothing for an unreachable broker: the task continues.
+The worker reports the end of the job (:mod:`reliq.integrations.outcomes`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
     from ..integrations.job_runs import JobContext
 
-# So often a task that asks again and again asks the broker.
+# Interval between queries to the broker by repeated calls.
 _ASKED_EVERY_S = 1.0
 _ASKED = "asked"
-# So often a task that says again and again how far it is has it written.
+# Interval between writes of repeated progress.
 _WRITTEN_EVERY_S = 0.5
-# So long nothing more is written after the broker did not take it.
+# Pause before the next write after a failed one.
 _RESTS_S = 5.0
 _UNWRITTEN, _NEXT, _REPORTED = "unwritten", "next", "reported"
 
 
 def current_batch() -> Batch | None:
-    """Return the batch of the job that runs here, or None; asks nothing yet. Close it after use."""
+    """Return the batch of the current job, or None; sends nothing yet. Close it after use."""
     running = RUNNING.get()
     return None if running is None else Batch.get(running.batch, app=running.app)
 
 
 def cancelled() -> bool:
-    """Whether the batch of the job that runs here is cancelled; False where none runs.
+    """Whether the batch of the current job is cancelled; False outside a job.
 
-    Asks the broker at most once a second. Raises nothing: an answer that does not come is no.
+    Queries the broker at most once a second. Raises nothing: without a reply, it returns False.
     """
     running = RUNNING.get()
     if running is None:
@@ -57,7 +57,7 @@ def cancelled() -> bool:
     try:
         record = running.store.batches.batch(running.batch)
     except ReliqError as exc:
-        logger.warning("batch %s: whether it is cancelled is not known: %s", running.batch, exc)
+        logger.warning("batch %s: could not check for its cancellation: %s", running.batch, exc)
         return False
     if record is not None and record.cancelled_ms:
         running.local[_ASKED] = True
@@ -66,11 +66,11 @@ def cancelled() -> bool:
 
 
 def progress(done: float, total: float = 0, text: str = "") -> None:
-    """Say how far the job that runs here is: *done* of *total*, and what it is at.
+    """Report the progress of the current job: *done* of *total*, and the current step.
 
-    Cheap: written at once, and then at most twice a second; what it has said last is written
-    before its end is known, unless its process is killed. Does nothing where no job runs, and
-    raises nothing for a broker that is away. Raises TypeError for what are no numbers or no text.
+    The first value is written at once, later ones at most twice a second. The last value is
+    written before the end of the job is reported, unless the process is killed. No effect outside
+    a job; raises nothing for an unreachable broker. Raises TypeError for invalid arguments.
     """
     for name, number in (("done", done), ("total", total)):
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
@@ -89,11 +89,10 @@ def progress(done: float, total: float = 0, text: str = "") -> None:
 
 
 def report(text: str) -> None:
-    """Append *text* to what the job that runs here has reported, for people to read.
+    """Append *text* to the messages of the current job, for people to read.
 
-    At once, one round trip; 500 characters of it are kept, and 20 reports a job. Does nothing
-    where no job runs, and raises nothing for a broker that is away. Raises TypeError for what
-    is no text.
+    Written at once, in one round trip. Keeps 20 messages per job, and 500 characters of each. Has
+    no effect outside a job or without a reachable broker. Raises TypeError for other types.
     """
     _require_text(text)
     running = RUNNING.get()
@@ -109,7 +108,7 @@ def _require_text(text: str) -> None:
 
 
 def _write(running: JobContext, text: str = "") -> bool:
-    """Write what is to be written of *running*, and a report; whether the broker answered."""
+    """Write the pending progress of *running*, and a report; return whether it succeeded."""
     if not text and running.local[_UNWRITTEN] is None:
         return True
     note = Note(
@@ -125,7 +124,7 @@ def _write(running: JobContext, text: str = "") -> bool:
     except ReliqError as exc:
         running.local[_NEXT] = monotonic() + _RESTS_S
         logger.warning(
-            "batch %s: what its job %s says of itself is not noted: %s",
+            "batch %s: progress or a report of its job %s is not stored: %s",
             running.batch,
             running.job,
             exc,
@@ -139,9 +138,9 @@ def _write(running: JobContext, text: str = "") -> bool:
 
 @contextmanager
 def add_jobs() -> Iterator[None]:
-    """Let the tasks that the block publishes be jobs of the batch of the job that runs here.
+    """Let tasks published in the block join the batch of the current job, even after the seal.
 
-    Also of one that is sealed. Where no job runs they are no jobs.
+    Outside a job, they join no batch.
     """
     running = RUNNING.get()
     membership = None

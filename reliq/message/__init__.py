@@ -1,1 +1,1 @@
-"""A message as it is stored: its bytes, its delivery tag, what a queue asks of it."""
+"""Stored messages: their bytes and delivery tags, and the names and arguments of queues."""

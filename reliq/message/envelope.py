@@ -1,11 +1,11 @@
-"""Envelope: a Kombu raw message as the bytes that an engine stores.
+"""Envelope: encodes a Kombu raw message into the bytes that an engine stores.
 
-Versioned msgpack of a few fields. datetime, date, time, UUID and Decimal survive, as they do in
-Kombu's own JSON. Reading never executes anything and is bounded by the size of its input. The
-same codec serves as the ``reliq`` serializer of Kombu.
+Versioned msgpack of a few fields. datetime, date, time, UUID and Decimal survive, as in Kombu's
+JSON. Decoding never executes code, and is bounded by the size of its input. Kombu's ``reliq``
+serializer uses the same codec.
 
-Of messages that are made many at a time, and differ in their bodies and in a few texts, the rest
-is packed once (:class:`AlikeEnvelopes`): that takes a fifth of the time.
+For many messages that differ only in their bodies and a few texts, the common part is packed once
+(:class:`AlikeEnvelopes`). This takes a fifth of the time.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _CONTAINERS = (dict, list, tuple)
 _BIG_INT, _DATETIME, _DATE, _TIME, _UUID, _DECIMAL = range(1, 7)
 
 
-# Of UUIDs, Decimals and large integers as many as one likes have the same hash: a map of them
-# takes time by the square of their number. So many extension types cost next to nothing.
+# Any number of UUIDs, Decimals and large integers can have equal hashes: a map with such keys
+# takes quadratic time. Below this number of extension types, the cost is negligible.
 _UNCHECKED = 200
-_LEAST = 3  # the bytes of the shortest of them
+_LEAST = 3  # size in bytes of the shortest extension type
 _MOST_COLLISIONS = 100
 
 
 class EnvelopeError(ReliqError):
-    """The stored bytes are not an envelope this version can read."""
+    """The stored bytes are not an envelope that this version can read."""
 
 
 class Envelope(NamedTuple):
-    """One message as it was published, apart from its place in a queue."""
+    """One message as published, without its place in a queue."""
 
     body: bytes | str
     content_type: str | None
@@ -56,10 +56,10 @@ class Envelope(NamedTuple):
     routing_key: str
 
 
-# What a publish or a delivery has of its own is no property of the message.
+# Fields of a publish or a delivery, which are not properties of the message.
 NOT_STORED = frozenset({"delivery_tag", "delivery_info", "body_encoding", "confirm"})
 _FIELDS = 1 + len(Envelope._fields)
-# What the fields may be once they are read: subclasses do not come out of msgpack.
+# The possible types of the fields after decoding: msgpack never returns subclasses.
 _TYPES = (
     (bytes, str),
     (str, type(None)),
@@ -85,7 +85,7 @@ def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per ty
         return msgpack.ExtType(_DECIMAL, str(value).encode())
     if isinstance(value, int):
         return msgpack.ExtType(_BIG_INT, str(value).encode())
-    if isinstance(value, str):  # a str subclass: lazy translations, our own tags
+    if isinstance(value, str):  # a str subclass: lazy translations, delivery tags
         return str.__str__(value)
     if isinstance(value, dict):
         return dict(value)
@@ -111,11 +111,11 @@ def _restore(code: int, data: bytes) -> Any:
 
 
 class _ManyExtensionsError(Exception):
-    """There are so many that the keys of maps are to be looked at."""
+    """There are so many extension types that the keys of maps must be checked."""
 
 
 def _restore_some() -> Callable[[int, bytes], Any]:
-    """Return what does as :func:`_restore`, for a few."""
+    """Return a :func:`_restore` that works for a limited number of values."""
     left = _UNCHECKED
 
     def restore(code: int, data: bytes) -> Any:
@@ -133,13 +133,13 @@ def _checked_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     if len(pairs) - len(hashes) > _MOST_COLLISIONS:
         raise EnvelopeError(
             f"{len(pairs)} keys of one map have {len(hashes)} hashes: not decoded, "
-            "since it would take long"
+            "because it would take too long"
         )
     return dict(pairs)
 
 
 def _refuse_keys(value: Any) -> None:
-    """Raise TypeError for a map whose key would be a list when it is read: it could not be."""
+    """Raise TypeError for a map whose key would decode to a list, which cannot be a key."""
     is_map = type(value) is dict or (type(value) not in _LISTS and isinstance(value, dict))
     for key in value:
         inner = key
@@ -155,7 +155,7 @@ def _refuse_keys(value: Any) -> None:
 def pack(value: Any) -> bytes:
     """Return *value* as msgpack bytes.
 
-    Raises MessageRefused where something in it has no representation.
+    Raises MessageRefused for a value without a representation.
     """
     try:
         if type(value) is tuple or isinstance(value, _CONTAINERS):
@@ -163,17 +163,17 @@ def pack(value: Any) -> bytes:
         packed: bytes = msgpack.Packer(default=_extend, use_bin_type=True).pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError, struct.error) as exc:
         raise MessageRefused(
-            f"the message cannot be stored: {exc}; send only what msgpack, "
-            "datetime, UUID or Decimal can carry"
+            f"the message cannot be stored: {exc}; use only types that msgpack supports, and "
+            "datetime, UUID or Decimal"
         ) from exc
     return packed
 
 
 def unpack(data: bytes) -> Any:
-    """Return what :func:`pack` was given; raises EnvelopeError for anything else."""
+    """Decode the result of :func:`pack`; raises EnvelopeError for other bytes."""
     try:
-        # No limits of our own (max_array_len and its like): a header that claims more than
-        # there are bytes is refused, and from msgpack 1.2.4 on nothing is allocated ahead.
+        # No limits such as max_array_len: msgpack refuses a header that claims more than the given
+        # bytes, and from version 1.2.4 on allocates nothing in advance.
         if len(data) < _LEAST * _UNCHECKED:
             return msgpack.unpackb(data, ext_hook=_restore, raw=False, strict_map_key=False)
         try:
@@ -191,7 +191,7 @@ def unpack(data: bytes) -> Any:
         raise
     except MemoryError as exc:
         raise EnvelopeError(
-            f"not decoded: {len(data)} bytes take more memory than this process may have"
+            f"not decoded: {len(data)} bytes need more memory than this process may use"
         ) from exc
     except (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.UnpackException) as exc:
         raise EnvelopeError(f"not an envelope: {type(exc).__name__}: {exc}") from exc
@@ -203,12 +203,12 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes) -> Envelope:
-    """Return the envelope in *data*; raises EnvelopeError with its reason."""
+    """Return the envelope in *data*; raises EnvelopeError with the reason."""
     return Envelope._make(fields_of(data))
 
 
 def fields_of(data: bytes) -> list[Any]:
-    """Return the fields of the envelope in *data*, in its order; raises as :func:`decode` does."""
+    """Return the fields of the envelope in *data*, in order; raises as :func:`decode` does."""
     fields = unpack(data)
     if type(fields) is list and len(fields) == _FIELDS and fields[0] == VERSION:
         del fields[0]
@@ -223,10 +223,9 @@ def fields_of(data: bytes) -> list[Any]:
 
 
 def is_reply(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
-    """Whether a message answers another, as every reply over AMQP does: by its correlation id.
+    """Whether a message is a reply. Over AMQP, every reply has a correlation id.
 
-    A request has one too, and says where the answer goes, be it nowhere; a Celery task says
-    which one it is.
+    A request also has a ``reply_to``, perhaps empty. A Celery task has a ``task`` header.
     """
     return bool(
         properties.get("correlation_id") and "reply_to" not in properties and "task" not in headers
@@ -237,14 +236,14 @@ _BODY = 1
 
 
 class Differing(NamedTuple):
-    """What differs in messages that are alike, beside their bodies."""
+    """The names of headers and properties that differ between similar messages."""
 
     headers: tuple[str, ...]
     properties: tuple[str, ...]
 
 
 class AlikeEnvelopes:
-    """Envelopes like *example*, the bytes of one. Of one thread."""
+    """Encodes envelopes similar to *example*, the bytes of one. Belongs to one thread."""
 
     def __init__(self, example: bytes, differing: Differing) -> None:
         envelope = decode(example)
@@ -261,7 +260,7 @@ class AlikeEnvelopes:
     def _add_map(
         self, values: Mapping[str, Any], differing: Iterable[str]
     ) -> list[tuple[int, str]]:
-        """Add the parts of a map; return the places of what differs."""
+        """Add the parts of a map; return the positions of differing values."""
         places = []
         known = self._packer.pack_map_header(len(values))
         for name, value in values.items():
@@ -278,9 +277,9 @@ class AlikeEnvelopes:
     def encode(
         self, body: bytes | str, headers: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> bytes | None:
-        """Return the bytes of the envelope; None where one of its texts is no text.
+        """Return the bytes of the envelope; None if a value cannot be packed.
 
-        Of *headers* and *properties* only what differs is looked at.
+        Reads only the differing values of *headers* and *properties*.
         """
         parts = self._parts.copy()
         packed: Callable[[bytes | str], bytes] = self._packer.pack

@@ -1,4 +1,4 @@
-"""Queue arguments: AMQP's ``x-...`` names, checked before anything is stored."""
+"""Queue arguments: AMQP's ``x-...`` names, validated before anything is stored."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TEMPORARY = frozenset({"auto_delete", "expires", "x-expires"})
 _LONGEST_MS = 10 * 366 * 86_400_000
 _LARGEST = 2**53 - 1
 INSTANT_MS = 100
-"""A TTL of 0 counts as this: a consumer that waits for messages gets one in that time."""
+"""The TTL in ms stored for a TTL of 0: waiting consumers receive a message within this time."""
 
-# The expectation in words, and the function that returns the value as it is stored.
+# The expectation as text, and the function that returns the stored value.
 Rule: TypeAlias = tuple[str, Check]
 
 
@@ -39,7 +39,7 @@ def _flag(value: Any) -> str:
     return "1" if typed(bool, "")[1](value) else ""
 
 
-# argument -> (name in the queue's meta, its rule)
+# argument -> (field of the queue's meta, rule)
 _RULES: dict[str, tuple[str, Rule]] = {
     "x-expires": ("expires", _number(1, _LONGEST_MS, "ms")),
     "x-message-ttl": ("message_ttl", ("a whole number of ms, at least 0", _ttl)),
@@ -61,19 +61,19 @@ _RULES: dict[str, tuple[str, Rule]] = {
     "x-partitions": ("partitions", _number(1, MOST_PARTITIONS)),
 }
 WHOLE = {"max_length": "queue_max_length", "max_bytes": "queue_max_bytes"}
-"""Limit of one partition -> that of the whole queue, where it is divided: both are stored."""
+"""Limit of one partition -> limit of the whole divided queue; both are stored."""
 FIELDS = {name: field for name, (field, _) in _RULES.items()}
-"""Argument -> its name in the queue's meta."""
+"""Argument -> field of the queue's meta."""
 
-# Understood by RabbitMQ, without a meaning here: queues are what Redis makes of them.
+# Arguments of RabbitMQ that have no effect here.
 _IGNORED = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator"})
 
 
 def is_durable(names: Iterable[str]) -> bool:
-    """Whether a queue stays until somebody deletes it, also when nobody consumes from it.
+    """Whether a queue exists until it is deleted, even without consumers.
 
-    names: those of its arguments, or of the fields they are stored in. What is temporary,
-    such as reply and event queues, is of no use without the process that declared it.
+    names: those of its arguments, or of the fields that store them. Temporary queues, such as
+    reply and event queues, are useless without the process that declared them.
     """
     return _TEMPORARY.isdisjoint(names)
 
@@ -81,10 +81,9 @@ def is_durable(names: Iterable[str]) -> bool:
 def queue_arguments(
     queue: str, auto_delete: bool, arguments: dict[str, Any] | None
 ) -> tuple[bytes, dict[str, str]]:
-    """Return the declaration as it is stored and compared, and what scripts need of it.
+    """Return the declaration as stored and compared, and its fields for scripts.
 
-    Raises ConfigurationError that names the queue, the argument, what was
-    expected and what it got.
+    Raises ConfigurationError with the queue, the argument, the expectation and the value.
     """
     meta = {"auto_delete": "1"} if auto_delete else {}
     kept: dict[str, Any] = {"auto_delete": True} if auto_delete else {}
@@ -110,7 +109,7 @@ def queue_arguments(
 
 
 def differ_in_partitions(declaration: bytes, other: bytes) -> bool:
-    """Whether that is all by which two declarations differ: an operator changes it anyway."""
+    """Whether two declarations differ only in x-partitions, which operators may change."""
     try:
         one, another = (unpack(item) if item else {} for item in (declaration, other))
     except EnvelopeError:
@@ -127,17 +126,17 @@ def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
     ):
         if name in kept and not any(other in kept for other in needed):
             raise ConfigurationError(
-                f"queue {queue!r}: {name} means nothing without {' or '.join(needed)}"
+                f"queue {queue!r}: {name} has no effect without {' or '.join(needed)}"
             )
     if "x-partitions" in kept and not is_durable(kept):
         raise ConfigurationError(
-            f"queue {queue!r}: x-partitions is for queues that stay; this one goes by itself "
+            f"queue {queue!r}: x-partitions requires a durable queue; this queue is temporary "
             "(auto_delete, x-expires)"
         )
 
 
 def is_auto_delete(declaration: bytes) -> bool:
-    """Whether an exchange was declared to go with its last binding; what is malformed was not."""
+    """Whether an exchange is deleted with its last binding; False for a malformed declaration."""
     try:
         declared = unpack(declaration)
     except EnvelopeError:

@@ -1,10 +1,10 @@
-"""Queue names: how one stands in a key, and those of the partitions of a queue.
+"""Queue names: their form in keys, and the names of partitions.
 
-A partitioned queue is several to the broker, each in a hash slot of its own.
-Partition 0 has the queue's name; the others have names that no queue may be given:
-``celery%p5.12`` is partition 5. The number behind the dot puts it in a slot that is far from those
-of the others, so that any number of them is spread over any number of nodes. All clients come
-to the same names. Pure functions.
+The broker treats the partitions of a queue as separate queues, each in its own hash slot.
+Partition 0 has the queue's name. The others have names that applications cannot use:
+``celery%p5.12`` is partition 5. The number after the dot selects a slot far from those of the
+other partitions, so that any number of partitions is spread over any number of nodes. All clients
+derive the same names. Pure functions.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hashlib import blake2b
 from itertools import count
 
 SLOTS = 16384
-"""How many hash slots a Redis Cluster has."""
+"""The number of hash slots of a Redis Cluster."""
 MOST_PARTITIONS = 64
 
 _PARTITION = re.compile(r"(.*)%p([1-9]\d?)\.(\d+)", re.DOTALL)
-# A partition's slot is one of so many that follow the point where it should be.
+# The slot of a partition is one of the next _WINDOW slots after its ideal point.
 _WINDOW = SLOTS // MOST_PARTITIONS
 
 
 def escape(name: str) -> str:
-    """Return *name* without braces, reversibly. An empty one would be no hash tag.
+    """Return *name* without braces, reversibly. An empty name would not be a hash tag.
 
-    What marks a partition stays: nothing else can come to it, as each other % becomes %25.
+    The mark of a partition stays. It is unambiguous, because any other % becomes %25.
     """
     found = _PARTITION.fullmatch(name)
     base, mark = (found[1], name[len(found[1]) :]) if found else (name, "")
@@ -35,7 +35,7 @@ def escape(name: str) -> str:
 
 
 def queue_of(name: str) -> str:
-    """Return the queue that *name* is a partition of; itself where it is none."""
+    """Return the queue of partition *name*; *name* itself if it is not a partition."""
     if "%p" not in name:
         return name
     found = _PARTITION.fullmatch(name)
@@ -43,7 +43,7 @@ def queue_of(name: str) -> str:
 
 
 def number_of(name: str) -> int:
-    """Return which partition *name* is; 0 for a queue."""
+    """Return the number of partition *name*; 0 for a queue."""
     if "%p" not in name:
         return 0
     found = _PARTITION.fullmatch(name)
@@ -51,7 +51,7 @@ def number_of(name: str) -> int:
 
 
 def partition_name(queue: str, number: int) -> str:
-    """Return the name of one of the partitions of *queue*."""
+    """Return the name of partition *number* of *queue*."""
     return _name(queue, number) if number else queue
 
 
@@ -60,8 +60,8 @@ def partition_names(queue: str, end: int) -> tuple[str, ...]:
     return (queue, *[_name(queue, number) for number in range(1, min(end, MOST_PARTITIONS))])
 
 
-# One takes some 50 us. As many as a process may publish to in turn: a cache that is too small for
-# that forgets each before it is asked for again.
+# One call takes about 50 us. The size is the number of names that a process may publish to in
+# turn: a smaller cache would evict each name before its next use.
 @lru_cache(maxsize=16384)
 def _name(queue: str, number: int) -> str:
     if number >= MOST_PARTITIONS:
@@ -70,10 +70,10 @@ def _name(queue: str, number: int) -> str:
 
 
 def _suffix(queue_tag: int, number: int) -> int:
-    """Return the first number with which the slot of partition *number* is in its window.
+    """Return the first number that puts the slot of partition *number* into its window.
 
-    The windows begin at the points of van der Corput's sequence (0, 1/2, 1/4, 3/4, 1/8 ...), of
-    which each beginning is spread evenly.
+    The windows start at the points of van der Corput's sequence (0, 1/2, 1/4, 3/4, 1/8 ...). Any
+    number of its first points is spread evenly.
     """
     bits = MOST_PARTITIONS.bit_length() - 1
     window = queue_tag % SLOTS + int(format(number, f"0{bits}b")[::-1], 2) * _WINDOW
@@ -82,15 +82,15 @@ def _suffix(queue_tag: int, number: int) -> int:
 
 
 def _crc(text: str, before: int = 0) -> int:
-    """Return the CRC16 of *text* after what came to *before*; modulo SLOTS it is the slot."""
+    """Return the CRC16 of *text* continued from *before*; modulo SLOTS it is the slot."""
     return crc_hqx(text.encode("utf-8", "surrogateescape"), before)
 
 
 def partition_of_key(key: str, partitions: int) -> int:
-    """Return the number of the partition that *key* belongs to, of so many.
+    """Return the partition of *key* among *partitions*, by number.
 
-    With more partitions, or fewer, only those keys get another one that have to: it is the
-    jump hash of Lamping and Veach (https://arxiv.org/abs/1406.2294).
+    If the number of partitions changes, as few keys as possible move: this is the jump hash of
+    Lamping and Veach (https://arxiv.org/abs/1406.2294).
     """
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     state = int.from_bytes(digest, "big")

@@ -1,4 +1,4 @@
-"""The schemes and failover strategies, and how Kombu gets to know them."""
+"""URL schemes and failover strategies, and their registration with Kombu."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .reserver import Reserver as Reserver
     from .settlement import Settlement as Settlement
 
-# What only some connections need: those that consume, that publish in batches, beside a spool.
+# Imported on first use: only connections that consume, publish batches or use a spool need them.
 __getattr__ = names_of(
     __name__,
     {
@@ -53,7 +53,7 @@ SCHEMES = {
 
 
 def register() -> None:
-    """Enter schemes and failover strategies into Kombu's tables; twice is harmless."""
+    """Register the schemes and failover strategies with Kombu. Idempotent."""
     from kombu.connection import failover_strategies  # noqa: PLC0415 - see plugin.py
     from kombu.transport import TRANSPORT_ALIASES  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Transport: a connection as Kombu sees it. Engine-free; a scheme adds the store."""
+"""Transport: Kombu's view of a connection. Independent of the engine; a scheme adds the store."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from .reserver import Reserver
 
 
-# A route may change again and again while the last messages are sent by it.
+# The route of a message may change repeatedly while the last messages are sent.
 _LAST_ROUNDS = 8
 
 
 def serving(own: Any, connection: Any) -> Any:
-    """Return the transport of *connection*: *own* unless Kombu has gone on to another URL.
+    """Return the current transport of *connection*, which is *own* unless Kombu switched URLs.
 
-    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right: the connection may
-    fail over, with a transport of its own, after its transport was looked up. The connection that
-    is passed counts; None stands for *own*, and it may be of another library's transport.
+    Kombu evaluates ``self.transport.verb(self.connection)`` from left to right. The connection may
+    fail over, and get a new transport, after the lookup of its transport. So the passed connection
+    decides. None stands for *own*. The connection may use a transport of another library.
     """
     if connection is own or connection is None:
         return own
@@ -56,9 +56,9 @@ def serving(own: Any, connection: Any) -> Any:
 
 
 class Transport(virtual.Transport):
-    """What every scheme of reliq has in common."""
+    """Base class of the transports of all schemes."""
 
-    driver_type = "redis"  # Celery asks: mingle, gossip, events, worker_disable_prefetch
+    driver_type = "redis"  # for Celery: mingle, gossip, events, worker_disable_prefetch
     driver_name = "reliq"
     polling_interval = None
 
@@ -76,7 +76,7 @@ class Transport(virtual.Transport):
     supports_batch_publish = True
 
     def __init__(self, client: Any, **_: Any) -> None:
-        # Not the base's: no broker state in the process, no polling cycle.
+        # Does not call the base class: no broker state in the process, no polling cycle.
         if "gevent.monkey" in sys.modules:
             integrations.let_others_run()
         WATCH.connect()
@@ -85,11 +85,11 @@ class Transport(virtual.Transport):
         self._released = False
         self.client = client
         self.options: Options = parse(client.transport_options)
-        self.channels: list[Any] = []  # their class knows this one
+        self.channels: list[Any] = []  # instances of Channel, which imports this class
         self._used_channel_ids = array("H")
         self._epoch = 0
         self.link = Link()
-        self._make_parts()  # before the session knows us, and asks
+        self._make_parts()  # first: the session uses the parts of its transports
         session = SESSIONS.session_for(self.session_key(), self.options, self.store_factory(), self)
         store = session.open_store()
         self.link.begin(session, store)
@@ -112,19 +112,19 @@ class Transport(virtual.Transport):
         )
         self._began_at = monotonic()
 
-    # Made, and imported, all at once when one is asked for: a publisher needs none.
+    # Created and imported together on first access: a publisher does not need them.
     credit: Credit
     reserver: Reserver
     pull: PullLoop
     loop: EventLoop
     consumers: Consumers
     consumes = False
-    """Whether it has ever begun to consume."""
+    """Whether the transport has ever started to consume."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Make them; called where one is not there yet."""
+            """Create the consuming parts on first access."""
             if name not in {"credit", "reserver", "pull", "loop", "consumers"}:
                 raise AttributeError(name)
             self._begin_to_consume()
@@ -146,7 +146,7 @@ class Transport(virtual.Transport):
 
     @property
     def client(self) -> Any:
-        """The Kombu connection whose transport this is; None once that has dropped it."""
+        """The Kombu connection of this transport; None after the connection has dropped it."""
         return self._client
 
     @client.setter
@@ -155,23 +155,23 @@ class Transport(virtual.Transport):
         if client is None:
             self.failback.client = None
             if not self._released:
-                # Kombu closes what it has connected, and drops the rest with no more than this.
+                # Kombu closes a connected transport, but only drops one that never connected.
                 self._let_go(lost=False)
 
     def session_key(self) -> Hashable:
-        """Return what makes two connections the same consumer of the same broker."""
+        """Return the identity of broker and consumer; connections with equal keys share both."""
         raise NotImplementedError
 
     def store_factory(self) -> StoreFactory:
-        """Return what opens a store, given who takes messages through it.
+        """Return a function that opens a store for a given consumer.
 
-        It must not refer to this transport, which the session outlives.
+        The factory must not refer to this transport, because the session outlives it.
         """
         raise NotImplementedError
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
-        """What Kombu fills in where the URL says nothing: no host where there is no port."""
+        """Kombu's defaults for missing parts of the URL; no host for a scheme without a port."""
         return {"hostname": "localhost", "port": self.default_port} if self.default_port else {}
 
     def driver_version(self) -> str:
@@ -179,21 +179,21 @@ class Transport(virtual.Transport):
         return __version__
 
     def establish_connection(self) -> Transport:
-        """Connect, and bring the session up to date; raises BrokerUnavailable."""
+        """Connect and send the session's pending work; raises BrokerUnavailable."""
         try:
             self.failback.connect()
         except BrokerUnavailable:
-            # Kombu goes on to the next URL.
+            # Kombu tries the next URL.
             self.schedule.deserted = bool(self.schedule.subscriptions)
             raise
-        # What an earlier connection owed is sent once for each time we connected.
+        # Each new connection sends the pending work of earlier connections once.
         if self._epoch != self.link.store.epoch:
             self._epoch = self.link.store.epoch
             self.link.session.catch_up(self.link.store)
         return self
 
     def move_to(self, other: Link) -> None:
-        """Go on over the link to another broker, with what was declared at this one."""
+        """Switch to the broker of *other*, and keep the declarations."""
         other.session.transports.add(self)
         session, store = self.link.session, self.link.store
         self.link.move_to(other)
@@ -201,7 +201,7 @@ class Transport(virtual.Transport):
         store.close()
 
     def verify_connection(self, _: Any) -> bool:
-        """Whether the connection has not failed."""
+        """Whether the connection is alive."""
         return self.link.store.alive
 
     def create_channel(self, connection: Any) -> Any:
@@ -219,13 +219,12 @@ class Transport(virtual.Transport):
             self._used_channel_ids.remove(channel.channel_id)
         if channel in self.channels:
             self.channels.remove(channel)
-        channel.connection = None  # as Kombu's: Message and Producer look at it
+        channel.connection = None  # as in Kombu: Message and Producer read it
 
     def close_connection(self, _: Any) -> None:
-        """Close in order: what is unacked goes back, acks are confirmed.
+        """Return unacked messages, wait until acks are confirmed, and close.
 
-        Never raises for a dead broker: what could not be sent goes out over the
-        next connection.
+        Never raises for an unreachable broker: the next connection sends what is still pending.
         """
         for channel in list(self.channels):
             channel.close()
@@ -233,8 +232,8 @@ class Transport(virtual.Transport):
             self.publishing.posting.do_deferred()
             if self.link.store.alive:
                 self.link.store.wait_for_replies()
-                # What the last replies asked for, and what comes of that: of a message whose route
-                # has changed, first the bindings.
+                # Replies may defer further work, which may defer more: a message whose route
+                # has changed first needs the new bindings.
                 for _ in range(_LAST_ROUNDS):
                     if not self.publishing.posting.deferred:
                         break
@@ -243,22 +242,22 @@ class Transport(virtual.Transport):
                 self.end_publishing()
                 self.link.store.wait_for_replies()
         except ReliqError as exc:
-            logger.info("%s; what is owed goes out over the next connection", exc)
+            logger.info("%s; pending acks are sent over the next connection", exc)
         self._let_go(lost=self.schedule.loss_told)
 
     def end_publishing(self) -> None:
-        """Let the broker forget the numbers of what was published: none will be tried again."""
+        """Let the broker forget this process's publish numbers: no publish will be retried."""
         PUBLISHER.retire()
         if self.link.store.alive:
-            with suppress(ReliqError):  # they lapse
+            with suppress(ReliqError):  # the broker's record expires by itself
                 self.link.store.forget_publishers(PUBLISHER.finished)
 
     def _collect(self, _: Any) -> None:
-        """Drop a broken connection without waiting; nothing is requeued by it."""
+        """Drop a broken connection without waiting; messages are not requeued."""
         for channel in list(self.channels):
             channel.collect()
             self.close_channel(channel)
-        self._let_go(lost=self._epoch > 0)  # otherwise it was never there
+        self._let_go(lost=self._epoch > 0)  # epoch 0: it never connected
 
     def _let_go(self, lost: bool) -> None:
         self._released = True
@@ -269,12 +268,12 @@ class Transport(virtual.Transport):
         if self.consumes:
             self.consumers.drop(lost)
             self.loop.leave()
-        self.link.store.close()  # a reserve under way is noted as lost by its callback
+        self.link.store.close()  # the callback of a pending reserve records it as lost
         self.failback.leave()
         self.link.session.leave(self, lost=lost, elsewhere=bool(self.failback.urls))
 
     def forget_parent(self) -> None:
-        """Drop, in a forked child, what the parent consumes and holds."""
+        """Drop the parent's consumers and messages in a forked child."""
         for channel in self.channels:
             channel.qos_.delivered.clear()
             for item in channel.subscriptions.values():
@@ -291,7 +290,7 @@ class Transport(virtual.Transport):
     def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
         """Deliver one message; see :meth:`PullLoop.drain`."""
         if not PROCESS[0]:
-            here()  # a child delivers nothing that its parent has reserved
+            here()  # a child does not deliver messages that its parent reserved
         other = self if connection is self else serving(self, connection)
         if other is self:
             self.pull.drain(timeout)
@@ -300,7 +299,7 @@ class Transport(virtual.Transport):
             other.drain_events(connection, timeout=timeout)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Let *loop* drive this transport; called again by Celery for each new connection."""
+        """Let *loop* drive this transport; Celery calls it again for each new connection."""
         other = serving(self, connection)
         if other is self:
             self.loop.register(loop)
@@ -316,8 +315,8 @@ class Transport(virtual.Transport):
             other.unregister_from_event_loop(connection, loop)
 
     def read_replies(self) -> None:
-        """Read what has come while the application was busy; the background loop calls it."""
+        """Read replies while the application is busy; called by the background loop."""
         store = self.link.store
         if store.waiting:
-            with suppress(BrokerUnavailable):  # whoever waits for a reply has been told
+            with suppress(BrokerUnavailable):  # the waiting callers were already notified
                 store.receive()

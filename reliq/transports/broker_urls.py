@@ -1,7 +1,6 @@
-"""Which broker of its list of URLs a Kombu connection is set to.
+"""Find the broker URL that a Kombu connection uses now.
 
-Kombu switches a connection in place, from one URL of its list to the next, and does not
-say to which.
+Kombu switches a connection in place to the next URL of its list, and does not report which one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from kombu.utils.url import parse_url
 from ..errors import refuse_sqlite
 from ..failover.brokers import one_by_one
 
-# What of a Kombu connection a URL says, by its name in each.
+# The parts of a URL: the attribute of a Kombu connection, and the name in the parsed URL.
 PARTS = {
     "transport_cls": "transport",
     "hostname": "hostname",
@@ -23,17 +22,17 @@ PARTS = {
     "password": "password",
     "virtual_host": "virtual_host",
 }
-# Whose URLs name parts of one broker.
+# Schemes for which several URLs form one broker.
 _GROUPED = ("reliq-sentinel:", "reliq-cluster:")
-# What Kombu keeps when it switches to a URL that does not name it, and what it is at first.
+# Attributes that Kombu keeps when the new URL does not set them, and their defaults.
 _STICKY = {"port": None, "virtual_host": "/", "ssl": False}
 
 
 def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
-    """Return (all brokers of a Kombu connection, the one it is set to now); () for one.
+    """Return (the broker URLs of a Kombu connection, the current one); ((), "") for one broker.
 
-    All Sentinels of a list are one broker, and so are all nodes of a cluster: their URLs,
-    separated by semicolons. Raises ConfigurationError for a list with ``reliq-sqlite://``.
+    All Sentinels of a list are one broker, and so are all nodes of a cluster. Their URLs are
+    joined with semicolons. Raises ConfigurationError for a list with ``reliq-sqlite://``.
     """
     urls, current = _listed(client)
     if any(url.startswith("reliq-sqlite:") for url in urls):
@@ -47,7 +46,7 @@ def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
 
 
 def _listed(client: Any) -> tuple[tuple[str, ...], str]:
-    """Return (all URLs of a Kombu connection, the one it is set to now); () for one."""
+    """Return (all URLs of a Kombu connection, the current one); ((), "") for a single URL."""
     urls = tuple(url for url in client.alt or () if "://" in url)
     if len(set(urls)) < 2:  # noqa: PLR2004 - one broker is no choice
         return (), ""
@@ -56,10 +55,10 @@ def _listed(client: Any) -> tuple[tuple[str, ...], str]:
 
 
 def reset_inherited_url(client: Any) -> None:
-    """Take from a Kombu connection what it has kept of another URL of its list.
+    """Reset the parts of a Kombu connection that come from another URL of its list.
 
-    Switched to a URL without a port or a path, Kombu keeps those of the URL before. Of a list it
-    splits the first item at its semicolons, and keeps that whole as well.
+    When the new URL has no port or path, Kombu keeps those of the previous URL. Kombu also splits
+    the first item of a list at its semicolons, and keeps the unsplit item in the list.
     """
     if any(len(one_by_one(item)) > 1 for item in client.alt or ()):
         client.alt[:] = dict.fromkeys(url for item in client.alt for url in one_by_one(item))
@@ -67,7 +66,7 @@ def reset_inherited_url(client: Any) -> None:
     if not url:
         return
     if url.startswith("reliq-unix:"):
-        client.hostname = url  # as where it is the only one; switched to, Kombu has parsed it
+        client.hostname = url  # as with a single URL; after a switch, Kombu has parsed it
     own, others = parse_url(url), [parse_url(other) for other in urls if other != url]
     for name, empty in _STICKY.items():
         value = _plain(getattr(client, name))
@@ -76,11 +75,11 @@ def reset_inherited_url(client: Any) -> None:
 
 
 def _named(url: str, client: Any) -> int | None:
-    """Return how much *url* names of where *client* is; None where that is elsewhere.
+    """Return the number of parts of *url* that match *client*; None if one differs.
 
-    What sticks (see reset_inherited_url) is not compared where the URL does not name it.
+    Attributes in ``_STICKY`` are compared only if the URL sets them.
     """
-    if "://" in (client.hostname or ""):  # a socket's, which Kombu has not parsed
+    if "://" in (client.hostname or ""):  # a Unix socket, which Kombu does not parse
         same = urlsplit(url)[::2] == urlsplit(client.hostname)[::2]  # scheme and path
         return len(PARTS) if same else None
     parts = parse_url(url)
@@ -97,9 +96,9 @@ def _named(url: str, client: Any) -> int | None:
 
 
 def arguments_of(client: Any) -> dict[str, Any]:
-    """Return what a Connection to another broker of the list is made with."""
+    """Return the arguments for a Connection to another broker of the list."""
     arguments = {"transport_options": client.transport_options}
-    # What a URL of the list says of TLS is for that one; it says so by itself.
+    # TLS options in a URL of the list apply to that URL only, which sets them itself.
     if client.ssl and client.ssl not in [parse_url(url).get("ssl") for url in client.alt or ()]:
         arguments["ssl"] = client.ssl
     return arguments

@@ -1,8 +1,7 @@
-"""Channel: AMQP's verbs over a store. Kombu's design, engine-free.
+"""Channel: AMQP's verbs over a store. Kombu's design, independent of the engine.
 
-Kombu wants all verbs on one object, with its names and its arguments. The work is done by the
-parts of the transport (encoder, publishing, declarations, consumers) and by the channel's own
-(QoS, receiver, settlement).
+Kombu needs all verbs on one object, with its names and arguments. Parts of the transport (encoder,
+publishing, declarations, consumers) and of the channel (QoS, receiver, settlement) do the work.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ if TYPE_CHECKING:
 
 
 class Channel(virtual.Channel):
-    """One channel of a transport. Messages belong to it from delivery to ack."""
+    """One channel of a transport. It owns messages from delivery to ack."""
 
     supports_fanout = True
     supports_batch_publish = True
     do_restore = True
-    message_to_python = None  # Kombu asks for it: what is delivered is a message already
+    message_to_python = None  # read by Kombu; deliveries are messages already
 
     def __init__(self, connection: Transport, **_: Any) -> None:
-        # Not the base's: no exchange classes, and options are parsed once for all.
+        # Does not call the base class: no exchange classes, and options are parsed only once.
         self.connection: Transport | None = connection
         self.transport: Transport = connection
         self.closed = False
@@ -56,12 +55,12 @@ class Channel(virtual.Channel):
 
     @Lazy
     def settlement(self) -> Settlement:
-        """What becomes of its messages. A channel that only publishes has none."""
+        """Settles the channel's messages. A channel that only publishes creates none."""
         return transports.Settlement(self.transport, self.qos_)
 
     @Lazy
     def receiver(self) -> Receiver:
-        """How it takes messages."""
+        """Receives the channel's messages."""
         return transports.Receiver(self, self.transport, self.qos_, self.settlement)
 
     @property
@@ -71,12 +70,12 @@ class Channel(virtual.Channel):
 
     @property
     def client(self) -> Client:
-        """``ping()`` and ``llen(queue)``; not kept, as Celery would look for a socket in it."""
+        """``ping()`` and ``llen(queue)``. Not kept: Celery would look for a socket in it."""
         return Client(self.transport.link.store)
 
     @contextmanager
     def conn_or_acquire(self, client: Client | None = None) -> Iterator[Client]:
-        """Give *client*, or :attr:`client`, to a block."""
+        """Yield *client*, or :attr:`client`."""
         yield client or self.client
 
     def _size(self, queue: str) -> int:
@@ -93,9 +92,9 @@ class Channel(virtual.Channel):
         nowait: bool = False,
         passive: bool = False,
     ) -> None:
-        """Declare an exchange; raises PreconditionFailed when it exists and differs.
+        """Declare an exchange; raises PreconditionFailed if it exists with other properties.
 
-        Passive: raises NotFound when it does not exist.
+        Passive: raises NotFound for a missing exchange.
         """
         del nowait
         type_ = type or "direct"
@@ -108,7 +107,7 @@ class Channel(virtual.Channel):
             routes.declare(name, type_, {**flags, "arguments": arguments or {}})
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, *_: Any, **__: Any) -> None:
-        """Delete an exchange; its queues stay, as in AMQP. Unknown ones are ignored."""
+        """Delete an exchange; its queues stay, as in AMQP. Unknown exchanges are ignored."""
         self.transport.declarations.delete_exchange(exchange, if_unused)
 
     def prepare_queue_arguments(
@@ -128,11 +127,10 @@ class Channel(virtual.Channel):
         *_: Any,
         **__: Any,
     ) -> queue_declare_ok_t:
-        """Declare a queue; returns its name, waiting messages and consumers.
+        """Declare a queue; return its name, waiting messages and consumers.
 
-        Raises PreconditionFailed when it exists with other arguments, NotFound
-        when *passive* and it does not exist. *durable* and *exclusive* mean
-        nothing here: what Redis persists is its own setting.
+        Raises PreconditionFailed for differing arguments, and NotFound if *passive* and missing.
+        *durable* and *exclusive* have no effect: the settings of Redis determine persistence.
         """
         del durable, exclusive
         name = queue or f"amq.gen-{uuid4()}"
@@ -155,21 +153,21 @@ class Channel(virtual.Channel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, *_: Any, **__: Any
     ) -> int:
-        """Delete *queue* with its messages and bindings; returns how many waited in it.
+        """Delete *queue* with its messages and bindings; return the number of its messages.
 
-        Raises PreconditionFailed when a condition does not hold.
+        Raises PreconditionFailed if a condition is not met.
         """
         refuse_partition(queue)
         return self.transport.declarations.delete_queue(queue, if_unused, if_empty)
 
     def queue_purge(self, queue: str, *_: Any, **__: Any) -> int:
-        """Remove what waits in *queue*, ready or delayed; returns how many messages."""
+        """Remove the ready and delayed messages of *queue*; return their number."""
         refuse_partition(queue)
         store = self.transport.link.store
         return sum(in_each(store, queue, store.purge))
 
     def list_bindings(self) -> Iterable[tuple[str, str, str]]:
-        """Return (queue, exchange, routing key) of every binding there is."""
+        """Return (queue, exchange, routing key) of every binding."""
         return list(self.transport.link.routes.bindings())
 
     def prepare_message(
@@ -181,9 +179,9 @@ class Channel(virtual.Channel):
         headers: dict[str, Any] | None = None,
         properties: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Make Kombu's raw message, as the base does; before that, fail back where that is due.
+        """Make Kombu's raw message, like the base class, after a pending failback.
 
-        Kombu asks for it first: what it declares next is declared where the message goes.
+        Kombu calls this first, so its next declarations reach the broker that gets the message.
         """
         failback = self.transport.failback
         if failback.urls:
@@ -209,18 +207,18 @@ class Channel(virtual.Channel):
         confirm_timeout: float | None = None,
         **_: Any,
     ) -> None:
-        """Store *message* in every queue it is routed to, once, however often it is retried.
+        """Store *message* in every queue of its route, once, even if it is retried.
 
-        One round trip. When it returns, the message is stored (unless ``confirm``
-        is "none", or it is transient and for a fanout exchange: then it is written
-        and an error shows later); with ``confirm`` "replicated" or "fsynced" a second
-        one, after which it is that safe. The property ``confirm`` and *confirm_timeout*
-        (seconds) are for this message, instead of the options.
+        Takes one round trip, after which the message is stored. With ``confirm`` "none", and for a
+        transient message to a fanout exchange, it is only written to the socket; an error is
+        logged later. ``confirm`` "replicated" or "fsynced" takes a second round trip, after which
+        the message is on the replicas or on disk. The property ``confirm`` and *confirm_timeout*
+        (seconds) override the options for this message.
 
-        Raises MessageRefused, and BrokerRefused where this broker cannot confirm so,
-        before anything is stored; BrokerUnavailable (NotConfirmed) when it is not
-        known whether it was (is that safe): trying again with the same properties is
-        safe. Atomic for each queue, not across queues.
+        Raises MessageRefused, or BrokerRefused if the broker cannot confirm in this way, before
+        anything is stored. Raises BrokerUnavailable if the message may or may not be stored, and
+        NotConfirmed if only its confirmation is missing. A retry with the same properties is safe.
+        Atomic for each queue, not across queues.
         """
         transport = self.transport
         item = transport.encoder.encode(message, exchange, routing_key, confirm_timeout)
@@ -231,14 +229,14 @@ class Channel(virtual.Channel):
             transport.failback.step_failed(exc, helps_itself=elsewhere)
             raise
 
-    def create_publish_batch(self, max_size: int) -> Any:  # it knows this class
-        """Return what collects up to *max_size* messages; Kombu's ``Producer.batch()`` asks."""
+    def create_publish_batch(self, max_size: int) -> Any:  # PublishBuffer knows this class
+        """Return a buffer for up to *max_size* messages, for Kombu's ``Producer.batch()``."""
         return transports.PublishBuffer(self, max_size)
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **_: Any
     ) -> str:
-        """Begin to deliver messages of *queue* to *callback*; raises NotFound for no queue."""
+        """Start to deliver messages of *queue* to *callback*; raises NotFound."""
         refuse_partition(queue)
         deliver = partial(self.receiver.deliver, bool(no_ack), callback)
         consumer = queue, consumer_tag, bool(no_ack), self.transport.link.session
@@ -250,30 +248,30 @@ class Channel(virtual.Channel):
         return consumer_tag
 
     def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
-        """Stop a consumer; what was reserved for it and not delivered goes back at once."""
-        here()  # a child has none of its parent's consumers, nor of its messages
+        """Cancel a consumer; return its reserved but undelivered messages at once."""
+        here()  # a child has none of its parent's consumers and messages
         subscription = self.subscriptions.pop(consumer_tag, None)
         self.no_ack_consumers.discard(consumer_tag)
         if subscription is not None and not self.closed:
             self.transport.consumers.remove(subscription)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
-        """Take one message of *queue*; None when it is empty."""
+        """Take one message of *queue*; return None for an empty queue."""
         refuse_partition(queue)
         return self.receiver.get(queue, no_ack)
 
     def basic_qos(
         self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
     ) -> None:
-        """Set the prefetch limit; what was reserved beyond it and not delivered goes back."""
+        """Set the prefetch limit; return reserved but undelivered messages above it."""
         del prefetch_size, apply_global
         self.qos_.prefetch_count = prefetch_count
         self.transport.pull.limit_changed(self.qos_)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Acknowledge; written to the socket at once, confirmed later.
+        """Acknowledge a message. The ack is written to the socket at once, and confirmed later.
 
-        Raises BrokerTimeout when the broker has not answered for ``socket_timeout``.
+        Raises BrokerTimeout if the broker has not answered for ``socket_timeout``.
         """
         if not PROCESS[0]:
             here()
@@ -291,19 +289,19 @@ class Channel(virtual.Channel):
             self.transport.loop.ack(message.queue, (delivery_tag,))
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Put a message back, counted as a failed delivery, or give up on it (dead letters)."""
+        """Return a message, counted as a failed delivery, or make it a dead letter."""
         self.settlement.reject(delivery_tag, requeue)
 
     def basic_recover(self, requeue: bool = False) -> None:
-        """Put every unacked message of this channel back, counted."""
+        """Return every unacked message of this channel, counted as a failed delivery."""
         if not requeue:
             raise NotImplementedError("basic.recover is only possible with requeue=True")
         self.settlement.give_back("nacked")
 
     def close(self) -> None:
-        """Cancel all consumers and return what is unacked, uncounted.
+        """Cancel all consumers and return unacked messages, uncounted.
 
-        Never raises for a dead broker.
+        Never raises for an unreachable broker.
         """
         if self.closed:
             return
@@ -315,25 +313,25 @@ class Channel(virtual.Channel):
             if transport.consumes:
                 transport.loop.flush_acks()
             if WATCH.worker:
-                # A running task keeps its message; what only we still know goes back.
+                # A running task keeps its message; messages held only by the channel go back.
                 self.settlement.let_go()
                 transport.consumers.return_abandoned()
             elif self.qos_.delivered:
                 self.settlement.give_back("released")
         except BrokerUnavailable as exc:
-            logger.info("%s; what is owed goes out over the next connection", exc)
+            logger.info("%s; pending acks are sent over the next connection", exc)
         finally:
             self.collect()
             transport.close_channel(self)
 
     def collect(self) -> None:
-        """Let go without a word to the broker: leases stay while the messages live."""
+        """Close without contacting the broker; leases last as long as the messages exist."""
         self.closed = self.qos_.closed = True
         self.subscriptions.clear()
         if self.qos_.delivered:
             self.settlement.let_go()
 
 
-# Set here, because inside the class the names would hide the types.
+# Assigned here, because inside the class the names would hide the types.
 Channel.Message = Message
 Channel.QoS = QoS

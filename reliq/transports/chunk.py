@@ -1,8 +1,8 @@
-"""Chunk: prepared messages that are sent together, and tried again as a single one would be.
+"""Chunk: prepared messages that are sent together, and retried like a single message.
 
-Owns the retries by Celery's policy, over other connections and other brokers of the list, and
-what became of each message. The messages are a batch's; where the list leads to a broker that is
-none of reliq, they are published one by one.
+Owns the retries by Celery's policy, over other connections and other brokers of the list, and the
+outcome of each message. The messages form one publish buffer. If the list leads to a broker that
+is not reliq's, they are published one by one.
 """
 
 from __future__ import annotations
@@ -24,53 +24,52 @@ if TYPE_CHECKING:
     from ..routing.outgoing import Outgoing
     from .publish_buffer import PublishBuffer
 
-# More than are ever added before they are flushed: but for its bytes, the caller decides.
+# Larger than any chunk: except for the limit in bytes, the caller decides when to flush.
 _MOST = 100_000
 
 
 class Flushed(NamedTuple):
-    """The outcome of a flush by the places of its messages; what is in neither set is stored."""
+    """The outcome of a flush, by place; a message in neither set is stored."""
 
     refused: frozenset[int] = frozenset()
-    """Certainly not stored."""
+    """Places of messages that are certainly not stored."""
     uncertain: frozenset[int] = frozenset()
     batch: Flushable | None = None
-    """What keeps the uncertain ones."""
+    """The buffer that keeps the uncertain messages."""
 
 
 class Chunk:
-    """Messages for *producer* to send over whatever connection it has by then."""
+    """Messages that *producer* sends over its current connection."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
         self._batch: PublishBuffer | None = None
         self._made_by: Any = None
-        """The channel that the batch was made by."""
+        """The channel that created the buffer."""
         self._example: Outgoing
         self._envelopes: AlikeEnvelopes | None = None
         self._differing: Differing | None = None
         self._opened = False
         self._declare: list[Any] = []
         self._declared: Any = None
-        """What the message before was to declare."""
+        """Entities declared by the previous message."""
         self._policy: Mapping[str, Any] | None = None
         self._waiting: list[tuple[int, Prepared]] = []
         self._published = 0
-        """How many of those that wait were published one by one."""
+        """How many of the waiting messages were published one by one."""
         self.flushed = Flushed()
-        """What became of the messages of the last flush."""
+        """The outcome of the last flush."""
 
     def retry(self, policy: Mapping[str, Any]) -> None:
-        """Try again by *policy*, that of Kombu's publish."""
+        """Retry by *policy*, as Kombu's publish does."""
         if policy is not self._policy:
             self._policy = policy
             self._producer.connection.transport_options.update(policy)  # as Kombu does
 
     def add(self, place: int, message: Prepared) -> bool:
-        """Add a message; return whether it is time to flush.
+        """Add a message; return whether to flush now.
 
-        Raises what a publish of it raises before anything is stored, or where there is no
-        connection; then it is not in the chunk.
+        Raises the errors of encoding, routing and connecting; the message is then not added.
         """
         if message.declare is not self._declared or not self._opened:
             known = {id(entity) for entity in self._declare}
@@ -83,13 +82,13 @@ class Chunk:
             before = len(batch)
             item = self._alike(message)
             full = self._collect(batch, message) if item is None else batch.collect_alike(item)
-            if len(batch) == before:  # no queue is bound for it
+            if len(batch) == before:  # no queue is bound
                 return False
         self._waiting.append((place, message))
         return full
 
     def flush(self) -> None:
-        """Send what was added; :attr:`flushed` says what became of it, also where this raises."""
+        """Send the added messages; sets :attr:`flushed`, also when it raises."""
         if not self._waiting:
             self.flushed = Flushed()
             return
@@ -115,7 +114,7 @@ class Chunk:
         return full
 
     def _alike(self, message: Prepared) -> Outgoing | None:
-        """Return *message* made of the one before; None where it has to be encoded by itself."""
+        """Encode *message* like the previous one; return None if it needs its own encoding."""
         differing, envelopes = message.differing, self._envelopes
         if envelopes is None or differing is None or differing is not self._differing:
             return None
@@ -124,18 +123,18 @@ class Chunk:
             return None
         envelope = envelopes.encode(message.body, message.headers, message.properties)
         if envelope is None or len(envelope) > self._made_by.transport.options.max_message_bytes:
-            return None  # for the error that encoding it raises
+            return None  # encoding it separately raises the proper error
         return self._example.like(envelope, message.headers)
 
     def _failed(self, lost: bool) -> Flushed:
         places, batch = [place for place, _ in self._waiting], self._batch
-        if batch is None:  # published one by one: all before that one are stored
+        if batch is None:  # published one by one: all earlier messages are stored
             rest = places[self._published :]
             cut = 1 if lost else 0
             return Flushed(frozenset(rest[cut:]), frozenset(rest[:cut]))
         if batch.uncertain:
             return Flushed(uncertain=frozenset(places), batch=batch)
-        if len(batch):  # it was never tried
+        if len(batch):  # nothing was sent
             batch.discard()
             return Flushed(frozenset(places))
         return Flushed(frozenset(places[at] for at in batch.refused))
@@ -148,7 +147,7 @@ class Chunk:
     def _open(self) -> None:
         channel = self._producer.channel
         if not self._opened and isinstance(channel, Channel):
-            channel.prepare_message("")  # fails back where that is due, before it declares
+            channel.prepare_message("")  # a pending failback happens before the declarations
             self._batch, self._made_by = channel.create_publish_batch(_MOST), channel
         self._do_declare()
         self._opened = True
@@ -174,6 +173,6 @@ class Chunk:
 
 
 def _for_kombu(channel: Any, message: Prepared) -> Any:
-    """Return what *channel* publishes of *message*, whose properties stay as they are."""
+    """Return the message that *channel* publishes; keeps the properties of *message* unchanged."""
     *content, properties = message[:6]
     return channel.prepare_message(*content, dict(properties))

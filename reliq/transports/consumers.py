@@ -1,4 +1,4 @@
-"""Consumers: how a transport begins to consume from a queue, and how it ends."""
+"""Consumers: how a transport starts and stops consuming from a queue."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from .subscription import Schedule, Subscription
 
 
-# So long who ends to consume waits for a node.
+# How long to wait for each node when a consumer is cancelled.
 _CANCEL_PATIENCE_S = 1.0
-# A partition that is not there is tried again not later than an operator waits for who consumes
-# from one that has come, 25 s.
+# Longest interval between checks for a missing partition. It must stay below the 25 s for which
+# an operator command waits until a new partition is consumed from.
 _MOST_MISSING_S = 10.0
 
 
 @dataclass(eq=False)
 class Consumers:
-    """Tells the session, the broker and the schedule of each. Of the application's thread."""
+    """Registers and removes consumers. Belongs to the application's thread."""
 
     _link: Link
     _declarations: Declarations
@@ -52,21 +52,21 @@ class Consumers:
     _postponed: Postponed = field(default_factory=Postponed, init=False)
 
     def __post_init__(self) -> None:
-        """Have the pull loop follow the layouts."""
+        """Let the pull loop call :meth:`follow_layouts`."""
         self._pull.follow_layouts = self.follow_layouts
         self.late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
 
     def add(self, subscription: Subscription) -> None:
-        """Begin to consume; raises NotFound for a queue that is not there.
+        """Start to consume. Raises NotFound for a missing queue, and BrokerUnavailable.
 
-        Where the broker cannot be told, nothing has begun; but a Celery worker begins without
-        those of its queues whose node is away, and with them later. Of a queue that is divided
-        it consumes from every partition, and follows where the layout changes.
+        On an error, nothing is consumed. However, a Celery worker starts without its queues on
+        unreachable nodes, and adds each of them when its node answers. A divided queue is consumed
+        from every partition, and the consumer follows changes of the layout.
         """
         declarations, queue = self._declarations, subscription.queue
         try:
             with declarations.patience_with(queue):
-                declarations.declare_owed(queue)  # its node may be back by now
+                declarations.declare_owed(queue)  # its node may be reachable again
                 self._begin(subscription)
         except BrokerUnavailable as exc:
             if not declarations.may_be_late(queue):
@@ -80,7 +80,7 @@ class Consumers:
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
         store, queue = self._link.store, subscription.queue
-        # A temporary queue is not divided, nor is a partition.
+        # Temporary queues and partitions are not divided.
         if not store.has_partitions or number_of(queue) or not self._declarations.may_stay(queue):
             return
         try:
@@ -88,17 +88,17 @@ class Consumers:
         except BrokerUnavailable:
             if not goes_on(store):
                 raise
-            return  # a survey tells
+            return  # a survey will report the layout
         if layout is not None:
             self._link.session.registration.note_layout(queue, layout)
         self._follow(subscription)
 
     def _add(self, subscription: Subscription) -> None:
-        here()  # a child has a link of its own
+        here()  # after a fork, the child has its own link
         queue = subscription.queue
         session, store = self._link.session, self._link.store
-        # A partition comes after its queue, and never goes by itself: it asks its own node alone,
-        # as there is little patience, and others may be away.
+        # A partition is created after its queue and never expires. It needs only its own node:
+        # patience is short here, and other nodes may be unreachable.
         is_partition = queue != subscription.of_queue
         if not is_partition:
             session.duties.dead_consumers.clear(queue, store)
@@ -111,7 +111,7 @@ class Consumers:
         except ReliqError as exc:
             session.registration.unsubscribe(queue, subscription.no_ack)
             if not isinstance(exc, NotFound):
-                session.registration.detach_later(queue)  # it may have noted it all the same
+                session.registration.detach_later(queue)  # the broker may have registered it
             raise
         self._pull.begin_to_consume()
         self._schedule.add(subscription)
@@ -127,12 +127,12 @@ class Consumers:
         except BrokerUnavailable:
             if not goes_on(store):
                 raise
-            return store.layout(queue)  # the node of another partition is away
+            return store.layout(queue)  # the node of another partition is unreachable
 
     def follow_layouts(self) -> None:
-        """Consume from partitions that have come, and no more from those that have gone.
+        """Consume from new partitions, and stop consuming from removed ones.
 
-        And from queues that this worker had to begin without.
+        Also start on queues that this worker had to start without.
         """
         self._declarations.settle()
         changes = self._link.session.registration.layout_changes
@@ -160,7 +160,7 @@ class Consumers:
             item, store = replace(subscription, queue=name), self._link.store
             try:
                 with store.patience(NODE_PATIENCE_S):
-                    # One command, where to begin takes many.
+                    # A single command, whereas starting to consume takes many.
                     there = name not in self._postponed or store.layout(name) is not None
                     if there:
                         self._add(item)
@@ -180,10 +180,10 @@ class Consumers:
                 self._postponed.put_off(name, _MOST_MISSING_S)
 
     def _attach(self, queue: str, count: int) -> bool:
-        """Note a consumer of *queue*; False where it is not there.
+        """Register a consumer of *queue*; return False for a missing queue.
 
-        One that went while we were away, with us as its last consumer, is declared again; so is
-        one that expired between its declaration here and this, as where the process stood still.
+        Declares the queue again if it was deleted with its last consumer, this process, during an
+        outage, or if it expired between its declaration and this call, as in a frozen process.
         """
         session, store = self._link.session, self._link.store
         declarations = self._declarations
@@ -193,11 +193,10 @@ class Consumers:
         )
 
     def remove(self, subscription: Subscription) -> None:
-        """Stop consuming; what was reserved and not delivered goes back at once.
+        """Stop consuming; return reserved but undelivered messages at once.
 
-        A node that is away is told when it is back, and holds up neither this nor the other
-        partitions. Raises BrokerUnavailable where the broker is lost: nothing is consumed all
-        the same.
+        An unreachable node delays neither this call nor other partitions: it is notified later.
+        Raises BrokerUnavailable if the broker is unreachable; consuming stops in any case.
         """
         if self.late.remove(subscription):
             return
@@ -216,10 +215,9 @@ class Consumers:
                 self._stop_taking(subscription.qos)
 
     def _remove_each(self, items: Iterable[Subscription], no_ack: bool) -> EachNode:
-        """Remove *items*, the last one last; return the round, in which some may have been away.
+        """Remove *items* in order; return the round, which records unreachable nodes.
 
-        Whatever goes wrong, none of them consumes any more: what the broker could not be told
-        is owed.
+        On an error, all of them stop consuming. Commands that could not be sent stay pending.
         """
         nodes = EachNode(self._link.store)
         left = deque(items)
@@ -234,28 +232,28 @@ class Consumers:
         return nodes
 
     def _patience(self, no_ack: bool) -> AbstractContextManager[None]:
-        """Wait for a node as long as it takes to be told of a cancelled consumer.
+        """Limit the wait for each node, unless its messages would be lost.
 
-        What is taken with no_ack is lost where it cannot be given back: that may take longer.
+        Messages taken with no_ack are lost if they cannot be returned, so this waits longer.
         """
         return self._link.store.patience(inf if no_ack else _CANCEL_PATIENCE_S)
 
     def _lingers(self, subscription: Subscription) -> bool:
-        """Whether it is cancelled because its connection is lost, and its queue may go with it.
+        """Whether the connection was lost, and the queue may be deleted with its last consumer.
 
-        As Celery does with rpc:// before it consumes again: the queue waits for that.
+        With ``rpc://``, Celery then cancels before it consumes again; the queue is kept until then.
         """
         return self._schedule.loss_told and self._declarations.may_go_by_itself(subscription.queue)
 
     def _take_out(self, subscription: Subscription) -> int:
-        """Consume nothing with it any more; return how many subscriptions its queue has left."""
+        """End the subscription locally; return how many subscriptions its queue still has."""
         self._schedule.remove(subscription)
         subscription.ended()
         registration = self._link.session.registration
         return registration.unsubscribe(subscription.queue, subscription.no_ack)
 
     def _owe(self, subscription: Subscription, *, lingers: bool = False) -> None:
-        """Have what it has given back, and its queue left, over the next connection."""
+        """Return its messages and leave its queue over the next connection."""
         session = self._link.session
         session.outbox.return_later(subscription.take_back(), no_ack=subscription.no_ack)
         registration = session.registration
@@ -284,16 +282,15 @@ class Consumers:
                 self._link.routes.forget_queue(queue)
         except BrokerUnavailable as exc:
             self._owe(subscription)
-            logger.info("%s; that %r is left is told later", exc, queue)
+            logger.info("%s; the cancellation for %r is sent later", exc, queue)
             raise
 
     def _stop_taking(self, qos: QoS) -> None:
-        """Prepare for the end: the last consumer of tasks is cancelled.
+        """Prepare for shutdown after the last consumer of tasks was cancelled.
 
-        In a worker that shuts down, what Celery has prefetched and not started it
-        now drops; those messages go back at once. Those of running tasks stay
-        leased, and from here on a thread renews them, because the loop ends before
-        the tasks do.
+        In a worker that shuts down, Celery drops prefetched messages that it has not started.
+        They are returned at once. Messages of running tasks stay leased. From here on, a thread
+        renews them, because the loop ends before the tasks do.
         """
         if WATCH.worker:
             qos.channel.settlement.let_go()
@@ -303,12 +300,12 @@ class Consumers:
             self._loop.keep_leases(loop_ends=True)
 
     def return_abandoned(self) -> None:
-        """Give back messages that nobody holds any more."""
+        """Return messages that the application has dropped without settling them."""
         gc.collect()  # Celery's requests are parts of reference cycles
         self._link.session.send_owed(self._link.store)
 
     def drop(self, lost: bool) -> None:
-        """End all without a word to the broker: the connection is closed, or *lost*."""
+        """End all consumers without sending anything: the connection is closed or *lost*."""
         self.late.clear()
         for item in list(self._schedule.subscriptions):
             self._take_out(item)

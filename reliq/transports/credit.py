@@ -1,8 +1,8 @@
-"""Credit: how much a transport may ask its broker for, and what else it may take.
+"""Credit: how many messages a transport may request, and which consumers may take any.
 
-The prefetch limit of a channel bounds what is delivered, what is here, and what is asked for. While
-a message is delivered alone, or waits to be (``ISOLATION``), some consumers have no credit. Of the
-thread that asks; it keeps no state of its own.
+The prefetch limit of a channel covers delivered, buffered and requested messages. While a message
+has or awaits an isolated delivery (``ISOLATION``), some consumers have no credit. Belongs to the
+requesting thread, and keeps no state of its own.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from .message import QoS
     from .subscription import Subscription
 
-# What one reserve brings at most where the prefetch is unlimited.
+# The most messages per reserve with an unlimited prefetch.
 _UNLIMITED = 100
-# What a consumer that acks nothing has here at most: a kill loses it.
+# The most buffered messages of a no_ack consumer: they are lost if the process is killed.
 _NO_ACK_AHEAD = 10
 
 
 @dataclass(eq=False)
 class Credit:
-    """The rules for one transport."""
+    """The credit rules of one transport."""
 
     _link: Link
     of_worker: Callable[[], bool]
-    """Whether a worker itself takes over it."""
+    """Whether a worker itself, not one of its tasks, consumes over this transport."""
     _began_at: float
     _split: bool
-    """Whether the queues share the credit of their channel."""
+    """Whether queues share the credit of their channel."""
 
     def of(self, item: Subscription, known: dict[QoS, int] | None = None) -> int:
-        """Return how many messages may be reserved for *item*; *known*: sums of its channel."""
+        """Return how many messages *item* may reserve; *known* caches credits of channels."""
         if item.no_ack:
             return _NO_ACK_AHEAD - len(item.buffer)
         if ISOLATION.active and self.shuts_out(item):
@@ -54,7 +54,7 @@ class Credit:
         return known[item.qos]
 
     def of_channel(self, qos: QoS) -> int:
-        """Return how many messages may be reserved for a channel now."""
+        """Return how many messages a channel may reserve now."""
         if not qos.can_consume():
             return 0
         if qos.one_by_one:
@@ -64,7 +64,7 @@ class Credit:
         return min(qos.prefetch_count - len(qos.delivered) - self._reserved(qos), _UNLIMITED)
 
     def shares(self, wanting: Sequence[Subscription]) -> Iterator[tuple[Subscription, int]]:
-        """Yield how much of its channel's credit each may use now."""
+        """Yield each subscription with its share of the credit of its channel."""
         known: dict[QoS, int] = {}
         rivals = Counter(item.qos for item in wanting if not item.no_ack)
         for item in wanting:
@@ -78,37 +78,37 @@ class Credit:
             yield item, n
 
     def surplus(self, qos: QoS) -> int:
-        """Return how many messages there are for which the limit leaves no room."""
+        """Return by how many messages the channel exceeds its prefetch limit."""
         here = sum(len(item.buffer) for item in _taking(qos))
         return max(len(qos.delivered) + here - qos.prefetch_count, 0) if qos.prefetch_count else 0
 
     def is_well_stocked(self, qos: QoS) -> bool:
-        """Whether at least half of what may be reserved is here or asked for."""
+        """Whether at least half of the possible messages are buffered or requested."""
         return self._reserved(qos) * 2 >= min(qos.prefetch_count or _UNLIMITED, _UNLIMITED)
 
     def _reserved(self, qos: QoS) -> int:
-        """Return how many messages are asked for, or here and not delivered yet.
+        """Return how many messages are requested, or buffered and undelivered.
 
-        Added up from what each consumer knows: another thread may read a reply meanwhile,
-        and a count that two threads keep goes wrong for good.
+        This is summed over the consumers because another thread may read a reply meanwhile. A
+        counter shared by two threads would drift permanently.
         """
         return sum(len(item.buffer) + item.asked_for for item in _taking(qos))
 
     @property
     def occupancy(self) -> int:
-        """What an ordinary reserve says of what this process holds."""
+        """The state of this process that an ordinary reserve reports to the broker."""
         if ISOLATION.in_back_off and self.alone != ALONE:
             return BUSY
         return HOLDING if self._link.session.leases.held else IDLE
 
     @property
     def alone(self) -> int:
-        """What a reserve says while no other is made: whether the process holds nothing."""
+        """The state that a lone reserve reports: ALONE if the process holds nothing."""
         return ALONE if SESSIONS.nothing_in_hand() and not WATCH.busy else HOLDING
 
     @property
     def awaited_from(self) -> str | None:
-        """The queue whose message waits for this process to be alone; None where none does."""
+        """The queue whose message awaits an isolated delivery to this process, or None."""
         if ISOLATION.holds or ISOLATION.session is not self._link.session:
             return None
         return ISOLATION.queue
@@ -116,7 +116,7 @@ class Credit:
     def note(
         self, queue: str, result: Reservation, asked_at: float, began_at: float | None = None
     ) -> None:
-        """Note what a reserve of *queue* has said of it; *began_at*: of whoever asked."""
+        """Record a reserve's reply about isolation; *began_at*: when the requester started."""
         session = self._link.session
         if result.isolated and result.deliveries:
             ISOLATION.given(session, result.deliveries[0])
@@ -126,10 +126,10 @@ class Credit:
             ISOLATION.over(session, queue)
 
     def shuts_out(self, item: Subscription) -> bool:
-        """Whether a consumer is to take nothing now.
+        """Whether a consumer may take nothing now.
 
-        While a message waits the tasks of a worker go on, and so does what they consume;
-        what began after an isolated delivery is its own doing.
+        While a message awaits isolation, a worker's tasks continue, and so do their consumers.
+        Consumers started after an isolated delivery belong to its task and may continue.
         """
         if not ISOLATION.holds and WATCH.worker and not self.of_worker():
             return False
@@ -145,7 +145,7 @@ class Credit:
 
 
 def _taking(qos: QoS) -> Iterator[Subscription]:
-    """Yield the subscriptions of a channel that take with acks, from each partition."""
+    """Yield the subscriptions of a channel that take with acks, including all partitions."""
     for item in qos.consumers.values():
         if not item.no_ack:
             yield item

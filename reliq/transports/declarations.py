@@ -1,6 +1,6 @@
-"""Declarations: what a transport declares, and declares again when the broker has lost it.
+"""Declarations: what a transport declares, and declares again after the broker has lost it.
 
-Exchanges and their bindings are remembered by the routes, queues here.
+Routes record exchanges and their bindings. This module records queues.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ if TYPE_CHECKING:
 
 
 _BIND_TRIES = 5
-# So long a worker waits for the node of one of its queues before it begins without it; and for one
-# that is known to be away.
+# Patience of a starting worker with the node of a queue, and with a node known to be unreachable.
 _LATE_AFTER_S, _AWAY_S = 2.0, 0.2
-# So often what is owed is tried where a node is not known to be away, and does not serve.
+# Interval between attempts for a node that does not serve, but is not known to be unreachable.
 _SETTLE_EVERY_S = 5.0
 
 
 @dataclass(eq=False)
 class Declarations:
-    """Queue -> its arguments and its settings. Of the application's threads: one step each."""
+    """Arguments and settings of each queue. Application threads use it, in single steps."""
 
     _link: Link
     _partitions: int
     queues: Declared = field(default_factory=dict, init=False)
     owed: dict[str, list[tuple[str, str]]] = field(default_factory=dict, init=False)
-    """By queue, its bindings: they are declared when its node answers."""
+    """Pending bindings of each queue; they are declared when its node answers."""
     _settles_at: float = field(default=-inf, init=False)
 
     def declare_queue(
@@ -57,16 +56,16 @@ class Declarations:
     ) -> queue_declare_ok_t:
         """Declare *queue*; return its name, waiting messages and consumers.
 
-        A queue of a Celery worker whose node is away is declared when the worker consumes from it;
-        one that is divided when its node answers, as its other partitions can be published to.
-        Raises PreconditionFailed when it exists with other arguments than these, but for
-        x-partitions; NotFound when *passive* and it does not exist.
+        If the node is unreachable, a worker's queue is declared when the worker consumes from it,
+        and a divided queue when the node answers; its other partitions accept publishes meanwhile.
+        Raises PreconditionFailed if the queue exists with other arguments (x-partitions may
+        differ), and NotFound if *passive* and the queue is missing.
         """
         refuse_partition(queue)
         encoded, meta = queue_arguments(queue, auto_delete, arguments)
-        if self._partitions > 1 and is_durable(meta):  # of those that say nothing of it
+        if self._partitions > 1 and is_durable(meta):  # default for queues without x-partitions
             meta.setdefault("partitions", str(self._partitions))
-        here()  # a child has a link of its own
+        here()  # after a fork, the child has its own link
         durable = is_durable(meta)
         try:
             with self.patience_with(queue, durable):
@@ -83,7 +82,7 @@ class Declarations:
         return found
 
     def _note_declared(self, queue: str) -> None:
-        """Owe nothing of *queue* but partitions whose nodes are away: they may not be there yet."""
+        """Drop the pending work of *queue*, unless nodes of its partitions are unreachable."""
         if any(map(self._link.store.is_away, self._names(queue))):
             self.owed[queue] = []
         else:
@@ -111,14 +110,14 @@ class Declarations:
         if declared.outcome == "differs":
             stored, asked = _in_words(declared.arguments), _in_words(encoded)
             raise PreconditionFailed(
-                f"queue {queue!r} exists with {stored}; it was declared now with {asked}. "
-                "Delete it or declare it with its own arguments"
+                f"queue {queue!r} exists with {stored}, but was now declared with {asked}. "
+                "Delete the queue, or declare it with the existing arguments"
             )
         if not passive:
             self.queues[queue] = (encoded, meta)
             if "dead_letter_exchange" in meta:
                 session.duties.passes.look_after(queue)
-        back = session.registration.lingers(queue)  # we come back just now
+        back = session.registration.lingers(queue)  # this process counts until it is back
         messages = declared.messages
         if is_durable(meta) and (passive or queue in store.partitions):
             messages += waiting(store, names_of(store, queue)[1:])
@@ -127,7 +126,7 @@ class Declarations:
     def patience_with(
         self, queue: str, durable: bool | None = None
     ) -> AbstractContextManager[None]:
-        """Wait for the node of *queue* only for a moment where that may be late."""
+        """Wait only briefly for the node of *queue* if the declaration may be postponed."""
         store = self._link.store
         divided = store.partitions.get(queue, 1) > 1
         if not (store.has_nodes and (divided or self._is_workers(queue, durable))):
@@ -135,19 +134,19 @@ class Declarations:
         return store.patience(_AWAY_S if store.is_away(queue) else _LATE_AFTER_S)
 
     def may_be_late(self, queue: str, durable: bool | None = None) -> bool:
-        """Whether *queue* is one of a Celery worker's, and others can be consumed from."""
+        """Whether *queue* belongs to a Celery worker, and other nodes still answer."""
         return goes_on(self._link.store) and self._is_workers(queue, durable)
 
     def _is_workers(self, queue: str, durable: bool | None) -> bool:
         return WATCH.will_consume(queue, self.may_stay(queue) if durable is None else durable)
 
     def may_stay(self, queue: str) -> bool:
-        """Whether *queue* stays until it is deleted, or nothing is known of it here."""
+        """Whether *queue* is durable, or was not declared here."""
         declared = self.queues.get(queue)
         return declared is None or is_durable(declared[1])
 
     def declare_owed(self, queue: str) -> None:
-        """Declare and bind *queue*, if its node was away when that was asked for."""
+        """Declare and bind *queue* if this was postponed because its node was unreachable."""
         bindings = self.owed.get(queue)
         if bindings is None:
             return
@@ -155,16 +154,15 @@ class Declarations:
             if queue in self.queues:
                 self._declare_now(queue, *self.queues[queue], passive=False)
         except PreconditionFailed as exc:
-            logger.error("%s; it is used as it is", exc)  # noqa: TRY400 - the message says it all
+            logger.error("%s; the existing queue is used", exc)  # noqa: TRY400 - the text suffices
         for exchange, routing_key in bindings:
             self._bind(queue, exchange, routing_key)
         self._note_declared(queue)
 
     def settle(self, exchange: str = "") -> None:
-        """Declare and bind what is owed, as far as the nodes answer by now; not again at once.
+        """Declare and bind postponed queues whose nodes answer now; pauses after a failure.
 
-        Raises BrokerUnavailable where *exchange*, by which a message is to be routed, is still to
-        be bound: it would be dropped.
+        Raises BrokerUnavailable if *exchange* has pending bindings: a message would be dropped.
         """
         store, now = self._link.store, monotonic()
         for queue, bindings in list(self.owed.items()):
@@ -183,7 +181,7 @@ class Declarations:
                     raise
             except NotFound as exc:
                 self.owed.pop(queue, None)
-                logger.error("its node answers, but a queue is not bound: %s", exc)  # noqa: TRY400 - the message says it all
+                logger.error("cannot bind a queue although its node answers: %s", exc)  # noqa: TRY400 - the text suffices
 
     def _declare(
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store
@@ -191,13 +189,13 @@ class Declarations:
         declared = declare(store, queue, arguments, meta)
         if declared.outcome != "differs" or not differ_in_partitions(declared.arguments, arguments):
             return declared
-        # How it is divided now holds: what stands in the code is for a queue that is new.
+        # Keep the current number of partitions: x-partitions in code applies to new queues only.
         declared = declare(store, queue, declared.arguments, meta)
         wanted, there = int(meta.get("partitions", 1)), store.partitions.get(queue, 1)
         if wanted > 1 and wanted != there and store.has_partitions and queue not in self.queues:
             logger.warning(
-                "queue %r was there before it was declared with x-partitions %d, and has %d as "
-                "before: `reliq queue set %s --partitions %d` divides it",
+                "queue %r was declared with x-partitions %d, but already exists with %d; to change "
+                "it, run `reliq queue set %s --partitions %d`",
                 queue,
                 wanted,
                 there,
@@ -207,7 +205,7 @@ class Declarations:
         return declared
 
     def delete_queue(self, queue: str, if_unused: bool, if_empty: bool) -> int:
-        """Delete *queue* as :meth:`Channel.queue_delete` does; return how many waited in it."""
+        """Delete *queue* as :meth:`Channel.queue_delete` does; return its number of messages."""
         here()
         session, store, routes = self._link.session, self._link.store, self._link.routes
         session.registration.end_lingering(queue, store)
@@ -221,7 +219,7 @@ class Declarations:
         return deleted.number
 
     def forget(self, queue: str) -> None:
-        """Note that *queue* was deleted: it is not to be declared again by itself."""
+        """Record that *queue* was deleted, so that it is not declared again automatically."""
         self.queues.pop(queue, None)
         self.owed.pop(queue, None)
         self._link.session.registration.topology.forget_queue(queue)
@@ -229,9 +227,9 @@ class Declarations:
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind *queue*; raises NotFound for an unknown exchange.
 
-        Where a node is away it is done when that answers; until then nothing is published by
-        *exchange*. A queue that this connection has declared, and that is gone since (its
-        ``x-expires`` is shorter than the way from there to here), is declared again.
+        If a node is unreachable, the binding is postponed until it answers; until then, nothing is
+        published through *exchange*. A queue that this connection declared, and that has expired
+        since because of a short ``x-expires``, is declared again.
         """
         refuse_partition(queue)
         store = self._link.store
@@ -256,7 +254,7 @@ class Declarations:
             if self._link.routes.bind(queue, exchange, routing_key, present=True):
                 return
             declare(self._link.store, queue, *declared)
-        raise NotFound(f"queue {queue!r} is gone each time before it is bound: see its x-expires")
+        raise NotFound(f"queue {queue!r} expired before it was bound: increase its x-expires")
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Remove one binding; one that does not exist is ignored."""
@@ -266,9 +264,9 @@ class Declarations:
         routes.unbind(queue, exchange, routing_key)
 
     def delete_exchange(self, exchange: str, if_unused: bool) -> None:
-        """Delete *exchange*; its queues stay, as in AMQP. Unknown ones are ignored.
+        """Delete *exchange*; its queues stay, as in AMQP. Unknown exchanges are ignored.
 
-        Raises PreconditionFailed where it has bindings and must not, *if_unused*.
+        With *if_unused*, raises PreconditionFailed if the exchange has bindings.
         """
         here()
         session, store, routes = self._link.session, self._link.store, self._link.routes
@@ -278,12 +276,12 @@ class Declarations:
         routes.delete(exchange)
 
     def may_go_by_itself(self, queue: str) -> bool:
-        """Whether *queue* may end without being deleted, as far as is known here."""
+        """Whether *queue* is temporary, or was not declared here."""
         declared = self.queues.get(queue)
         return declared is None or not is_durable(declared[1])
 
     def redeclare(self, queue: str, store: Store) -> bool:
-        """Declare over *store* a durable queue again that the broker has lost; False: not ours."""
+        """Declare a durable queue again that the broker lost; return False for any other queue."""
         if self.may_go_by_itself(queue):
             return False
         logger.warning("queue %r was lost by the broker and is declared again", queue)
@@ -291,7 +289,7 @@ class Declarations:
         return True
 
     def declare_again(self, queue: str, store: Store) -> bool:
-        """Declare and bind *queue*, of any kind, over *store*; False where it is not ours."""
+        """Declare and bind *queue* again; return False if this transport did not declare it."""
         declared = self.queues.get(queue)
         if declared is None:
             return False
@@ -300,7 +298,7 @@ class Declarations:
         return True
 
     def revive(self, queue: str) -> bool:
-        """Declare again a queue that went with its last consumer, us, while we were away."""
+        """Declare a queue again that was deleted with its last consumer, this process."""
         session, store, routes = self._link.session, self._link.store, self._link.routes
         declared = session.registration.topology.revive(queue, routes, store)
         if declared is None:

@@ -1,7 +1,7 @@
-"""Encoder: checks what is to be published, and makes the bytes that are stored of it.
+"""Encoder: checks messages to publish, and encodes them into the stored bytes.
 
-Owns the rule by which a Celery task's ``eta`` becomes a delay in the broker. Knows
-Celery's message format, as far as it is documented, and needs no Celery to read it.
+Owns the rule that turns the ``eta`` of a Celery task into a delay at the broker. Knows the
+documented part of Celery's message format, and does not need Celery to read it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .declarations import Declarations
     from .failback import Failback
 
-# Sorted sets hold whole numbers up to 2**53 exactly: now, a delay and a TTL of ten
-# thousand years each are far below. Celery's own horizon is the year 9999.
+# Sorted sets hold integers up to 2**53 exactly. The current time, a delay and a TTL of ten
+# thousand years each are far below that. Celery's own limit is the year 9999.
 _LONGEST_MS = 10_000 * 366 * 86_400_000
 
 DELAY, DELAYED = "x-delay", "x-delayed"
@@ -35,14 +35,13 @@ ETA, NATIVE_ETA = "eta", "x-eta"
 
 
 def take_delay(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], int]:
-    """Return *headers* as they are stored, and the delay in ms they ask for; never changes them.
+    """Return *headers* as stored, and the requested delay in ms; never changes *headers*.
 
-    ``x-delay`` (ms) is stored as ``x-delayed``: a message that is forwarded, or a task
-    that is retried, with the headers it came with is not delayed again. With *native*
-    the ``eta`` of a Celery task becomes a delay too and is stored as ``x-eta``, so that
-    the worker runs the task when it arrives; ``x-delay`` wins over it. An eta that
-    cannot be read is left for Celery to complain about. An ``x-eta`` among *headers* is
-    that of an earlier message, and is not stored. Raises MessageRefused.
+    ``x-delay`` (ms) is stored as ``x-delayed``. A message that is forwarded or retried with its
+    received headers is therefore not delayed again. With *native*, the ``eta`` of a Celery task
+    also becomes a delay, unless ``x-delay`` is set. It is stored as ``x-eta``, so that the worker
+    runs the task when it arrives. An unreadable eta is left to Celery. An ``x-eta`` in *headers*
+    belongs to an earlier message and is not stored. Raises MessageRefused.
     """
     asked, eta = headers.get(DELAY), headers.get(ETA)
     if asked is None and not eta and NATIVE_ETA not in headers:
@@ -61,23 +60,22 @@ def take_delay(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], i
 
 
 def ttl_ms(properties: dict[str, Any]) -> int:
-    """Return the message's time to live, -1 for none; raises MessageRefused."""
+    """Return the message's time to live in ms, or -1 for none; raises MessageRefused."""
     expiration = properties.get("expiration")
     return -1 if expiration is None else _ms("expiration", expiration) or INSTANT_MS
 
 
 def _until_ms(eta: Any) -> int | None:
-    """Return the ms until *eta* on this clock; None where it cannot be read.
+    """Return the ms until *eta* on this clock; None for an unreadable eta.
 
-    A relative delay, because this clock is the one that most etas were derived from.
-    Rounded so that the message is not due before the eta, however the server rounds.
+    The delay is relative, because most etas came from this clock. It never ends before the eta.
     """
     if not isinstance(eta, str):
         return None
     text = f"{eta[:-1]}+00:00" if eta.endswith("Z") else eta
     try:
         moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:  # as Celery's worker reads it, whatever its own timezone
+        if moment.tzinfo is None:  # Celery's worker reads it as UTC, whatever its timezone
             moment = moment.replace(tzinfo=timezone.utc)
         # Not timestamp(): a float of seconds is not exact to the ms far from now.
         since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -90,7 +88,7 @@ def _until_ms(eta: Any) -> int | None:
 def _ms(name: str, value: Any) -> int:
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            raise TypeError  # noqa: TRY301 - one message for every way to be wrong
+            raise TypeError  # noqa: TRY301 - one message for all kinds of invalid values
         number = math.ceil(value) if isinstance(value, float) else int(value)
         if number > _LONGEST_MS or float(value) < 0:
             raise ValueError  # noqa: TRY301 - as above
@@ -107,7 +105,7 @@ _BODIES = frozenset({bytes, str})
 
 
 def _partition_key(headers: dict[str, Any]) -> str | None:
-    """Return the key by which messages of a divided queue stay in order; raises MessageRefused."""
+    """Return the key that keeps messages of a divided queue in order; raises MessageRefused."""
     key = headers.get(PARTITION_KEY)
     if key is None or isinstance(key, str):
         return key
@@ -141,7 +139,7 @@ def _checked_priority(priority: Any) -> int:
 
 
 class Encoder:
-    """From Kombu's messages to outgoing ones, by the options of one transport. Sends nothing."""
+    """Encodes Kombu's messages by the options of one transport. Sends nothing."""
 
     def __init__(self, options: Options, declarations: Declarations, failback: Failback) -> None:
         self._options = options
@@ -159,7 +157,7 @@ class Encoder:
     ) -> Outgoing:
         """Check and encode *message*; raises MessageRefused."""
         properties, headers = message["properties"], message["headers"] or {}
-        # Most messages have none of these: each is looked into only where it is there.
+        # Most messages have none of these headers and properties: check for presence first.
         confirm = self._confirm
         if confirm_timeout is not None or "confirm" in properties:
             confirm = wanted(confirm, properties, confirm_timeout)
@@ -198,22 +196,22 @@ class Encoder:
 
     @property
     def away(self) -> bool:
-        """Whether this broker is not the first of its list; a spool is none."""
+        """Whether this broker is neither the primary one nor a spool."""
         urls, url = self._failback.urls, self._failback.url
         return bool(urls) and url != urls[0] and not is_spool(url)
 
     def _creates(self, queue: str, properties: dict[str, Any], headers: dict[str, Any]) -> bool:
-        """Whether a message for *queue*, by its name, makes it where it is not there.
+        """Whether a message sent to *queue* by name creates a missing queue.
 
-        A message may come before its consumer. But a reply comes after who waited for it,
-        and so does what goes to a queue that was to go by itself: made anew, it would stay.
-        Away from the primary broker all is stored: the primary decides.
+        A message may be published before its consumer declares the queue. A reply, or a message
+        for a temporary queue, may come after the queue was deleted: a new queue would remain
+        forever. Brokers other than the primary one store all messages, and the primary decides.
         """
         if self._failback.urls and self.away:
             return True
         declared = self._declarations.queues
         if queue in declared and declared[queue][1] and not self._declarations.may_stay(queue):
-            return False  # it has settings, and may be temporary
+            return False  # it has settings, and is temporary
         answers = "correlation_id" in properties and is_reply(properties, headers)
         return not (queue[:4] == "amq." or answers)
 

@@ -1,4 +1,4 @@
-"""The event loop's side of a transport: nothing in here waits for the broker."""
+"""The event loop's side of a transport. No code here waits for the broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALARM_PRECISION_S = 0.0005
 
 
 class _Kick:
-    """Makes a loop turn at once: Kombu's polls before it does what was asked for in its tick."""
+    """Makes the next poll return at once: Kombu's loop polls before it runs scheduled calls."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
@@ -36,7 +36,7 @@ class _Kick:
         loop.add_reader(self._reader.fileno(), self._heed)
 
     def kick(self) -> None:
-        with suppress(BlockingIOError):  # it was kicked often enough
+        with suppress(BlockingIOError):  # the socket is full of earlier kicks
             self._writer.send(b"-")
 
     def _heed(self) -> None:
@@ -49,7 +49,7 @@ class _Kick:
             self._loop.remove_reader(self._reader.fileno())
 
     def close(self) -> None:
-        """Let go; in a child without a word to the loop, whose poller is its parent's too."""
+        """Close the sockets. Leave the loop alone: a child shares its poller with the parent."""
         self._reader.close()
         self._writer.close()
 
@@ -58,7 +58,7 @@ class _Kick:
 class EventLoop:
     """One registration per transport: two readers, one tick callback, one timer.
 
-    Of the loop's thread. Others may only wake it, and ask it to keep an ack, which it refuses.
+    Belongs to the loop's thread. Others may only wake it or call ``ack``, which then sends at once.
     """
 
     _link: Link
@@ -70,18 +70,18 @@ class EventLoop:
     _do_deferred: Callable[[], None]
 
     def __post_init__(self) -> None:
-        """Belong to no loop, and be woken by what is reserved."""
+        """Start without a loop, and let new reservations wake the loop."""
         self._reserver.woken = self.wake
         self._kick: _Kick | None = None
         self.forget()
 
     def forget(self) -> None:
-        """Belong to no loop."""
+        """Forget the loop."""
         if self._kick is not None:
             self._kick.close()
             self._kick = None
         self.hub: Any = None
-        """Kombu's loop, where one drives the transport."""
+        """Kombu's loop that drives the transport, or None."""
         self._failback.is_driven = False
         self._loop_thread = 0
         self._timer: Any = None
@@ -91,23 +91,23 @@ class EventLoop:
         self._watched: dict[int, tuple[object, Callable[[], None]]] = {}
         self._acks: dict[str, list[str]] = {}
         self._dead_lettered = 0
-        # Whether a task may have run inside the loop's tick of this turn.
+        # Whether a task may have run during this turn of the loop.
         self._has_run = False
 
     def register(self, loop: Any) -> None:
-        """Let *loop* drive the transport, instead of the one that did before."""
+        """Let *loop* drive the transport; leave the previous loop."""
         self.leave()
         store = self._link.store
         self.hub, self._failback.is_driven = loop, True
         self._watch()
-        # The loop watches these very descriptors: after a failure Celery connects anew.
+        # The loop watches these descriptors; after a failure, Celery makes a new connection.
         store.disable_reconnect()
         store.notifier.disable_reconnect()
         loop.on_tick.add(self.on_tick)
         self._set_timer()
 
     def _watch(self) -> None:
-        """Have the loop watch the connections that there are by now, and no others."""
+        """Let the loop watch exactly the connections that are open now."""
         store = self._link.store
         wanted: dict[int, tuple[object, Callable[[], None]]] = {}
         for source, callback in (
@@ -121,7 +121,7 @@ class EventLoop:
                 self._ignore(fd)
         for fd, (what, callback) in wanted.items():
             if fd not in self._watched:
-                # Another thread may have closed it: the next tick watches what there is then.
+                # Another thread may have closed it; the next tick watches the open connections.
                 with suppress(ValueError, OSError):
                     self.hub.add_reader(fd, callback)
                     self._watched[fd] = what, callback
@@ -130,12 +130,12 @@ class EventLoop:
         _, callback = self._watched.pop(fd)
         # After hub.reset() the loop no longer knows the descriptor.
         with suppress(KeyError, ValueError, OSError, AttributeError):
-            # Another thread may have closed it, and somebody opened one of that number.
+            # Another thread may have closed it, and its number may belong to another file now.
             if self.hub.readers[fd][0] == callback:
                 self.hub.remove_reader(fd)
 
     def _set_timer(self) -> None:
-        """Let the background loop tick as often as it has to by now."""
+        """Adjust the timer of the background loop to the current period."""
         if (period := self._link.session.leases.period_s) != self._timer_period:
             if self._timer is not None:
                 self._timer.cancel()
@@ -143,7 +143,7 @@ class EventLoop:
             self._timer_period = period
 
     def leave(self) -> None:
-        """Take everything out of the loop; acks of this tick go out over the next connection."""
+        """Remove everything from the loop; this tick's acks go over the next connection."""
         loop = self.hub
         if loop is not None:
             loop.on_tick.discard(self.on_tick)
@@ -159,7 +159,7 @@ class EventLoop:
         self.forget()
 
     def on_tick(self) -> None:
-        """Send the acks of this tick, deliver what is there, ask for more, or wait."""
+        """Send this tick's acks, deliver buffered messages, and request more or wait."""
         self._loop_thread = threading.get_ident()
         self._require_connection()
         background = self._link.session.background
@@ -172,7 +172,7 @@ class EventLoop:
         self.flush_acks()
         self._has_run = self._deliver_some()
         if self._has_run and self.hub is not None:
-            # Its ack, and the next message, wait for the loop's next turn.
+            # Its ack and the next message wait for the next turn of the loop.
             if self._kick is None:
                 self._kick = _Kick(self.hub)
             self._kick.kick()
@@ -186,14 +186,13 @@ class EventLoop:
             self._failback.disconnect_when_drained()
 
     def _set_alarm(self) -> None:
-        """Turn the loop when the next delayed message is due.
+        """Wake the loop when the next delayed message is due.
 
-        The notifier's wait ends then too, but Redis looks at the timeouts of those who
-        wait only ten times a second.
+        The notifier's wait ends then too, but Redis checks timeouts only ten times a second.
         """
         left = self._pull.next_due_s()
         if not 0 < left <= self._poll_interval:
-            return  # now, or at a time that a later tick will see to
+            return  # due now, or at a time that a later tick handles
         at = monotonic() + left
         if self._alarm is None or abs(at - self._alarm_at) > _ALARM_PRECISION_S:
             if self._alarm is not None:
@@ -206,10 +205,9 @@ class EventLoop:
         loop.call_soon(_come_back)
 
     def _deliver_some(self) -> bool:
-        """Deliver what is here; return whether a task may have run inside that (solo).
+        """Deliver buffered messages; return whether a task may have run in this call (solo pool).
 
-        Then signals and timers have their turn after each one, and a worker that is to end
-        begins no other.
+        In that pool, signals and timers get a turn after each task; a stopping worker starts none.
         """
         inline = WATCH.inline
         if inline and WATCH.stopping:
@@ -219,10 +217,10 @@ class EventLoop:
             dead_lettered = self._dead_lettered
             if not deliver_one():
                 return False
-            # A dead letter has run nothing, and its end does not make the loop turn.
+            # A dead letter ran no task, and its ack does not wake the loop.
             if inline and dead_lettered == self._dead_lettered:
                 break
-        self._come_back_for_more()  # in the next tick, after timers had their turn
+        self._come_back_for_more()  # in the next tick, after the timers
         return inline
 
     def _come_back_for_more(self) -> None:
@@ -237,9 +235,8 @@ class EventLoop:
             self._do_later()
         self._reserver.raise_failure()
         if self._has_run:
-            # Celery acknowledges as the next turn of the loop begins. The task that ran in this
-            # one is done, and is not to wait for the end of another, which may take hours. Several
-            # nodes may have answered in one turn.
+            # Celery acks at the start of the loop's next turn. This turn's task is finished, and
+            # its ack must not wait for another one, perhaps of another node, which may take hours.
             self._come_back_for_more()
         else:
             self._has_run = self._deliver_some()
@@ -257,14 +254,14 @@ class EventLoop:
                 self._do_later()
 
     def _do_later(self) -> None:
-        """Do what is due in the background, the rest in the loop's next turn; raises nothing."""
+        """Run due background work, and the rest in the loop's next turn; raises nothing."""
         link, loop = self._link, self.hub
         try:
-            self.flush_acks()  # what is due may wait for the broker
+            self.flush_acks()  # background work may wait for the broker
             if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
                 loop.call_soon(self._do_later)
         except ReliqError as exc:
-            # Else Kombu's loop forgets what else it is to do soon: Celery's acks.
+            # Otherwise Kombu's loop drops its other scheduled calls: Celery's acks.
             self._reserver.failure = again(exc)
 
     def _require_connection(self) -> None:
@@ -272,22 +269,22 @@ class EventLoop:
             raise BrokerUnavailable("the connection to the broker was lost")
 
     def wake(self) -> None:
-        """Make the loop turn if another thread has read what was meant for it."""
+        """Wake the loop if another thread has read its reply."""
         if self.hub is not None and self._loop_thread != threading.get_ident():
             self.hub.call_soon(_come_back)
 
     def note_dead_letter(self) -> None:
-        """Note that a message became a dead letter: there is credit for the next."""
+        """Record that a message became a dead letter, which frees credit for the next."""
         self._dead_lettered += 1
         if self.hub is not None:
             self.hub.call_soon(_come_back)
 
     def ack(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages: at the end of this tick of the loop, or now where none surely ends."""
+        """Ack messages at the end of the loop's tick, or at once if its end is uncertain."""
         outbox = self._link.session.outbox
         if (
             self.hub is not None
-            # Where tasks run in the loop (solo) its tick lasts as long as they do.
+            # With the solo pool, tasks run inside a tick, which lasts as long as they do.
             and WATCH.forks
             and self._loop_thread == threading.get_ident()
             and not all(item.no_ack for item in self._schedule.subscriptions)
@@ -302,17 +299,17 @@ class EventLoop:
             self._pull.credit_regained()
 
     def flush_acks(self) -> None:
-        """Send the acks of this tick; the session owes those that could not be sent."""
+        """Send the acks of this tick; the session keeps those that could not be sent."""
         link = self._link
         while self._acks:
             queue, tags = self._acks.popitem()
             link.session.outbox.send_acks(link.store, queue, tags)
 
     def keep_leases(self, loop_ends: bool = False) -> None:
-        """See to it that leases are renewed: by the loop's timer, or by a thread."""
+        """Ensure that leases are renewed, by the loop's timer or by a thread."""
         if self.hub is None or loop_ends:
             self._link.session.background.start()
 
 
 def _come_back() -> None:
-    """Make the loop turn once more without waiting."""
+    """Make the loop run one more turn without waiting."""

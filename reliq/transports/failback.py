@@ -1,10 +1,9 @@
-"""Failback: the part of a transport that knows of other brokers, and of the way back.
+"""Failback: the part of a transport that handles other brokers, and the return to the primary.
 
-The first URL of a connection's list is the primary broker. A transport on another one
-learns from the fail-back's thread when the primary answers again: without consumers it
-moves there in place, before the next message is published; with consumers it goes on
-until nothing is left where it is, and then ends the connection, so that the application
-connects anew and finds the primary.
+The first URL of a connection's list is the primary broker. The failback thread tells a transport
+on another broker that the primary answers again. Without consumers, the transport then moves in
+place before its next publish. With consumers, it continues until nothing is left at its broker,
+and then ends the connection. The application connects again, to the primary.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _PROBE_S = 1.0
 def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
     """Return the seconds that the broker at *url* takes to answer and to accept a write.
 
-    Of several nodes one has to, or the *whole* of them. Waits a second at most for a connection,
-    and for an answer; raises ReliqError. One that is not of reliq is to open a channel.
+    Of several nodes, one must answer, or all with *whole*. Waits at most a second for a connection
+    and for an answer; raises ReliqError. With another library's broker, it only opens a channel.
     """
     options = dict(arguments.get("transport_options") or {})
     for name in ("socket_timeout", "socket_connect_timeout"):
@@ -68,62 +67,62 @@ BROKERS.probe = probe
 
 @dataclass(eq=False)
 class Failback:
-    """See the module's description. Of the thread that uses the transport.
+    """See the module's description. Belongs to the transport's thread.
 
-    The fail-back's thread reads, and calls :meth:`broker_answers`.
+    The failback thread reads it, and calls :meth:`broker_answers`.
     """
 
     _link: Link
     _options: Options
     client: Any
-    """The Kombu connection; None once it has dropped its transport."""
+    """The Kombu connection; None after it has dropped its transport."""
     _schedule: Schedule
     _move_to: Callable[[Link], None]
     _has_unacked: Callable[[], bool]
-    """Whether the application has messages that it has not finished."""
+    """Whether the application holds unfinished messages."""
 
     def __post_init__(self) -> None:
-        """Be connected to none of the brokers."""
+        """Read the list of brokers without connecting to any."""
         self.urls, self.url = urls_of(self.client)
         self.arguments = arguments_of(self.client)
-        """What a Connection to another broker of the list is made with."""
+        """Arguments for a Connection to another broker of the list."""
         self.home = ""
-        """The broker to go on at; one of :attr:`homes`."""
+        """The broker to return to; one of :attr:`homes`."""
         self.due = False
         """Whether that broker answers again."""
         self.is_driven = False
         """Whether an event loop drives the transport."""
         self.spool = next(filter(is_spool, self.urls), "")
-        """The last of the list where that is no broker."""
+        """The spool at the end of the list, or an empty string."""
         self.probe_interval = self._options.probe_interval
-        """Seconds between two questions to the first broker."""
+        """Seconds between probes of the primary broker."""
         self._fresh_s = self.probe_interval * 2 if self._options.failback else 0.0
         if self.urls:
             BROKERS.learn(self.urls, self.arguments)
 
     @property
     def consumed(self) -> Sequence[str]:
-        """The queues it consumes from, with acks."""
+        """The queues that it consumes from, with acks."""
         subscriptions = list(self._schedule.subscriptions)
         return sorted({item.of_queue for item in subscriptions if not item.no_ack})
 
     @property
     def homes(self) -> Sequence[str]:
-        """The brokers that it leaves this one for: a spool for any, and others for the first."""
+        """Brokers to return to: from a spool, any broker; otherwise the primary broker."""
         if self.spool and self.url == self.spool:
             return self.urls[:-1]
         return self.urls[: int(self._options.failback and self.url != self.urls[0])]
 
     @property
     def stays(self) -> bool:
-        """Whether no other broker is used while this one answers."""
+        """Whether no other broker is used while the current one answers."""
         return not self.urls or (self._options.failback and self.url == self.urls[0])
 
     def connect(self) -> None:
-        """Open the connection, unless another broker is to be tried before this one.
+        """Connect, unless another broker should be tried first.
 
-        Raises BrokerUnavailable, and puts the broker that could not be reached into back-off;
-        ConfigurationError for a spool that could not be used when it is needed.
+        Raises BrokerUnavailable and puts an unreachable broker into back-off. Raises
+        ConfigurationError for a spool that could not be used later.
         """
         if not self.urls:
             self._open()
@@ -132,7 +131,7 @@ class Failback:
             if self._options.confirm == "replicated" or self.spool != self.urls[-1]:
                 raise ConfigurationError(
                     f"{self.spool}: expected a spool at the end of the list of brokers, and "
-                    "confirm not to be 'replicated', which a spool cannot give"
+                    "confirm other than 'replicated', which a spool cannot provide"
                 )
             spool.JOURNALS.at(self.spool).check()
         admit(self.url, self.urls, self._fresh_s)
@@ -142,7 +141,7 @@ class Failback:
             BROKERS.failed(self.url)
             raise
         store = self._link.store
-        # A publish whose reply is lost may be spooled.
+        # A publish whose reply is lost may go to the spool.
         if self.spool not in {"", self.url} and store.broker not in BROKERS.data:
             BROKERS.data[store.broker] = store.broker_id()
         BROKERS.answered(self.url)
@@ -150,15 +149,14 @@ class Failback:
         self.watch_primary()
 
     def _open(self) -> None:
-        """Connect to a broker that takes writes; after a loss or a failure not at once.
+        """Connect to a writable broker, with a pause after a lost or failed connection.
 
-        A replica takes the login too. What Kombu and Celery do after a connection that
-        failed they do with pauses, and over the other URLs; after one that was lost, at
-        once and over the same one. So a replica must fail here, not later.
+        A replica also accepts the login. After a failed connection, Kombu and Celery pause and use
+        the other URLs; after a lost one, they retry the same URL at once. A replica must fail here.
         """
         session, store = self._link.session, self._link.store
         pace = session.pace
-        # A publish with a retry policy has pauses of its own, and comes when its caller does.
+        # A publish with a retry policy has its own pauses, and its caller chooses the time.
         pace.wait(once=self._publishes and not session.registration.consumed)
         try:
             store.connect()
@@ -169,24 +167,24 @@ class Failback:
         pace.well()
 
     def watch_primary(self) -> None:
-        """Have the fail-back look after this transport: away, consuming, or beside a spool."""
+        """Register with the failback thread: away from the primary, consuming, or with a spool."""
         if not self.urls or not (self._options.failback or self.spool):
             return
         if self.url != self.urls[0] or self.consumed or self.spool:
             transports.FAILBACK.watch(self)
 
     def leave(self) -> None:
-        """Be looked after no longer."""
+        """Unregister from the failback thread."""
         if self.urls:
             transports.FAILBACK.leave(self)
 
     def step_failed(self, error: BrokerUnavailable, *, helps_itself: bool = False) -> None:
-        """Note that a step has failed, perhaps for want of one of several nodes.
+        """Record a failed step, perhaps due to one unreachable node of several.
 
-        For who only publishes: what else is consumed over this connection goes on. Who goes to
-        another broker then stays there until this one is whole. Where Kombu tries a publish again
-        by a policy, it is to go to another broker, and not to another node of this one.
-        *helps_itself*: the next try goes to another node, so this broker is as good as any.
+        Applies to connections that only publish: consumers of other queues must continue. After a
+        switch, the connection stays at the other broker until this one is whole. If Kombu retries
+        publishes by a policy, the retry goes to another broker, not to another node of this one.
+        With *helps_itself*, the retry uses another node anyway, so this broker stays in use.
         """
         if (
             not self.urls
@@ -199,12 +197,12 @@ class Failback:
             BROKERS.answered(self.url)
         elif self._publishes:
             BROKERS.failed(self.url)
-        else:  # a worker that starts, perhaps, and declares its queues
+        else:  # perhaps a starting worker that declares its queues
             BROKERS.lost_a_node(self.url)
 
     @contextmanager
     def failing_over(self) -> Iterator[None]:
-        """Have what fails for want of a node tried at another broker, as a publish is."""
+        """Like a publish, let a step that fails for an unreachable node be retried elsewhere."""
         try:
             yield
         except BrokerUnavailable as exc:
@@ -213,12 +211,12 @@ class Failback:
 
     @property
     def _publishes(self) -> bool:
-        """Whether it is used for publishing with a retry policy, by all that Kombu says."""
+        """Whether Kombu's options indicate publishes with a retry policy."""
         client = self.client
         return client is not None and "max_retries" in (client.transport_options or ())
 
     def broker_answers(self, url: str) -> None:
-        """Learn that a broker to go back to answers again; called by the fail-back's thread."""
+        """Record that the broker *url* answers again; called by the failback thread."""
         if not self.due:
             transports.FAILBACK.came_back(self.url)
         self.home = url
@@ -226,7 +224,7 @@ class Failback:
         self._link.store.notifier.wake()
 
     def fail_back(self) -> None:
-        """Go on at the primary, in place, where nothing ties this transport to where it is."""
+        """Move to the primary in place, unless consumers or unacked messages prevent it."""
         transports.FAILBACK.go_on()
         if not self.due or self._schedule.subscriptions or self._has_unacked():
             return
@@ -237,16 +235,16 @@ class Failback:
             other.link.store.connect()
         except ReliqError as exc:
             BROKERS.failed(self.home)
-            logger.info("%s: staying where we are", exc)
+            logger.info("%s; staying at the current broker", exc)
             primary.release()
             return
         try:
             self._link.store.wait_for_replies()
         except ReliqError as exc:
-            logger.info("%s; what is owed goes out over the next connection", exc)
+            logger.info("%s; pending acks are sent over the next connection", exc)
         self._move_to(other.link)
         other.link.session.leave(other)
-        # Kombu declares again what it is about to publish to, and says where it is.
+        # Kombu then declares its entities again before publishing, and reports the new broker.
         self.client.declared_entities.clear()
         for name in PARTS:
             setattr(self.client, name, getattr(primary, name))
@@ -258,9 +256,9 @@ class Failback:
         self._say_where("it answers again")
 
     def disconnect_when_drained(self) -> None:
-        """End the connection where the primary answers and nothing is left to consume here.
+        """End the connection if the primary answers and no more messages can be consumed here.
 
-        Raises BrokerUnavailable: the application connects anew, to the first broker.
+        Raises BrokerUnavailable; the application then connects again, to the first broker.
         """
         if not self.urls:
             return
@@ -279,11 +277,11 @@ class Failback:
         transports.FAILBACK.came_back(self.url)
         raise BrokerUnavailable(
             f"{without_password(self.urls[0])} answers again: leaving "
-            f"{without_password(self.url)}, where nothing is left to do"
+            f"{without_password(self.url)}, which has no messages left"
         )
 
     def _say_where(self, reason: str) -> None:
-        first = self.urls[0] if self.url == self.spool else ""  # a process may begin at the spool
+        first = self.urls[0] if self.url == self.spool else ""  # a process may start at the spool
         before = BROKERS.used(self.urls, self.url, first)
         if before is None:
             return
@@ -292,7 +290,7 @@ class Failback:
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
     def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
-        """Forward what the spool holds to each broker that *answers*."""
+        """Forward the spool to each broker for which *answers* returns True."""
         journal = spool.JOURNALS.at(self.spool)
         for url in self.urls[:-1]:
             if journal.holds and (url == self.url or answers(url)):
@@ -301,11 +299,10 @@ class Failback:
 
     @contextmanager
     def temporary_connection(self, url: str, gone: dict[str, str] | None = None) -> Iterator[Any]:
-        """Give the transport of a connection to *url* to a block; what is owed there is sent.
+        """Yield the transport of a temporary connection to *url*; send its pending acks.
 
-        With *gone* what dead consumers left there is ended, where nobody lives who does that:
-        it is kept from one visit to the next, and says who had no connection. And batches there
-        are looked after.
+        With *gone*, also end leases of dead consumers and handle batches, because that broker may
+        have no live consumer. *gone* keeps the consumers without a connection between visits.
         """
         with Connection(url, **self.arguments) as connection:
             transport = connection.transport

@@ -1,9 +1,8 @@
-"""Fail-back: the way to the primary broker, and what was left on the others.
+"""Failback rounds: detect the primary broker's return, and fetch messages from other brokers.
 
-One thread per process, only while it is needed: it asks the first broker while a
-transport is on another one, and moves what waits on the others while consumers are at the
-primary. A spool is forwarded by any process that has it in its list, publishers too. The thread
-is stopped while the process forks, and goes on after it where it was.
+Each process has one thread, only while it is needed. It probes the primary while a transport uses
+another broker. While consumers use the primary, it moves waiting messages there from the others.
+Every process with a spool in its list forwards it. The thread stops while the process forks.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 
 
 _SWEPT_EVERY_S = 30.0
-# A look into a spool is a local read.
+# Checking a spool is a local read.
 _FORWARDED_EVERY_S = 5.0
-# So long one of several nodes may take to answer before its queues are left for the next time.
+# How long to wait for one of several nodes before its queues are left for the next round.
 _NODE_PATIENCE_S = 1.0
 
 
 class FailbackRounds:
-    """The thread, and who waits for what."""
+    """The failback thread, and the transports that it serves."""
 
     _lock = OwnLock()
 
@@ -46,28 +45,28 @@ class FailbackRounds:
         self.forget()
 
     def forget(self) -> None:
-        """Look after nobody: in a child all of it is the parent's."""
+        """Forget all transports: a child does not serve those of its parent."""
         self._transports: weakref.WeakSet[Failback] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._stopped = False
-        # Of the round that is under way: who is still to be looked after.
+        # Transports that are still to be served in the current round.
         self._rest: list[weakref.ref[Failback]] = []
         self._next_round = 0.0
         self._swept: dict[str, float] = {}
         self._forwarded: dict[str, float] = {}
         self._next: dict[str, float] = {}
-        # Consumers of a visited broker that had no connection when it was visited last.
+        # For each visited broker, the consumers without a connection at the last visit.
         self._gone: dict[str, dict[str, str]] = {}
 
     def watch(self, transport: Failback) -> None:
-        """Look after *transport* until :meth:`leave`, or until it is collected."""
+        """Serve *transport* until :meth:`leave`, or until it is collected."""
         with self._lock:
             self._transports.add(transport)
             self._start()
 
     def leave(self, transport: Failback) -> None:
-        """Look after *transport* no longer."""
+        """Stop serving *transport*."""
         with self._lock:
             self._transports.discard(transport)
 
@@ -75,7 +74,7 @@ class FailbackRounds:
         if self._thread is not None and self._thread.is_alive():
             return
         if under_way():
-            self._stopped = True  # the process forks: see go_on
+            self._stopped = True  # the process forks; go_on starts the thread
             return
         if not self._stopped:
             self._next_round = monotonic() + self._pause_s()
@@ -87,20 +86,20 @@ class FailbackRounds:
         self._thread.start()
 
     def stop(self) -> None:
-        """Have no thread while the process forks."""
+        """Stop the thread while the process forks."""
         with self._lock:
             thread = self._thread
             if thread is None or thread is threading.current_thread():
                 return
             self._stopped = True
             self._stop.set()
-        thread.join()  # without the lock: what it does may need it
+        thread.join()  # without the lock, which the thread may need
 
     def start(self) -> None:
-        """Start the thread again after a fork, where nobody else will do so soon.
+        """Start the thread again after a fork, unless event loops drive all transports.
 
-        Else :meth:`go_on` does: in a process with an event loop, which may be a worker
-        that forks, Python would warn of a thread that is there as soon as it has forked.
+        In that case :meth:`go_on` starts it later. The process may be a worker that forks, and
+        Python would warn of a thread that exists directly after the fork.
         """
         with self._lock:
             transports = list(self._transports)
@@ -108,7 +107,7 @@ class FailbackRounds:
             self.go_on()
 
     def go_on(self) -> None:
-        """Start the thread again after a fork; transports call it now and then."""
+        """Start the thread again after a fork; transports call it regularly."""
         if self._stopped:
             with self._lock:
                 if self._transports:
@@ -127,14 +126,14 @@ class FailbackRounds:
                 if transport is not None:
                     self._try_to_look_after(transport)
                     del transport
-                    # One at least: forks may follow each other sooner than rounds.
+                    # Serve at least one: forks may be more frequent than rounds.
                     if stop.is_set():
                         return
             with self._lock:
                 self._next_round = monotonic() + self._pause_s()
 
     def _is_round_due(self, stop: threading.Event) -> bool:
-        """Wait for the next round; False when the process forks before it is due."""
+        """Wait for the next round; return False if the process forks first."""
         left = self._next_round - monotonic()
         return bool(self._rest) or left <= 0 or not stop.wait(left)
 
@@ -142,10 +141,10 @@ class FailbackRounds:
         try:
             self._look_after(transport)
         except ReliqError as exc:
-            logger.info("fail-back: %s", exc)
+            logger.info("failback: %s", exc)
         except Exception:
-            # Whatever it was: without this thread nobody would ever fail back.
-            logger.exception("fail-back: a duty failed; it goes on")
+            # Without this thread, the process would never fail back.
+            logger.exception("failback: a duty failed; the thread continues")
 
     def _pause_s(self) -> float:
         intervals = [transport.probe_interval for transport in self._transports]
@@ -154,7 +153,7 @@ class FailbackRounds:
     def _look_after(self, transport: Failback) -> None:
         primary = transport.url == transport.urls[0]
         answering = (url for url in transport.homes if self._asked(transport, url))
-        # A publisher has left it for the sake of one node, perhaps: it goes back to a whole one.
+        # A publisher may have left because of one lost node: it returns only to a whole broker.
         home = next((url for url in answering if transport.consumed or BROKERS.is_whole(url)), None)
         if home is not None:
             transport.broker_answers(home)
@@ -169,13 +168,13 @@ class FailbackRounds:
             self.leave(transport)
 
     def _asked(self, transport: Failback, url: str) -> bool:
-        """Whether the broker at *url* answers, or one node of it."""
+        """Whether the broker at *url*, or one of its nodes, answers."""
         if self._is_due(self._next, url, transport.probe_interval * 0.9):
             try:
                 BROKERS.ask(url)
                 BROKERS.ask_whole(url)
             except ReliqError as exc:
-                logger.debug("fail-back: %s", exc)
+                logger.debug("failback: %s", exc)
         return BROKERS.answered_within(url, transport.probe_interval * 2)
 
     @staticmethod
@@ -187,12 +186,12 @@ class FailbackRounds:
         return True
 
     def came_back(self, url: str) -> None:
-        """Sweep what is left at *url* soon: somebody leaves it for the primary."""
+        """Sweep *url* soon, because a transport leaves it for the primary."""
         self._swept.pop(url, None)
         self._forwarded.clear()
 
     def _sweep(self, transport: Failback, url: str) -> None:
-        """Move to the primary what waits at *url* in the queues that *transport* consumes from."""
+        """Move messages from *url* to the primary, in the queues that *transport* consumes."""
         if BROKERS.in_back_off(url):
             return
         try:
@@ -207,7 +206,7 @@ class FailbackRounds:
                 if status is None or not is_durable(status.declared):
                     continue
                 if status.ready + status.delayed + status.unacked + status.dead:
-                    # Somebody must return what dead consumers of that broker held.
+                    # Return messages of dead consumers; no consumer may be left there to do it.
                     there.post_restore(queue, visited.link.session.lease_ms, ignore_result)
                     there.wait_for_replies()
                     with transport.temporary_connection(transport.urls[0]) as primary:
@@ -223,24 +222,24 @@ class FailbackRounds:
             except BrokerUnavailable:
                 if not goes_on(primary):
                     raise
-                return  # its node is away: the other queues go on
+                return  # its node is unreachable; continue with the other queues
         try:
             self._move_queue(there, primary, queue, url)
         except BrokerUnavailable:
             raise
-        except ReliqError as exc:  # of this queue: the others go on
-            logger.warning("fail-back: %s", exc)
+        except ReliqError as exc:  # only this queue; continue with the others
+            logger.warning("failback: %s", exc)
 
     def _move_queue(self, there: Store, primary: Store, queue: str, url: str) -> None:
         count = 0
         for step in move_queue(there, primary, queue):
             count += step
-            if self._stop.is_set():  # the process forks; the next round goes on
+            if self._stop.is_set():  # the process forks; the next round continues
                 self.came_back(url)
                 break
         if count:
             logger.warning(
-                "moved %d messages of %r from %s, where they were left, to the primary broker",
+                "moved %d messages of %r from %s to the primary broker",
                 count,
                 queue,
                 without_password(url),

@@ -1,8 +1,8 @@
-"""Forwarding: what a spool holds goes to a broker, in order, each message once.
+"""Forwarding: send the messages of a spool to a broker, in order, each once.
 
-Each publish has a number there: that of an earlier try whose reply was lost, or its place in the
-journal under the spool's own name. So a kill in between, several forwarders, and lost replies
-end in one stored message. It is removed from the journal last.
+Each publish has a number at the broker: the number of an earlier attempt whose reply was lost, or
+its place in the journal under the spool's own name. So a kill in between, several forwarders, and
+lost replies result in one stored message. The journal removes a message last.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 def forward(journal: Journal, broker: Transport, stopped: Callable[[], bool] = bool) -> int:
-    """Forward what *journal* holds over the transport *broker*; return how many were stored.
+    """Forward the messages of *journal* to *broker*; return how many were stored.
 
-    Nothing where another process does. Raises ReliqError; what was not forwarded stays.
+    Does nothing while another process forwards. Raises ReliqError; other messages stay.
     """
     if not journal.holds:
         return 0
     store, total, after, held = broker.link.store, 0, 0, set[str]()
     store.keeps_long, data = True, store.broker_id()
-    while not (after and stopped()):  # some go, however soon the process forks again
+    while not (after and stopped()):  # forward at least some before the process forks again
         items, publisher, lowest = journal.take(after, store.broker, data)
         if not items:
             break
@@ -48,14 +48,14 @@ def forward(journal: Journal, broker: Transport, stopped: Callable[[], bool] = b
             for kind, name, body in journal.look("SELECT kind, name, body FROM declarations"):
                 _declare(kind, name, body, store)
         if not journal.told:
-            logger.warning("forwarding what is in %s to %s", journal, store.broker)
+            logger.warning("forwarding messages from %s to %s", journal, store.broker)
             journal.told = True
         after = items[-1][0]
         total += _forward_some(journal, broker, items, publisher, lowest, held)
     if held:
         raise BrokerUnavailable(
             f"{store.broker}: {total} forwarded; the node of {', '.join(map(repr, sorted(held)))} "
-            "is not reachable: what is for it stays in the spool"
+            "is not reachable, so its messages stay in the spool"
         )
     if journal.told and not journal.holds:
         logger.warning("%s is empty: %d messages forwarded by this process", journal, total)
@@ -64,7 +64,7 @@ def forward(journal: Journal, broker: Transport, stopped: Callable[[], bool] = b
 
 
 def _declare(kind: str, name: str, body: bytes, store: Store) -> None:
-    """Declare what a publisher declared; what exists with other arguments stays as it is."""
+    """Declare an entity of a publisher; keeps an existing one with other arguments."""
     try:
         if kind == "exchange":
             store.declare_exchange(name, body)
@@ -73,16 +73,16 @@ def _declare(kind: str, name: str, body: bytes, store: Store) -> None:
         else:
             queue, binding = unpack(body)
             store.bind(name, bound=True, bindings=[binding], queue=queue, present=True)
-    except BrokerRefused as exc:  # messages for others go on
+    except BrokerRefused as exc:  # continue with messages for other entities
         logger.warning("%s %r is not declared: %s", kind, name, exc)
-    except BrokerUnavailable:  # one node of several
+    except BrokerUnavailable:  # one node of several may be unreachable
         if not goes_on(store):
             raise
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A place in a journal, which numbers a publish as a process numbers its own."""
+    """A place in a journal; it numbers a publish as a process numbers its own publishes."""
 
     publisher: str
     place: int
@@ -96,11 +96,11 @@ class _Place:
         return tag.numbers[queue]
 
     def take_back(self, *_: object) -> None:
-        """Keep the numbers: the place stays."""
+        """Keep the numbers, because the place stays the same."""
 
 
 def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:
-    """Return *item* as it is sent now, with its numbers; None where its TTL has ended."""
+    """Return *item* with its numbers, ready to send; None if its TTL has ended."""
     _, exchange, routing_key, stored_ms, message, _ = item
     own, envelope, rank, delay_ms, ttl_ms, creates, key, tried = unpack(message)
     waited_ms = max(int(time() * 1000) - stored_ms, 0)
@@ -125,9 +125,9 @@ def _forward_some(
     lowest: int,
     held: set[str],
 ) -> int:
-    """Send *items*, and remove from the journal what needs no more; return how many are stored.
+    """Send *items*, remove settled ones from the journal, and return how many are stored.
 
-    *held*: the queues that wait for a node of several, so that each keeps its order.
+    *held*: queues whose node is unreachable; skipping all their messages keeps their order.
     """
     confirm = by_default(broker.options)
     confirm = confirm._replace(level="accepted") if confirm.level == "none" else confirm
@@ -140,13 +140,13 @@ def _forward_some(
     doubtful = sum(item[0] in stored for item in items if item[5])
     for place in dropped:
         logger.warning(
-            "%s: no queue for a message to exchange %r with routing key %r: it is dropped",
+            "%s: dropped a message to exchange %r with routing key %r: it has no queue",
             *(journal, entries[place].exchange, entries[place].routing_key),
         )
     if doubtful:
         logger.warning(
             "%s: %d messages may be stored twice: another broker, or the lost data of this one, "
-            "may have had them",
+            "may have contained them",
             *(journal, doubtful),
         )
     journal.done([*stored, *dropped, *expired], expired=len(expired), doubtful=doubtful)
@@ -154,7 +154,7 @@ def _forward_some(
 
 
 def _send(broker: Transport, entries: dict[int, Outgoing], held: set[str]) -> None:
-    """Send *entries*, and take out those whose queues wait for a node."""
+    """Send *entries*; first remove those whose queues wait for a node."""
     link, redeclare = broker.link, broker.declarations.redeclare
     while True:
         queues = set[str]()

@@ -1,8 +1,8 @@
-"""Jobs: what a channel tells the batches of the messages that it publishes.
+"""Jobs: how a channel enters its published messages into their batches.
 
-A job is in its batch before its message is stored, so whoever hears of a message has a job to say
-it of. Where the message was certainly not stored the job is taken out again; where that is not
-known it stays, and the batch's passes find what is not there in the end.
+A job enters its batch before its message is stored, so a consumer of the message always finds the
+job. If the message was certainly not stored, the job is withdrawn. If that is uncertain, the job
+stays, and the batch's passes detect a missing message later.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 JobEntry: TypeAlias = "tuple[str, Change]"
-"""A batch, and the change that enters a job into it."""
+"""A batch, and the change that adds a job to it."""
 
 
 def entry_of(item: Outgoing, routes: Routes | None = None) -> JobEntry | None:
-    """Return the batch of *item* and its entry, with a queue by *routes*; None for no job."""
+    """Return the batch of *item* and its entry, with a queue from *routes*; None for no job."""
     found = job_of(item.headers)
     if found is None or item.tag is None:
         return None
@@ -40,27 +40,27 @@ def entry_of(item: Outgoing, routes: Routes | None = None) -> JobEntry | None:
 
 
 def enter(store: Store, entries: Sequence[JobEntry]) -> None:
-    """Enter jobs into their batches; waits. Atomic for some hundred of one batch.
+    """Add jobs to their batches; waits. Atomic for some hundred jobs of one batch.
 
-    Raises BatchClosed where a batch takes no more jobs, NotFound where the broker has no such
-    batch; all that were entered by this are taken out again then. Raises BrokerUnavailable.
+    Raises BatchClosed for a batch that takes no more jobs, and NotFound for an unknown batch; the
+    jobs added by this call are then withdrawn. Raises BrokerUnavailable.
     """
     by_batch: dict[str, list[Change]] = {}
     for batch, change in entries:
         by_batch.setdefault(batch, []).append(change)
     entered: list[JobEntry] = []
     for batch, changes in by_batch.items():
-        # They are published together: also where it takes several steps to enter them.
+        # The jobs are published together, even if adding them takes several steps.
         changes[AT_ONCE:] = [change._replace(text="more") for change in changes[AT_ONCE:]]
         found = store.batches.change(batch, changes, by=adding_job(batch))
         if found is None:
             withdraw(store, entered)
             raise NotFound(
-                f"batch {batch!r}: {store.broker} has no such batch: a batch and its jobs are "
-                "published to one broker, and it is there until its batch_ttl is over; nothing "
-                "was stored"
+                f"batch {batch!r}: {store.broker} has no such batch: a batch and its jobs must be "
+                "published to the same broker, and the batch is deleted after its batch_ttl; "
+                "nothing was stored"
             )
-        # Not those that were in it before: their messages may be stored.
+        # Exclude jobs that were added before: their messages may be stored.
         outcomes = zip(changes, found.outcomes, strict=True)
         entered += [(batch, change) for change, outcome in outcomes if outcome == DONE]
         refused = {code for code in found.outcomes if code in {SEALED, CANCELLED}}
@@ -68,13 +68,13 @@ def enter(store: Store, entries: Sequence[JobEntry]) -> None:
             withdraw(store, entered)
             why = "cancelled" if CANCELLED in refused else "sealed"
             raise BatchClosed(
-                f"batch {batch!r} is {why}: no job is added to it any more, but by its own while "
-                f"they run (unless it is cancelled); {len(changes)} messages were not stored"
+                f"batch {batch!r} is {why}: only its own running jobs can add jobs, and none can "
+                f"if it is cancelled; {len(changes)} messages were not stored"
             )
 
 
 def withdraw(store: Store, entries: Iterable[JobEntry]) -> None:
-    """Take out jobs whose messages were certainly not stored; waits."""
+    """Remove jobs whose messages were certainly not stored; waits."""
     by_batch: dict[str, list[Change]] = {}
     for batch, change in entries:
         by_batch.setdefault(batch, []).append(change._replace(what="withdraw", state=""))

@@ -1,7 +1,6 @@
-"""LateQueues: those of a Celery worker whose node is away as it begins.
+"""LateQueues: queues of a Celery worker whose node is unreachable when the worker starts.
 
-The worker begins without them, and consumes from each when its node answers. Postponed says when
-each is tried again.
+The worker starts without them, and consumes from each when its node answers.
 """
 
 from __future__ import annotations
@@ -23,37 +22,36 @@ if TYPE_CHECKING:
 
 _AGAIN_S = 1.0
 
-# So long a node is asked for a queue that is to be consumed from; and at most so long after it is
-# asked again, if it is away.
+# Patience with a node when consuming starts, and the longest pause between two attempts.
 NODE_PATIENCE_S, MOST_AWAY_S = 0.2, 4.0
 
 
 class Postponed(dict[str, tuple[float, float]]):
-    """When a queue is tried again: each time twice as late. Of the application's thread."""
+    """The next attempt for each queue; each pause doubles. Belongs to the application's thread."""
 
     @property
     def due(self) -> bool:
-        """Whether it is time to try one of them."""
+        """Whether an attempt is due."""
         return bool(self) and monotonic() >= min(self.values())[0]
 
     def is_early(self, queue: str) -> bool:
-        """Whether it is too early to try *queue* again."""
+        """Whether the next attempt for *queue* is not due yet."""
         return queue in self and monotonic() < self[queue][0]
 
     def put_off(self, queue: str, most_s: float) -> None:
-        """Try *queue* later: after twice as long as the last time, at most *most_s* seconds."""
+        """Postpone *queue*: double its last pause, up to *most_s* seconds."""
         after_s = min(2 * self[queue][1], most_s) if queue in self else _AGAIN_S
         self[queue] = monotonic() + after_s, after_s
 
     def tried(self, then: float) -> None:
-        """Note that all that was due *then* was tried: what was and still is, nobody wants."""
+        """Remove entries that were due *then* and were not tried: they are obsolete."""
         for name in [name for name, (at, _) in self.items() if at <= then]:
             del self[name]
 
 
 @dataclass(eq=False)
 class LateQueues:
-    """Subscriptions that are still to begin. Of the application's thread."""
+    """Subscriptions that have not started yet. Belongs to the application's thread."""
 
     _link: Link
     _declarations: Declarations
@@ -62,9 +60,9 @@ class LateQueues:
     _items: list[Subscription] = field(default_factory=list, init=False)
 
     def add(self, item: Subscription, reason: str) -> None:
-        """Begin with *item* later; *reason*: why."""
+        """Start *item* later; log *reason*."""
         logger.warning(
-            "%s; this worker begins without queue %r, and consumes from it when its node answers",
+            "%s; this worker starts without queue %r, and consumes from it when its node answers",
             reason,
             item.queue,
         )
@@ -72,7 +70,7 @@ class LateQueues:
         self._postponed.put_off(item.queue, MOST_AWAY_S)
 
     def remove(self, item: Subscription) -> bool:
-        """Forget *item*; False where it is none of these."""
+        """Remove *item*; return False if it is not among them."""
         if item not in self._items:
             return False
         self._items.remove(item)
@@ -80,12 +78,12 @@ class LateQueues:
         return True
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all of them."""
         for item in list(self._items):
             self.remove(item)
 
     def begin(self) -> None:
-        """Begin with those whose node answers by now."""
+        """Start the subscriptions whose node answers now."""
         store = self._link.store
         for item in list(self._items):
             if self._postponed.is_early(item.queue):
@@ -100,7 +98,7 @@ class LateQueues:
                 self._postponed.put_off(item.queue, MOST_AWAY_S)
             except NotFound as exc:
                 self.remove(item)
-                logger.error("its node answers, but this worker does not consume: %s", exc)  # noqa: TRY400 - the message says it all
+                logger.error("this worker cannot consume although the node answers: %s", exc)  # noqa: TRY400 - the text suffices
             else:
                 self._items.remove(item)
                 self._postponed.pop(item.queue, None)

@@ -1,8 +1,7 @@
-"""Link: one connection to one broker, which every part of a transport keeps.
+"""Link: one connection to one broker, shared by all parts of a transport.
 
-Client: what probes that were written for Kombu's Redis transport ask of one. There is no Redis
-client here: keys are reliq's. Two questions have an answer that is cheap and safe; the others,
-one that says who knows.
+Client: answers probes written for Kombu's Redis transport. It is no Redis client, because reliq
+uses other keys. Two methods are cheap and safe; for any other, the error names an alternative.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """The session, the store and the routes of now. Fail-back and a fork change its inside.
+    """The current session, store and routes. Failback and forks replace them.
 
-    Of the thread that uses the transport. Others read one of the three, and may find them of two
-    brokers.
+    Belongs to one thread. Others may read one of the three; two may belong to two brokers.
     """
 
     session: Session
@@ -29,7 +27,7 @@ class Link:
     routes: Routes
 
     def begin(self, session: Session, store: Store) -> None:
-        """Be a new connection of *session*."""
+        """Start a new connection of *session*."""
         self.session, self.store, self.routes = session, store, Routes(store)
 
     def over(self, store: Store) -> Link:
@@ -39,12 +37,12 @@ class Link:
         return other
 
     def reopen(self) -> None:
-        """Go on over another connection to the same broker, in a forked child."""
+        """Open another connection to the same broker in a forked child."""
         self.store = self.session.open_store()
         self.routes = self.routes.over(self.store)
 
     def move_to(self, other: Link) -> None:
-        """Go on at the broker of *other*, with what was declared at this one."""
+        """Switch to the broker of *other*, and keep the declarations."""
         self.session, self.store = other.session, other.store
         self.routes = self.routes.at(other.store)
 
@@ -56,24 +54,23 @@ class Client:
         self._store = store
 
     def ping(self) -> bool:
-        """Return True; raises BrokerUnavailable where the broker does not answer."""
-        self._store.bindings_version("amq.direct")  # what every publisher may ask
+        """Return True; raises BrokerUnavailable if the broker does not answer."""
+        self._store.bindings_version("amq.direct")  # a command that each publisher may run
         return True
 
     def llen(self, name: str) -> int:
-        """Return how many messages of queue *name* are ready, of all priorities; 0 without it.
+        """Return the number of ready messages in queue *name*, all priorities; 0 if missing.
 
-        Kombu counts those of each priority apart, under other names, of which there is none
-        here: a sum over them is right too.
+        Kombu counts each priority under its own name. reliq has none, so a sum is correct too.
         """
         statuses = map(self._store.reads.status, names_of(self._store, name))
         return sum(status.ready for status in statuses if status is not None)
 
     def __getattr__(self, name: str) -> object:
-        """Raise AttributeError: what else there is to ask, others answer."""
+        """Raise AttributeError, and name the alternatives."""
         raise AttributeError(
-            f"reliq has no Redis client in its channels, so no {name}(): messages are not kept in "
-            "lists as Kombu's Redis transport keeps them. channel.client has ping() and "
-            "llen(queue); reliq.admin.Inspector and the command `reliq` look into queues and "
-            "change them; for data of your own connect with redis.Redis"
+            f"channels of reliq have no Redis client, so {name}() is not available: messages are "
+            "not stored in lists as with Kombu's Redis transport. channel.client has ping() and "
+            "llen(queue). To read and change queues, use reliq.admin.Inspector or the command "
+            "`reliq`. For your own data, connect with redis.Redis"
         )

@@ -1,4 +1,4 @@
-"""Message: what a consumer's callback receives; QoS: which of a channel's wait for an ack."""
+"""Message: passed to a consumer's callback. QoS: the unacked messages of a channel."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LONGEST_ERROR = 1000
 def raw_message(delivery: Delivery) -> dict[str, Any]:
     """Return *delivery* as Kombu's raw message; raises EnvelopeError.
 
-    ``redelivered`` is set in delivery_info, where Celery looks for it, once the
-    message was delivered before; the header ``x-delivery-count`` above 0 failures.
+    Redeliveries have ``redelivered``, which Celery reads in delivery_info. Failed deliveries are
+    counted in the header ``x-delivery-count``.
     """
     body, content_type, encoding, headers, properties, exchange, routing_key = fields_of(
         delivery.envelope or b""
@@ -35,7 +35,7 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
         "priority": properties.get("priority"),
     }
     if headers:
-        # The publisher may have copied these from a message it received: Celery's retry does.
+        # The publisher may have copied these from a received message, as Celery's retry does.
         headers.pop("x-delivery-count", None)
         headers.pop("redelivered", None)
     if delivery.failed >= 0:
@@ -43,7 +43,7 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
         if delivery.failed > 0:
             headers["x-delivery-count"] = delivery.failed
     if BATCH in headers:
-        # For who runs the task, perhaps in another process.
+        # For the process that runs the task.
         info[LEASE] = [queue_of(delivery.queue), delivery.token]
     return {
         "body": body,
@@ -55,38 +55,37 @@ def raw_message(delivery: Delivery) -> dict[str, Any]:
 
 
 def in_words(error: BaseException) -> str:
-    """Return *error* as it is stored and logged: text of the message in it cannot do harm."""
+    """Return *error* as stored and logged; unprintable characters of a message are escaped."""
     text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Message(virtual.Message):
-    """A Kombu message that knows its lease.
+    """A Kombu message with its lease.
 
-    queue, token: the lease. decode_error: what went wrong when the body was
-    decoded; such a message becomes a dead letter when it is acked or rejected, because
-    Celery acks what it cannot read, and it would be lost.
+    queue, token: the lease. decode_error: the error of decoding the body. Such a message becomes a
+    dead letter when it is acked or rejected: Celery acks unreadable messages, and would lose them.
     """
 
     queue = ""
     token = ""
-    # In words: an error leads to its frames, and they to the message, which would live on.
+    # Text, because an error refers to its frames, and they to the message, which would stay alive.
     decode_error: str | None = None
     malformed = False
-    """Whether a Celery worker's code raised for it."""
+    """Whether it made a Celery worker's code raise."""
     error = ""
-    """What was raised, in words."""
+    """The raised error, as text."""
     callback_raised = False
-    """Whether the callback that was given it has ended so: nobody works on it."""
+    """Whether its callback raised, so no code processes it any more."""
     eta: str | None = None
-    """Of a task for Celery's worker: which eta it has waited for in the broker."""
+    """For a task in Celery's worker: the eta for which it was delayed at the broker."""
 
     begun = False
-    """Of a task in a worker: whether a place of its pool has taken it."""
+    """For a task in a worker: whether the pool has accepted it."""
     acked_early = False
-    """Of a task in a worker: whether it is acknowledged as it begins."""
+    """For a task in a worker: whether it is acknowledged when it starts."""
     outcome: Outcome | None = None
-    """How a task has ended, until its batch is told."""
+    """The outcome of a task, until it is reported to its batch."""
 
     def __init__(self, payload: dict[str, Any], channel: Any, **kwargs: Any) -> None:
         headers = payload["headers"]
@@ -95,8 +94,7 @@ class Message(virtual.Message):
             if self.errors:
                 self.decode_error = in_words(self.errors[0][1])
             return
-        # What the two base constructors come to where nothing is compressed: they
-        # would take a fifth of the time of a delivery.
+        # Replaces both base constructors if nothing is compressed: they take a fifth of a delivery.
         properties, body = payload["properties"], payload["body"]
         self._raw = payload
         self.errors: list[Any] = []
@@ -114,17 +112,17 @@ class Message(virtual.Message):
 
     @property
     def verdict(self) -> tuple[str, str]:
-        """Why it becomes a dead letter, and the error in words: now, without requeue."""
+        """The reason and the error text if it becomes a dead letter now, without requeue."""
         if self.decode_error is not None:
             return "undecodable", self.decode_error
         return "malformed" if self.malformed else "rejected", self.error
 
     def tell_outcome(self) -> None:
-        """Have the batch told how the task has ended: it was acknowledged before."""
+        """Report the task's outcome to its batch; the message was acknowledged before."""
         self.channel.settlement.jobs.tell(self)
 
     def decode(self) -> Any:
-        """Return the body as it was sent, and keep it; notes why it cannot be decoded."""
+        """Return the decoded body, and cache it; records a decoding error."""
         if not self._decoded_cache:
             content = self.body, self.content_type, self.content_encoding
             try:
@@ -136,47 +134,47 @@ class Message(virtual.Message):
 
 
 class QoS(virtual.QoS):
-    """The unacked messages of one channel, and its limit. The leases are the session's."""
+    """The unacked messages of one channel, and its limit. The session owns the leases."""
 
     def __init__(self, channel: Any) -> None:
-        # Not the base's: it would restore messages from a finalizer, one by one.
+        # Does not call the base class, whose finalizer restores messages one by one.
         self.channel = channel
         self.consumers: dict[str, Any] = {}
-        """By tag, the subscriptions of the channel."""
+        """The subscriptions of the channel, by consumer tag."""
         self.closed = False
-        """Whether the channel is: what is settled from then on goes over another connection."""
+        """Whether the channel is closed: later acks and returns use another connection."""
         self.prefetch_count = 0
         self.delivered: dict[str, Message] = {}
-        # Unacked messages that only the application holds now: it may still ack them.
+        # Unacked messages that only the application still references; it may ack them later.
         self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
 
     @property
     def one_by_one(self) -> bool:
-        """Whether no message is reserved ahead: Celery's worker_disable_prefetch."""
+        """Whether messages are not reserved in advance: Celery's worker_disable_prefetch."""
         return getattr(self.can_consume, "__func__", None) is not QoS.can_consume
 
     def can_consume(self) -> bool:
-        """Whether one more message may be delivered. Celery may replace this method."""
+        """Whether another message may be delivered. Celery may replace this method."""
         return not self.prefetch_count or len(self.delivered) < self.prefetch_count
 
     def take(self, delivery_tag: str) -> Message | None:
-        """Take out a message that waits for its ack, also one that was let go."""
+        """Remove and return an unacked message, also one that was let go."""
         message = self.delivered.pop(delivery_tag, None)
         return message if message is not None else self._let_go.pop(delivery_tag, None)
 
     def put_back(self, message: Message) -> None:
-        """Have a message again that could not be settled."""
+        """Put back a message that could not be settled."""
         messages = self._let_go if self.closed else self.delivered
         messages[message.delivery_tag] = message
 
     def let_go(self) -> list[Message]:
-        """Keep unacked messages only while somebody else has them; return them."""
+        """Keep only weak references to the unacked messages; return the messages."""
         messages, self.delivered = self.delivered, {}
         self._let_go.update(messages)
         return list(messages.values())
 
     def up_to(self, delivery_tag: str) -> list[Message]:
-        """Take out the message with *delivery_tag* and all delivered before it."""
+        """Remove and return the message with *delivery_tag* and all earlier deliveries."""
         tags = list(self.delivered)
         end = tags.index(delivery_tag) + 1 if delivery_tag in self.delivered else 0
         return [self.delivered.pop(tag) for tag in tags[:end]]

@@ -1,8 +1,7 @@
-"""Posting: messages that are published without waiting for the reply, so that no loop stops.
+"""Posting: publish messages without waiting for replies, so that event loops keep running.
 
-Their errors show later, in the log: those that may be lost, once for each outage. The rules are
-those of :mod:`..routing.sending`; a reply that asks for more has it done as deferred work, after it
-was read.
+Errors are logged later; each outage is logged once. The rules are those of
+:mod:`..routing.sending`. Work required by a reply is deferred until the reply has been read.
 """
 
 from __future__ import annotations
@@ -35,22 +34,21 @@ _TRANSIENT = 1
 
 
 class Posting:
-    """Writes messages to the socket of one transport; replies are read when they come."""
+    """Writes messages to the socket of one transport; replies are read when they arrive."""
 
     def __init__(self, link: Link, unroutable: UnroutableMessages) -> None:
         self._link = link
         self.deferred: deque[Callable[[], None]] = deque()
-        """What a reply asked for and cannot be done while it is read."""
+        """Work required by replies, which cannot be done while they are read."""
         self._unroutable = unroutable
         self._lost_posts = LostPosts(link)
 
     def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
-        """Whether nobody waits for the reply to *item*: asked for, or a worker's own event.
+        """Whether *item* needs no reply: by its options, or as a worker's own event.
 
-        A worker sends events and heartbeats from the loop that must keep running
-        when the broker does not answer. They are transient and go to a fanout
-        exchange; anything else, and any other process, waits for its reply, and so
-        does what itself asks for more.
+        A worker sends events and heartbeats from the event loop, which must keep running while
+        the broker does not answer. They are transient and go to a fanout exchange. Other
+        messages, other processes, and messages with an explicit ``confirm`` wait for the reply.
         """
         if item.confirm.level == "none":
             return True
@@ -63,10 +61,10 @@ class Posting:
         )
 
     def post(self, item: Outgoing) -> None:
-        """Post *item*; raises BrokerUnavailable where the connection is lost.
+        """Post *item*; raises BrokerUnavailable for a lost connection.
 
-        It is not tried again once it is sent, so it has no number: a copy that is sent once more
-        (Redis has forgotten the script) would come after later numbers, and be refused.
+        It has no number, because it is not retried after it is sent. A copy sent again, because
+        Redis has lost the script, would follow higher numbers, and be refused.
         """
         store = self._link.store
         store.receive()
@@ -75,13 +73,13 @@ class Posting:
         self._post(item)
 
     def do_deferred(self) -> None:
-        """Do what replies have asked for."""
+        """Do the work that replies require."""
         while self.deferred:
             self.deferred.popleft()()
 
     def _post(self, item: Outgoing) -> None:
         """Post the copies that no queue has stored or refused yet."""
-        link = self._link  # what was deferred may have failed back
+        link = self._link  # deferred work may have failed back
         found = self._route(item)
         if found is None:
             return
@@ -93,7 +91,7 @@ class Posting:
         ]
         if made:
             link.store.post_publish(made, partial(self._posted, item, made))
-        elif item.exchange:  # nobody listens, as far as is known
+        elif item.exchange:  # no binding is known
             answer = partial(self._told_version, item, version)
             link.store.post_bindings_version(item.exchange, answer)
 
@@ -104,9 +102,9 @@ class Posting:
             self.deferred.append(partial(self._post_rest, item))
 
     def _post_rest(self, item: Outgoing) -> None:
-        """Post *item* by the bindings of now to the queues that do not have it yet.
+        """Post *item* by the current bindings to the remaining queues.
 
-        They are asked for without waiting: the broker may have ceased to answer meanwhile.
+        The bindings are requested without waiting: the broker may have become unreachable.
         """
         self._link.store.post_exchange_table(item.exchange, partial(self._on_table, item))
 
@@ -121,9 +119,9 @@ class Posting:
         self._post(item)
 
     def _route(self, item: Outgoing) -> tuple[tuple[str, ...], bytes] | None:
-        """Return where *item* goes; None where one of several nodes does not answer.
+        """Return the route of *item*; None if one of several nodes does not answer.
 
-        An event loop waits no longer for that than for anything else.
+        Limits the wait, because an event loop must keep running.
         """
         link = self._link
         if not item.exchange:
@@ -142,7 +140,7 @@ class Posting:
     def _posted(
         self, item: Outgoing, made: list[Publication], outcomes: list[int] | ReliqError
     ) -> None:
-        # Nothing is published here: while a reply is read the connection is locked.
+        # Publish nothing here: the connection is locked while a reply is read.
         queues = [sent.queue for sent in made]
         if isinstance(outcomes, ReliqError):
             self._lost_posts.lost(queues, outcomes)
@@ -157,7 +155,7 @@ class Posting:
             deferred.append(partial(goes_on_by, item))
         full = [queue for queue, got in zip(queues, outcomes, strict=True) if got == FULL]
         if full:
-            logger.warning("a message that was not to be confirmed is lost: full: %s", full)
+            logger.warning("a message published without confirmation is lost: full: %s", full)
         if message_published.receivers:
             pairs = zip(made, outcomes, strict=True)
             stored = [sent for sent, outcome in pairs if outcome >= DUPLICATE]
@@ -167,12 +165,12 @@ class Posting:
     def _goes_on_by(
         self, item: Outgoing, sent: Publication, outcome: int
     ) -> Callable[[Outgoing], None] | None:
-        """Return the step that posts *item* again, if this copy of it asks for one."""
+        """Return the step that posts *item* again, if the outcome of this copy requires one."""
         queue = queue_of(sent.queue)
         if outcome == STALE:
             return self._post_rest
         if turned_away(sent.queue, outcome):
-            # It takes nothing new: the queue's own partition always does.
+            # The partition is closed; the queue's own partition always accepts messages.
             self._link.store.partitions.pop(queue, None)
             item.spreads = False
             return self._post
@@ -184,9 +182,9 @@ class Posting:
 
 
 class LostPosts:
-    """Where messages of one transport may have been lost, and none has arrived since.
+    """Places where messages of one transport may have been lost, and none has arrived since.
 
-    Of whichever thread reads the replies: two at the same time may tell of one loss twice.
+    Belongs to the threads that read replies: two at the same time may report one loss twice.
     """
 
     def __init__(self, link: Link) -> None:
@@ -194,9 +192,9 @@ class LostPosts:
         self._told: set[str] = set()
 
     def lost(self, queues: Iterable[str], error: ReliqError) -> None:
-        """Note that a message may be lost that was on its way to *queues*: to those that are away.
+        """Record a possible loss of a message to *queues*; names those with unreachable nodes.
 
-        Where none is, it may be any; but no other than before, if that was just told of one.
+        If no node is unreachable, names all of *queues*, unless one was already reported.
         """
         names = set(queues)
         store = self._link.store
@@ -205,7 +203,7 @@ class LostPosts:
             self._tell({repr(queue) for queue in away or names}, error)
 
     def unrouted(self, exchange: str, error: ReliqError) -> None:
-        """Note that a message is lost since nobody could say where *exchange* leads to."""
+        """Record that a message was lost because the route of *exchange* was unavailable."""
         self._tell({f"the queues of exchange {exchange!r}"}, error)
 
     def _tell(self, places: set[str], error: ReliqError) -> None:
@@ -215,19 +213,19 @@ class LostPosts:
             self._told.clear()
         self._told |= places
         logger.warning(
-            "messages that were not to be confirmed may be lost on their way to %s: %s. This is "
-            "not said again until one has arrived",
+            "messages published without confirmation may be lost on their way to %s: %s. Further "
+            "losses are not logged until a message has arrived",
             ", ".join(sorted(places)),
             error,
         )
 
     def arrived(self, queues: Iterable[str]) -> None:
-        """Note that a message was stored in *queues*, or refused by them."""
+        """Record that *queues* stored or refused a message."""
         if self._told:
             self._end({repr(queue) for queue in queues})
 
     def routed(self, exchange: str) -> None:
-        """Note that it is known where *exchange* leads to."""
+        """Record that the route of *exchange* is available."""
         if self._told:
             self._end({f"the queues of exchange {exchange!r}"})
 
@@ -236,39 +234,39 @@ class LostPosts:
         if back:
             self._told -= back
             logger.info(
-                "messages that are not to be confirmed arrive again: %s", ", ".join(sorted(back))
+                "messages published without confirmation arrive again: %s", ", ".join(sorted(back))
             )
 
 
-# Broker, exchange and routing key: over whichever connection of this process.
+# Reported broker, exchange and routing key, over all connections of this process.
 _said: set[tuple[str, str, str]] = set()
 
 
 class UnroutableMessages:
-    """Reports messages that nothing is bound for. Of the application's threads: one step each."""
+    """Reports messages without a bound queue. Application threads use it, in single steps."""
 
     def __init__(self, link: Link, options: Options) -> None:
         self._link = link
         self._options = options
 
     def report(self, exchange: str, routing_key: str) -> None:
-        """Say once that nothing is bound for such messages, or raise Unroutable if asked to."""
+        """Log once that such messages have no queue, or raise Unroutable by the options."""
         if exchange:
             what = f"no queue is bound to exchange {exchange!r} for routing key {routing_key!r}"
         else:
-            what = f"there is no queue {routing_key!r}, and a reply or the like makes none"
+            what = f"there is no queue {routing_key!r}, and such a message does not create one"
         if self._options.unroutable == "error":
             raise Unroutable(f"{what}; the message was not stored")
         store, routes = self._link.store, self._link.routes
         late_reply = exchange.startswith("reply.") and exchange.endswith(".pidbox")
         if late_reply or (exchange and routes.cached(exchange).type == "fanout"):
-            return  # nothing unusual: nobody waits for that reply any more, or listens
+            return  # normal: the requester no longer waits, or there is no listener
         if (place := (store.broker, exchange, routing_key)) not in _said:
             if len(_said) > MOST_REMEMBERED:
                 _said.clear()
             _said.add(place)
             logger.warning(
                 "%s: such messages are "
-                'dropped, as AMQP does (said once; unroutable="error" raises)',
+                'dropped, as in AMQP (logged once; unroutable="error" raises Unroutable)',
                 what,
             )

@@ -1,8 +1,7 @@
-"""Publish buffer: many messages in one round trip, each with every promise of a single publish.
+"""Publish buffer: many messages in one round trip, with all guarantees of single publishes.
 
-What Kombu's ``Producer.batch()`` asks of a transport. A message is checked and
-encoded when it is added, so that one that is refused spoils none of the others; it
-is numbered and sent when the batch is flushed.
+Implements Kombu's ``Producer.batch()`` for a transport. Adding a message checks and encodes it, so
+a refused message does not affect the others. The flush numbers and sends the messages.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _MOST_BYTES = 8 * 1024 * 1024
 _MOST_NAMED = 5
 
 
-# Kombu 5.7 has an error for this; it is caught by that name too.
+# Kombu 5.7 has an error for this; callers may catch it by that name too.
 class _BatchUncertain(
     BatchUncertain,
     getattr(exceptions, "BatchPublishError", exceptions.KombuError),  # type: ignore[misc]
@@ -53,10 +52,9 @@ class _BatchUncertain(
 
 
 class PublishBuffer:
-    """Messages of one channel, up to *max_size* copies or 8 MiB, until they are flushed.
+    """Up to *max_size* copies or 8 MiB of messages of one channel, until they are flushed.
 
-    Thread-safe. A forked child starts with an empty one: what its parent has
-    buffered the parent sends.
+    Thread-safe. A forked child starts with an empty buffer; the parent sends its own messages.
     """
 
     _lock = OwnLock(reentrant=True)
@@ -67,7 +65,7 @@ class PublishBuffer:
         self.channel = channel
         self.max_size = max_size
         self.refused: tuple[int, ...] = ()
-        """Of the last flush: the places of the messages that were certainly not stored."""
+        """Places of the messages that were certainly not stored by the last flush."""
         self._closed = False
         self._reset()
 
@@ -86,19 +84,18 @@ class PublishBuffer:
         confirm_timeout: float | None = None,
         **_: Any,
     ) -> None:
-        """Add *message*; when the batch is full, flush it. Kombu's Producer calls it.
+        """Add *message*, and flush a full batch. Called by Kombu's Producer.
 
-        Raises MessageRefused, Unroutable where ``unroutable="error"`` asks for it,
-        or BrokerRefused where the broker can never give the confirmation that is
-        asked for, without touching what is in the batch. A batch that an earlier flush
-        left uncertain is flushed first. Raises BatchUncertain when a flush failed,
-        and says whether *message* is in the batch.
+        Raises MessageRefused, Unroutable with ``unroutable="error"``, or BrokerRefused if the
+        broker can never provide the confirmation; the batch stays unchanged. Messages left
+        uncertain by an earlier flush are flushed first. Raises BatchUncertain for a failed flush,
+        with a remark on whether *message* is in the batch.
         """
         self._leave_parent()
         with self._lock:
             item = self._encode(message, exchange, routing_key, confirm_timeout)
             if self._uncertain:
-                self._flush("the message that was to be added now is not in it")
+                self._flush("the message of this call was not added")
             copies = self._copies_of(item)
             if not copies:
                 return
@@ -106,18 +103,18 @@ class PublishBuffer:
             if self._new and (
                 self._copies + copies > self.max_size or self._bytes + size > _MOST_BYTES
             ):
-                self._flush("the message that was to be added now is not in it")
+                self._flush("the message of this call was not added")
             if self._add(item, copies):
-                self._flush("the message that was added last is in it")
+                self._flush("the message of this call was added")
 
     def collect(self, message: dict[str, Any], *where: Any) -> bool:
-        """Add a message as :meth:`publish` does, but never flush; whether the batch is full."""
+        """Add a message as :meth:`publish` does, without a flush; return whether to flush."""
         self._leave_parent()
         with self._lock:
             return self.collect_alike(self._encode(message, *where))
 
     def collect_alike(self, item: Outgoing) -> bool:
-        """Add *item*, made of one that :meth:`collect` has added; returns what that returns."""
+        """Add *item*, similar to one of :meth:`collect`; return whether the batch is full."""
         self._leave_parent()
         with self._lock:
             copies = self._copies_of(item)
@@ -125,47 +122,45 @@ class PublishBuffer:
 
     @property
     def last(self) -> Outgoing | None:
-        """The message that was added last, and never sent."""
+        """The last added message, if it was never sent."""
         return self._new[-1] if self._new else None
 
     def __len__(self) -> int:
-        """Return how many messages are in it that were never sent."""
+        """Return the number of messages that were never sent."""
         return len(self._new)
 
     def __bool__(self) -> bool:
-        """Return True, also where nothing is in it."""
+        """Return True, also for an empty batch."""
         return True
 
     @property
     def uncertain(self) -> int:
-        """How many messages a flush that failed has left uncertain."""
+        """The number of messages left uncertain by a failed flush."""
         return len(self._uncertain)
 
     def flush(self) -> None:
-        """Store what is in the batch, and wait for its confirmation, once for all.
+        """Store the messages of the batch, and wait once for their confirmation.
 
-        One round trip as a rule. Where the connection was lost it tries once more
-        over another one. Raises BatchUncertain, and keeps the messages: flushing
-        again, also after the channel or the batch was closed, stores each once.
-        Messages that were certainly not stored (QueueFull, Unroutable) are taken out,
-        all others are flushed, and then it is raised. Not atomic as a whole.
+        Usually takes one round trip. After a lost connection, it retries once over another one.
+        Raises BatchUncertain, and keeps the messages: another flush, also after the channel or
+        batch was closed, stores each once. Raises QueueFull or Unroutable after all other messages
+        are flushed; the messages that were certainly not stored are removed. Not atomic.
         """
         self._leave_parent()
         with self._lock:
             self._flush("")
 
     def flush_over(self, channel: Channel) -> None:
-        """Flush over *channel* from now on: another of the same broker, or of the next one.
+        """Flush, and continue to use *channel*: of the same broker, or of the next one.
 
-        For who tries again by a policy: raises BrokerUnavailable (NotConfirmed) where
-        :meth:`flush` raises BatchUncertain for one of them, and notes it for the failover as a
-        single publish does. The messages stay in the batch with their numbers.
+        For retries by a policy. Raises BrokerUnavailable (NotConfirmed) instead of BatchUncertain,
+        and reports it to the failover, like a single publish. The messages keep their numbers.
         """
         self._leave_parent()
         with self._lock:
             if channel is not self.channel:
                 self.channel = channel
-                if channel.transport.encoder.away:  # they were encoded for another of the list
+                if channel.transport.encoder.away:  # they were encoded for another broker
                     for item in (*self._uncertain, *self._new):
                         item.create = True
             try:
@@ -181,14 +176,14 @@ class PublishBuffer:
                 raise again(reason) from None
 
     def discard(self) -> None:
-        """Drop what was never sent; what a failed flush left uncertain can still be flushed."""
+        """Drop messages that were never sent; keep those left uncertain by a failed flush."""
         self._leave_parent()
         with self._lock:
             self._new = []
             self._copies = self._bytes = 0
 
     def close(self) -> None:
-        """Take no more messages; drop what was never sent."""
+        """Accept no more messages; drop those that were never sent."""
         self.discard()
         self._closed = True
 
@@ -209,9 +204,9 @@ class PublishBuffer:
         return self._copies >= self.max_size or self._bytes >= _MOST_BYTES
 
     def _copies_of(self, item: Outgoing) -> int:
-        """Return how many queues *item* goes to; 1 while the broker cannot be asked.
+        """Return how many queues *item* goes to; 1 if the broker cannot be queried.
 
-        None is reported. Raises BrokerRefused where it can never confirm what *item* asks for.
+        Reports a message without queues. Raises BrokerRefused if *item* can never be confirmed.
         """
         if not item.exchange and item.confirm.by_storing:
             return 1
@@ -225,10 +220,10 @@ class PublishBuffer:
                 return 1
             channel.transport.declarations.settle(item.exchange)
             found = link.routes.cached(item.exchange).lookup(item.routing_key)
-            if not found:  # what is known may be old
+            if not found:  # the cached routes may be outdated
                 found = link.routes.refresh(item.exchange).lookup(item.routing_key)
         except BrokerUnavailable:
-            self._blind = True  # do not wait for it with each message: the flush will ask
+            self._blind = True  # wait for the broker only once; the flush queries it again
             return 1
         if not found:
             channel.transport.unroutable.report(item.exchange, item.routing_key)
@@ -244,12 +239,12 @@ class PublishBuffer:
             entered = self._enter_jobs()
             self._send_surely()
         except ReliqError as exc:
-            if not self._uncertain:  # the jobs were refused, and are out of this batch
+            if not self._uncertain:  # the jobs were refused, and removed from this batch
                 raise
             rename()
             raise _failure(self, self._uncertain, exc, remark) from exc
         except BaseException:
-            rename()  # an interrupt: what is on its way may be stored, the rest is not
+            rename()  # an interrupt: sent messages may be stored, the others are not
             unsent = [item for item in self._uncertain if item.tag is not None and item.tag.settled]
             jobs = [entry for item in unsent if (entry := entry_of(item)) is not None]
             if jobs:
@@ -269,10 +264,10 @@ class PublishBuffer:
         _report(flushed, self.channel)
 
     def _enter_jobs(self) -> list[tuple[Outgoing, JobEntry]]:
-        """Have the jobs among them in their batches before they are stored; return these.
+        """Add the jobs among the messages to their batches; return them with their entries.
 
-        Raises BatchClosed or NotFound, and then they are in this batch no more; the others are. But
-        all stay where one was sent before, perhaps to another broker: it may be stored there.
+        Raises BatchClosed or NotFound; this buffer then drops the jobs and keeps the rest. It keeps
+        all if any job was sent before, perhaps to another broker, which may have stored it.
         """
         routes = self.channel.transport.link.routes
         jobs = [item for item in self._uncertain if BATCH in item.headers]
@@ -297,7 +292,7 @@ class PublishBuffer:
         return link.session.spare_store() if self.channel.closed else link.store
 
     def _send_surely(self) -> None:
-        """Send over the channel's connection or, where that is lost, over the session's own."""
+        """Send over the channel's connection or, if that is lost, over the session's own."""
         transport = self.channel.transport
         link, send = transport.link, transport.publishing.send
         for exchange in {item.exchange for item in self._uncertain}:
@@ -306,12 +301,12 @@ class PublishBuffer:
             try:
                 send(self._uncertain)
             except (BrokerTimeout, NotConfirmed):
-                raise  # a second try would only wait as long again
+                raise  # a second attempt would only wait for the same time again
             except BrokerUnavailable:
                 pass
             else:
                 return
-        # What this channel declared it can repair over the other connection too.
+        # Queues declared by this channel can be repaired over the other connection too.
         send(self._uncertain, link.over(link.session.spare_store()))
 
 
@@ -339,7 +334,7 @@ def _failure(
 
 
 def _report(items: list[Outgoing], channel: Channel) -> None:
-    """Report the messages that were certainly not stored; raises where that is an error."""
+    """Report the messages that were certainly not stored; raises QueueFull or Unroutable."""
     nowhere = [item for item in items if not item.reached]
     full = [queue for item in items for queue, why in item.refused.items() if why == FULL]
     if full:
@@ -355,5 +350,5 @@ def _report(items: list[Outgoing], channel: Channel) -> None:
             channel.transport.unroutable.report(item.exchange, item.routing_key)
     except Unroutable as exc:
         raise Unroutable(
-            f"{exc} (one of {len(nowhere)} such of a batch; all others are stored)"
+            f"{exc} (one of {len(nowhere)} such messages of a batch; all others are stored)"
         ) from None

@@ -1,4 +1,4 @@
-"""Publishing: one message of a channel, into every queue it is routed to, once, and confirmed."""
+"""Publishing: store one message in every queue of its route, once, and confirm it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Publishing:
-    """The publishes of channels, over one transport."""
+    """Publishes for the channels of one transport."""
 
     knows_routes = True
-    """Whether the bindings of the broker can be asked for."""
+    """Whether the bindings of the broker can be read."""
 
     _link: Link
     _declarations: Declarations
@@ -41,18 +41,18 @@ class Publishing:
     _unroutable: UnroutableMessages
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
-        """Store *item*, once for each queue, and wait until it is as safe as it asks for.
+        """Store *item*, once for each queue, and wait for its confirmation.
 
-        *properties* are those of the message it was made of. They keep its number: a retry with
-        the same ones is the same publish. Raises as ``Channel.basic_publish`` does.
+        *properties* are those of the original message. They keep its publish number: a retry with
+        the same properties is the same publish. Raises as ``Channel.basic_publish`` does.
         """
         if self._declarations.owed:
             self._declarations.settle(item.exchange)
         tag = properties.get("delivery_tag")
         is_job = BATCH in item.headers
-        if type(tag) is not PublishTag or not tag.numbers:  # else it is tried again
+        if type(tag) is not PublishTag or not tag.numbers:  # otherwise this is a retry
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=is_job)
-        # A job's tag is known to its batch before, which has waited for its broker anyway.
+        # A job's tag is recorded in its batch first, which waits for the broker anyway.
         may_post = (item.exchange or item.confirm.level == "none") and not is_job
         if may_post and self.posting.is_for(item, properties):
             self.posting.post(item)
@@ -64,16 +64,16 @@ class Publishing:
             else:
                 self._publish(item, tag)
         except BrokerRefused as exc:
-            # A worker that connects asks its neighbours (mingle). A full memory must not end it:
-            # it is the worker that makes room.
+            # A worker queries other workers when it connects (mingle). A full memory must not
+            # stop it, because workers free memory.
             asks = item.exchange.endswith(".pidbox") and WATCH.connects
             if not (asks and "OOM" in exc.reply):
                 raise
-            logger.warning("%s; this worker goes on without an answer of its neighbours", exc)
+            logger.warning("%s; this worker continues without replies of other workers", exc)
 
     def _publish_job(self, item: Outgoing, tag: PublishTag) -> None:
-        """Publish a job: it is in its batch before, and taken out again if it was not stored."""
-        link = self._link  # after the tag: in a forked child that makes the link anew
+        """Publish a job: add it to its batch first, and withdraw it if it was not stored."""
+        link = self._link  # after the tag: creating one renews the link in a forked child
         entry, entered = transports.entry_of(item, link.routes), False
         try:
             if entry is not None:
@@ -81,7 +81,7 @@ class Publishing:
             entered = True
             self._publish(item, tag)
         except BrokerUnavailable:
-            rename()  # it may be stored, or be tried again
+            rename()  # it may be stored, or retried
             raise
         except ReliqError:
             if entry is not None and entered:
@@ -93,15 +93,15 @@ class Publishing:
                 with suppress(ReliqError):
                     transports.withdraw(link.store, (entry,))
             raise
-        if entry is not None and not item.stored:  # no queue takes it, and it was dropped
+        if entry is not None and not item.stored:  # no queue is bound, and it was dropped
             transports.withdraw(link.store, (entry,))
 
     def _enter(self, entry: JobEntry) -> None:
-        """Enter a job; raises as :func:`enter` does.
+        """Add a job to its batch; raises as :func:`enter` does, but not NotFound for a retry.
 
-        But for the next try of one whose batch is not here: Celery makes a dead letter of a task
-        whose next try cannot be published. BrokerUnavailable where the connection may go to where
-        it is: Kombu tries again. Else it is published without, as its message ran without.
+        Celery dead-letters a task whose retry cannot be published. If the batch may be at another
+        broker of the list, raises BrokerUnavailable, and Kombu tries that broker. Otherwise, the
+        retry is published without a batch, like the previous run of its message.
         """
         batch, change = entry
         store = self._link.store
@@ -112,8 +112,8 @@ class Publishing:
                 raise
             if not self._failback.stays:
                 raise BrokerUnavailable(
-                    f"batch {batch!r} is not at {store.broker}: the next try "
-                    "of its job is published where it is, at another broker of the list; nothing "
+                    f"batch {batch!r} is not at {store.broker}: the retry of its job is published "
+                    "at the broker of the batch, another one of the list; nothing "
                     "was stored"
                 ) from exc
 
@@ -137,12 +137,12 @@ class Publishing:
             self.emit_stored(item)
 
     def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
-        """Store *items* over *link*; each notes what became of it."""
+        """Store *items* over *link*; each records its outcome."""
         link = link or self._link
         send(link.store, link.routes, items, self._declarations.redeclare)
 
     def emit_stored(self, item: Outgoing) -> None:
-        """Send the signal for the copies of *item* that are stored."""
+        """Send the signal for the stored copies of *item*."""
         if item.stored:
             broker, stored = self._link.store.broker, list(item.stored.values())
             emit_published(broker, stored, item.headers, item.routing_key)
@@ -151,26 +151,26 @@ class Publishing:
 class Recoverable:
     """An attribute of a transport's class, and of each transport.
 
-    OperationalError is not one: Kombu makes it of the last try to connect that a policy
-    allows, and would begin with the whole policy again. But Kombu makes it also of the last
-    one within connect_timeout, whatever the policy allows. So that is to be no limit where
-    there is a policy. Kombu writes the policy into the transport options, and asks the
-    transport for this attribute, as a publish with retries begins.
+    OperationalError is excluded: Kombu raises it after the last connection attempt that a policy
+    allows, and would repeat the whole policy. However, Kombu also raises it after the last attempt
+    within connect_timeout, whatever the policy allows. So a policy lifts this limit. Kombu
+    writes the policy into the transport options, and reads this attribute when a publish with
+    retries starts.
 
-    Where there is none, Kombu tries for ever, says nothing, and lets nobody end it. A Celery worker
-    that begins would wait so for a node that is lost, where others answer. It is told then that
-    the transport cannot tell which errors these are: Kombu tries once more, and raises.
+    Without a policy, Kombu retries forever, logs nothing, and cannot be stopped. A starting Celery
+    worker would then wait for a lost node although others answer. In this case, the attribute does
+    not exist, and Kombu retries only once before it raises.
     """
 
     def __init__(self, errors: tuple[type[Exception], ...]) -> None:
         self._errors = errors
 
     def __get__(self, transport: Any, owner: Any) -> tuple[type[Exception], ...]:
-        """Return the errors, and lift the limit where there is a policy."""
+        """Return the errors, and lift the limit if there is a policy."""
         client = None if transport is None else transport.client
         if client is not None:
             if "max_retries" in client.transport_options:
                 client.transport_options.setdefault("connect_retries_timeout", None)
             elif transport.link.store.has_nodes and WATCH.begins:
-                raise AttributeError("no errors after which a worker that begins tries for ever")
+                raise AttributeError("no errors after which a starting worker retries forever")
         return self._errors

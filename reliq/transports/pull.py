@@ -1,6 +1,6 @@
-"""PullLoop: what is delivered next, when the broker is asked for more, and how long to wait.
+"""PullLoop: chooses the next delivery, requests messages from the broker, and waits.
 
-With an event loop nothing in here waits; without one, :meth:`PullLoop.drain` does.
+With an event loop, no code here waits. Without one, :meth:`PullLoop.drain` does.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from .reserver import Reserver
     from .subscription import Schedule
 
-# A quiet queue is asked without a notification once in so many poll intervals; a lost notification
-# token is otherwise made up for by the next pass of restore_visible.
+# Poll intervals after which a quiet queue is queried without a notification. A lost notification
+# token is otherwise replaced by the next pass of restore_visible.
 _QUIET_POLLS = 12
-# A wait for a notification lasts so many; that it ends says nothing, and costs a command.
+# Poll intervals for which a wait for a notification lasts; each new wait costs a command.
 _WAIT_POLLS = 3
-# With much in hand the other queues are asked no more often than this.
+# The shortest interval between requests for the other queues while enough messages are buffered.
 _ASK_EVERY_S = 0.005
 
 
 @dataclass(eq=False)
 class PullLoop:
-    """The consumers of one transport, served in turn. Of the thread that is asked to deliver."""
+    """Serves the consumers of one transport in turn. Belongs to the thread that delivers."""
 
     _link: Link
     _schedule: Schedule
@@ -44,18 +44,17 @@ class PullLoop:
     _poll_interval: float
     _failback: Failback
     follow_layouts: Callable[[], None] = field(init=False)
-    """Consumes from partitions that have come, and no more from those that have gone."""
+    """Consumes from new partitions, and stops consuming from removed ones."""
     starved: bool = field(default=False, init=False)
-    """Whether a wait is under way that began without credit."""
-    # The epoch of the store in which its consumers began.
+    """Whether a wait is in progress that began without credit."""
+    # The store's epoch in which its consumers started.
     _consuming_over: int = field(default=0, init=False)
 
     @property
     def _asking_may_wait(self) -> bool:
-        """Whether it was done a moment ago, and brought enough for a while.
+        """Whether the last request was recent, and enough messages are buffered.
 
-        Otherwise each ack would be followed by a reserve of one message for the next of
-        many queues.
+        Otherwise, with many queues, each ack would be followed by a reserve of one message.
         """
         if monotonic() - self._reserver.asked_at >= _ASK_EVERY_S:
             return False
@@ -63,7 +62,7 @@ class PullLoop:
         return all(map(self._credit.is_well_stocked, taking))
 
     def deliver_one(self) -> bool:
-        """Deliver one buffered message, in turn; False when there is none to deliver."""
+        """Deliver one buffered message, in turn; return False if none can be delivered."""
         for item in self._schedule.in_order():
             if item.can_deliver():
                 if len(self._schedule.subscriptions) > 1:
@@ -73,14 +72,14 @@ class PullLoop:
         return False
 
     def drain(self, timeout: float | None) -> None:
-        """Deliver one message; raises ``socket.timeout`` when none came within *timeout* s.
+        """Deliver one message; raises ``socket.timeout`` after *timeout* seconds without one.
 
-        None waits for ever. Raises BrokerUnavailable when the connection is lost, also where
-        another thread, an ack or a publish saw that first and has connected again.
+        None waits forever. Raises BrokerUnavailable for a lost connection, also if another thread,
+        an ack or a publish has detected the loss first and has reconnected.
         """
         try:
             only, failed = self._schedule.only, self._reserver.failure is not None
-            # The hot path: one subscription, and something of it is here.
+            # The hot path: a single subscription with a buffered message.
             if (
                 only is not None
                 and only.buffer
@@ -91,7 +90,7 @@ class PullLoop:
                     self._reserver.post_request(only, self._credit.of(only))
                 only.deliver(only.buffer.popleft())
                 return
-            # Of several one that is here, where to ask the broker may wait.
+            # With several subscriptions, deliver a buffered message if a request can wait.
             here = only is None and not failed and self._asking_may_wait
             if not (here and self.deliver_one()):
                 self._wait_and_deliver(timeout)
@@ -113,7 +112,7 @@ class PullLoop:
                 self.heed_notification()
             self._reserver.request()
             if len(self._schedule.subscriptions) > 1:
-                self.wait_for_notification()  # of those that were found empty
+                self.wait_for_notification()  # for the queues that were found empty
             if self.deliver_one():
                 return
             self._failback.disconnect_when_drained()
@@ -121,37 +120,37 @@ class PullLoop:
             if deadline is not None:
                 left = min(left, deadline - monotonic())
                 if left <= 0:
-                    self.wait_for_notification()  # the next call learns what came between
+                    self.wait_for_notification()  # covers the time until the next call
                     raise TimeoutError("no message within the timeout")
             self._wait(left)
 
     def require_no_deserter(self) -> None:
-        """Raise BrokerUnavailable where Kombu has left our consumers: to wait would be in vain."""
+        """Raise BrokerUnavailable after Kombu has abandoned the consumers: no message can come."""
         if self._schedule.deserted:
             raise BrokerUnavailable(
-                f"{self._link.store.broker} was lost, and the consumers there with it: "
+                f"the connection to {self._link.store.broker} was lost, and its consumers with it: "
                 "another broker answers; consume again"
             )
 
     def begin_to_consume(self) -> None:
-        """Note over which connection the consumers begin."""
+        """Record the connection over which the consumers start."""
         if not self._schedule.subscriptions:
             self._consuming_over = self._link.store.epoch
             self._schedule.loss_told = False
 
     def _require_no_gap(self) -> None:
-        """Raise BrokerUnavailable once after a loss: only the application declares again."""
+        """Raise BrokerUnavailable once after a loss: the application must declare again."""
         link = self._link
         if self._schedule.subscriptions and link.store.epoch != self._consuming_over:
             self._consuming_over = link.store.epoch
             raise BrokerUnavailable(
-                f"the connection to {link.store.broker} was lost and made again: connect and "
-                "consume again, in case the broker has lost what was declared"
+                f"the connection to {link.store.broker} was lost and reopened: connect and "
+                "consume again, because the broker may have lost the declarations"
             )
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait for the notification, for credit, for the next delayed message, or *timeout_s*."""
-        self.starved = True  # before looking: an ack after this line wakes the wait
+        """Wait for a notification, credit or the next delayed message, at most *timeout_s*."""
+        self.starved = True  # before the check: an ack after this line ends the wait
         try:
             if not self.wait_for_notification():
                 self._link.store.notifier.wait(min(timeout_s, self.next_due_s()))
@@ -161,7 +160,7 @@ class PullLoop:
         self._link.store.receive()
 
     def next_due_s(self) -> float:
-        """Return the time until a queue without buffered messages is due; infinite if never."""
+        """Return the seconds until a queue without buffered messages is due, or infinity."""
         dues = [
             item.due_at
             for item in self._schedule.subscriptions
@@ -170,10 +169,9 @@ class PullLoop:
         return max(min(dues) - monotonic(), 0.0) if dues else inf
 
     def wait_for_notification(self) -> bool:
-        """Begin to wait for the notifications of all queues with credit; True if it is too early.
+        """Start to wait for notifications of all queues with credit; return True if too early.
 
-        It is while a queue is still to be asked, or its answer is under way: a
-        wait that leaves it out would not be told of its messages.
+        It is too early while a queue must be queried, or awaits a reply: the wait would omit it.
         """
         queues: set[str] = set()
         known: dict[QoS, int] = {}
@@ -181,7 +179,7 @@ class PullLoop:
         store = self._link.store
         for item in self._schedule.subscriptions:
             if item.in_flight:
-                if store.has_nodes:  # another node may answer sooner
+                if store.has_nodes:  # other nodes may answer sooner
                     continue
                 return True
             if item.buffer or self._credit.of(item, known) <= 0:
@@ -201,7 +199,7 @@ class PullLoop:
         return False
 
     def heed_notification(self) -> None:
-        """Act on a wait that has ended: ask the queue that notified, or those long not asked."""
+        """Handle the end of a wait: query the notified queue, or those not queried for long."""
         link = self._link
         notifier = link.store.notifier
         if not notifier.receive():
@@ -219,7 +217,7 @@ class PullLoop:
             elif now - item.asked_at > quiet_s:
                 item.want()
         for queue in unheard:
-            # We cannot take it: pass the token on to whoever can.
+            # This process has no credit for the queue: let another consumer be notified.
             link.store.post_promote(queue, ignore_result)
 
     def credit_regained(self) -> None:
@@ -228,7 +226,7 @@ class PullLoop:
             self._link.store.notifier.wake()
 
     def limit_changed(self, qos: QoS) -> None:
-        """Give back the messages for which a lower prefetch limit leaves no room."""
+        """Return messages above a lowered prefetch limit."""
         surplus = self._credit.surplus(qos)
         for item in self._schedule.subscriptions:
             if item.qos is qos and not item.no_ack and surplus > 0:
@@ -239,7 +237,7 @@ class PullLoop:
         self.credit_regained()
 
     def return_undelivered(self, queue: str, deliveries: Sequence[Delivery]) -> None:
-        """Give back what was reserved and not delivered: it was never seen, so not counted."""
+        """Return undelivered messages, uncounted: the application has not received them."""
         link = self._link
         leases = [Lease(delivery.tag, delivery.token) for delivery in deliveries]
         if leases:

@@ -1,4 +1,4 @@
-"""Receiver: how a channel takes what is delivered, and what its callbacks make of it."""
+"""Receiver: turns deliveries into messages of a channel, and handles errors of its callbacks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LAYOUT_KEPT_S = 5.0
 
 @dataclass(eq=False)
 class Receiver:
-    """Makes deliveries the messages of one channel."""
+    """Turns deliveries into the messages of one channel."""
 
-    _channel: Any  # the messages are to have it
+    _channel: Any  # the channel of the messages
     _over: Transport
     _qos: QoS
     _settlement: Settlement
     _places: dict[str, tuple[Sequence[str], float]] = field(default_factory=dict, init=False)
 
     def get(self, queue: str, no_ack: bool) -> Message | None:
-        """Take one message of *queue*, waiting for the answer; None when it is empty.
+        """Take one message of *queue*, waiting for the reply; return None for an empty queue.
 
-        Of a divided queue any partition is looked into first. How it is divided is asked every few
-        seconds; once more where those that were known are empty, as others may have come since.
+        The search in a divided queue starts at a random partition. Its layout is read every few
+        seconds, and again if all known partitions are empty, because others may have been added.
         """
         began_at = monotonic()
         names, asked_at = self._places.get(queue, ((), 0.0))
@@ -72,10 +72,9 @@ class Receiver:
         return None
 
     def deliver(self, no_ack: bool, callback: Callable[[Any], Any], delivery: Delivery) -> None:
-        """Hand a delivery to *callback*; raises what that does.
+        """Pass a delivery to *callback*; raises the errors of the callback.
 
-        Unless a Celery worker's own code raises for what is in the message: then that
-        becomes a dead letter, and the worker goes on.
+        However, if a Celery worker's code raises for its content, the message is dead-lettered.
         """
         message = self.open(delivery, no_ack)
         if message is not None:
@@ -86,11 +85,11 @@ class Receiver:
                     raise
 
     def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message in *delivery*, now the channel's.
+        """Return the message of *delivery*, which now belongs to the channel.
 
-        None: it is a dead letter, or no second run is to begin. Its lease ended while it waited
-        here, as in a frozen process: it goes back, if nobody else has it. Or this process works on
-        it still, or has acked it, and it came again since the broker had not heard of that.
+        Returns None for a dead letter, and for a message that must not run here. Its lease ended
+        while it was buffered (it is returned unless another consumer has it), or this process
+        still runs it, or has acked it and the ack had not reached the broker.
         """
         link, tag = self._over.link, delivery.tag
         session = link.session
@@ -105,12 +104,12 @@ class Receiver:
             self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
-        if LEASE in message.delivery_info:  # it is a job: by its session the register knows us
+        if LEASE in message.delivery_info:  # a job: the register knows this process by its session
             message.delivery_info[LEASE] += [session.id, link.store.broker]
         if NATIVE_ETA in message.headers:
             eta = message.headers.pop(NATIVE_ETA)
             if WATCH.takes_from(self._over):
-                message.eta = eta  # among the headers it would be held for that again
+                message.eta = eta  # as a header, the worker would wait for it again
             else:
                 message.headers[ETA] = eta
         if not no_ack:
@@ -121,11 +120,10 @@ class Receiver:
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
-        """Note a failed delivery; False where the application is to have the exception.
+        """Record a failed delivery; return False if the caller must raise the exception.
 
-        In a Celery worker the message becomes a dead letter. Elsewhere the delivery
-        counts as failed, unless the message is acknowledged in spite of it. A lost
-        connection is nobody's fault, nor is an interrupt.
+        In a Celery worker, the message becomes a dead letter. Elsewhere, the delivery counts as
+        failed unless it is acked anyway. Lost connections and interrupts are not counted.
         """
         worker = WATCH.takes_from(self._over)
         message.callback_raised = not worker

@@ -1,4 +1,4 @@
-"""The transports of each scheme: nothing but choosing the engine, and its address."""
+"""The transports of the Redis schemes: they only choose the engine and its address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Transport(BaseTransport):
     default_port = 6379
     scheme = "reliq"
     store = "RedisStore"
-    """The engine's class, which is imported when it is needed."""
+    """The engine's class, imported at its first use."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         reset_inherited_url(client)
@@ -53,7 +53,7 @@ class Transport(BaseTransport):
     def _all_urls(self, client: Any) -> list[str]:
         """Return the URLs that name parts of one broker.
 
-        Kombu takes a list of URLs for failover alternatives and hands one at a time.
+        Kombu treats a list of URLs as failover alternatives, and passes one at a time.
         """
         urls = [url for url in client.alt or () if str(url).startswith(f"{self.scheme}://")]
         if not urls:
@@ -62,11 +62,11 @@ class Transport(BaseTransport):
         return urls
 
     def session_key(self) -> Hashable:
-        """Return what makes two connections the same consumer of the same broker."""
+        """Return the identity of broker and consumer; connections with equal keys share both."""
         return (self.address.identity, self.options)
 
     def store_factory(self) -> StoreFactory:
-        """Return what opens a store over connections of its own."""
+        """Return the factory for stores with their own connections."""
         return partial(getattr(engine, self.store), self.address, self.options)
 
 
@@ -77,9 +77,9 @@ class TLSTransport(Transport):
 
 
 class UnixTransport(Transport):
-    """Redis over a Unix socket. Kombu refuses what its URL may say in a query, and leaves it whole.
+    """Redis over a Unix socket. Kombu rejects query parameters of its URL, so it is kept whole.
 
-    What it says of the login is put where Kombu hides it, and taken out of the URL.
+    The credentials are moved from the URL to attributes that Kombu masks.
     """
 
     scheme = "reliq-unix"
@@ -99,13 +99,13 @@ class UnixTransport(Transport):
         return replace(said, username=username, password=password)
 
     def as_uri(self, _: str, include_password: bool = False, mask: str = "**") -> str:
-        """Return the URL, as Kombu shows it."""
+        """Return the URL in Kombu's format."""
         login = {"user": self.address.username, "password": self.address.password}
         return _uri(self.address, **login, sanitize=not include_password, mask=mask)
 
 
 class EmbeddedTransport(Transport):
-    """A server in a folder: ``reliq-embedded:////absolute/folder``; ``///relative``."""
+    """A server in a folder: ``reliq-embedded:////absolute/folder`` or ``///relative``."""
 
     default_port = None  # type: ignore[assignment]
     store = "EmbeddedStore"
@@ -115,9 +115,9 @@ class EmbeddedTransport(Transport):
 
 
 class SentinelTransport(Transport):
-    """``reliq-sentinel://``: each connection goes to whichever server is the master then.
+    """``reliq-sentinel://``: each new connection goes to the current master.
 
-    It stays the same consumer through a failover.
+    The consumer stays the same after a failover.
     """
 
     scheme = "reliq-sentinel"
@@ -129,7 +129,7 @@ class SentinelTransport(Transport):
 
 
 class ClusterTransport(Transport):
-    """``reliq-cluster://``: each queue is at the node that has its slot."""
+    """``reliq-cluster://``: each queue is at the node with its slot."""
 
     scheme = "reliq-cluster"
     store = "ClusterStore"
@@ -146,7 +146,7 @@ def _uri(address: Address, **login: Any) -> str:
 
 
 def login(client: Any) -> tuple[str | None, str | None]:
-    """Return user and password, from the URL or the options; a callable one is called."""
+    """Return user and password, from the URL or the options; calls a callable password."""
     given = client.transport_options or {}
     password = client.password or given.get("password")
     if callable(password):

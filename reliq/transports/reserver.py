@@ -1,6 +1,6 @@
-"""Reserver: asks the broker for messages, and what comes of it.
+"""Reserver: requests messages from the broker, and processes the replies.
 
-With an event loop nothing in here waits; without one :meth:`Reserver.request` and
+With an event loop, no code here waits. Without one, :meth:`Reserver.request` and
 :meth:`Reserver.get_one` do.
 """
 
@@ -25,20 +25,19 @@ if TYPE_CHECKING:
     from .subscription import Schedule, Subscription
 
 
-# A reserve's reply that lay unread for so much of a lease is not delivered.
+# The part of a lease after which the unread reply of a reserve is no longer delivered.
 _STALE = 0.7
-# So long the other nodes wait for one that does not answer.
+# How long the requests to other nodes wait for a node that does not answer.
 _NODE_PATIENCE_S = 0.05
-# A claim of a message that is to be delivered alone is extended so often.
+# How often the claim to an isolated delivery is extended.
 _CLAIM_EVERY_S = 1.0
 
 
 @dataclass(eq=False)
 class Reserver:
-    """Asks the broker for the consumers of one transport.
+    """Reserves for the consumers of one transport.
 
-    Of the thread that runs the application or its loop; a reply may be read by another
-    one (see Wire), which then wakes the loop.
+    Belongs to one thread. Another may read a reply (see Wire), and then wakes the event loop.
     """
 
     _link: Link
@@ -46,36 +45,36 @@ class Reserver:
     _credit: Credit
     _poll_interval: float
     woken: Callable[[], object] = field(default=bool, init=False)
-    """Called when something was reserved, perhaps by another thread: wakes an event loop."""
+    """Called after a reservation, perhaps by another thread: wakes an event loop."""
     asked_at: float = field(default=0.0, init=False)
-    """When the broker was asked last."""
+    """When the last request was sent."""
     failure: ReliqError | None = field(default=None, init=False)
-    """What a posted reserve ended with: raised where the application can see it."""
+    """The error of a posted reserve, until it is raised in the application."""
     held_back: set[str] = field(default_factory=set, init=False)
-    """Queues that keep the rest from us until we are done with a poison candidate."""
+    """Queues that give no more messages until a poison candidate is settled."""
     _getting: bool = field(default=False, init=False)
 
     def request(self) -> None:
-        """Reserve, waiting, until something is here or all with credit were asked for."""
+        """Reserve and wait until a message arrives or all queues with credit were queried."""
         wanting = self._schedule.wanting(self._link.store)
         while wanting and (asked := self._post_requests(wanting)):
             self.wait_for_replies()
             self.raise_failure()
             if any(item.buffer for item in asked):
                 break
-            # They gave back the credit, which goes to those that had none.
+            # They returned their credit, which is now available to the others.
             wanting = [item for item in wanting if item not in asked]
         if ISOLATION.active and self._ask_isolated():
             self.wait_for_replies()
             self.raise_failure()
 
     def wait_for_replies(self) -> None:
-        """Wait for what was asked; not for long for a node that does not answer."""
+        """Wait for the replies, but only briefly for a node that does not answer."""
         store = self._link.store
         store.wait_for_replies(_NODE_PATIENCE_S if store.has_nodes else inf)
 
     def get_one(self, queue: str, no_ack: bool) -> Reservation:
-        """Reserve one message that no consumer asked for; waits."""
+        """Reserve one message without a consumer; waits."""
         link, credit = self._link, self._credit
         link.session.duties.poll(link.store, queue)
         occupancy = credit.occupancy
@@ -102,17 +101,17 @@ class Reserver:
 
     @property
     def asking(self) -> bool:
-        """Whether a consumer's reserve is under way that may bring leases."""
+        """Whether a reserve is in progress that may bring leases."""
         return self._getting or any(
             item.in_flight and not item.no_ack for item in list(self._schedule.subscriptions)
         )
 
     def reserving(self, consumer: str) -> bool:
-        """Whether a reserve is under way as this consumer: what it took is not known yet."""
+        """Whether a reserve as *consumer* is in progress, whose leases are still unknown."""
         return self._link.store.consumer == consumer and self.asking
 
     def post_requests(self) -> None:
-        """Begin to reserve for every subscription that wants and has credit."""
+        """Start to reserve for every subscription with demand and credit."""
         if ISOLATION.active:
             self._ask_isolated()
         self._post_requests(self._schedule.wanting(self._link.store))
@@ -128,13 +127,12 @@ class Reserver:
         return asked
 
     def _promote_for_others(self, item: Subscription) -> None:
-        """Make what has become due ready, and notify: *item* has no credit to take it itself.
+        """Make due messages ready and notify others: *item* has no credit to take them.
 
-        It may be the only consumer that was woken when the message was published, so
-        that no other knows when it is due.
+        Perhaps no other consumer was notified of the publish, and so none knows when it is due.
         """
         if item.due:
-            item.due_at = None  # until the answer says what is due next
+            item.due_at = None  # until the reply contains the next due time
             try:
                 self._link.store.post_promote(item.queue, item.promoted)
             except ReliqError:
@@ -142,10 +140,10 @@ class Reserver:
                 raise
 
     def post_request(self, item: Subscription, n: int) -> None:
-        """Begin to reserve up to *n* messages for *item*."""
+        """Start to reserve up to *n* messages for *item*."""
         if n > 0:
             item.asked(n)
-            # Not where another thread is to have a message alone since a moment.
+            # Another thread may have received an isolated delivery a moment ago.
             if not item.no_ack and ISOLATION.active and self._credit.shuts_out(item):
                 item.unanswered()
             else:
@@ -160,12 +158,12 @@ class Reserver:
                 item.queue, n, link.session.lease_ms, item.no_ack, answer, occupancy
             )
         except ReliqError:
-            if item.in_flight:  # it could not be written, so nobody else will be told
+            if item.in_flight:  # it could not be written, so there is no callback
                 self._not_reserved(item)
             raise
 
     def _not_reserved(self, item: Subscription) -> None:
-        """Ask again, and look for what a reserve without an answer may have leased."""
+        """Request again, and search for leases of a reserve without a reply."""
         item.unanswered()
         if not item.no_ack:
             self._link.session.outbox.reserve_lost(item.queue, self._link.store.consumer)
@@ -176,48 +174,47 @@ class Reserver:
             if self._goes_on_without(item, result):
                 return
             self._not_reserved(item)
-            # Where a node was lost, and not all, the next reserve waits until it is replaced.
+            # If only one node was lost, the next reserve waits until it is replaced.
             if not isinstance(result, BrokerUnavailable) or not goes_on(link.store):
                 self.failure = result
             self.woken()
             return
         if result.deliveries and not item.no_ack:
             if monotonic() - item.asked_at > result.lease_ms / 1000 * _STALE:
-                # Read so late that the leases may have run out: others have them.
+                # Read so late that the leases may have expired: other consumers may hold them.
                 link.session.outbox.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
             link.session.leases.take(result.deliveries, item.asked_at, result.lease_ms)
         if not item.no_ack:
             self._credit.note(item.queue, result, item.asked_at, item.began_at)
         if result.claimed or result.isolated:
-            item.want()  # as soon as it may take something
+            item.want()  # as soon as this consumer has credit again
         if result.held_back:
             self.held_back.add(item.queue)
         if item in self._schedule.subscriptions:
             item.reserved(result)
             self.woken()
-        else:  # cancelled while the reserve was under way
+        else:  # cancelled while the reserve was in progress
             item.asked_for = 0
             link.session.outbox.return_later(result.deliveries, no_ack=item.no_ack)
 
     def _goes_on_without(self, item: Subscription, error: ReliqError) -> bool:
-        """Whether one queue is left alone for a while, for the sake of the others.
+        """Whether to pause one queue and continue with the others.
 
-        Nothing was taken. By a worker where it is refused; where the queue was never to be had, it
-        had better say so and end. By all where one of several nodes cannot serve now: what else is
-        consumed is at the others.
+        Nothing was reserved. A worker pauses a refused queue, unless it was never served: then the
+        worker should fail. Any process pauses a queue whose node cannot serve, to use the others.
         """
         if isinstance(error, BrokerRefused):
             left_alone = item.heard and self._credit.of_worker()
-        else:  # a node has said that it cannot serve now
+        else:  # the node has replied that it cannot serve now
             said = isinstance(error, BrokerUnavailable) and error.reply
             left_alone = bool(said) and goes_on(self._link.store)
         if not left_alone:
             return False
         if not item.refused:
             logger.error(
-                "nothing can be taken from %r: %s; it is asked again every %g s, and what else "
-                "this process consumes goes on",
+                "cannot reserve messages from %r: %s; it is retried every %g s, and this "
+                "process consumes its other queues meanwhile",
                 item.queue,
                 error,
                 self._poll_interval,
@@ -226,7 +223,7 @@ class Reserver:
         return True
 
     def ask_again(self, queue: str) -> None:
-        """Note that a message of *queue*, perhaps a poison candidate, is finished or back."""
+        """Record that a message of *queue*, perhaps a poison candidate, is settled."""
         if queue not in self.held_back:
             return
         self.held_back.discard(queue)
@@ -235,9 +232,9 @@ class Reserver:
                 item.want()
 
     def _ask_isolated(self) -> bool:
-        """Ask for the message that waits for this process to be alone; False where it is not.
+        """Request the isolated delivery that awaits this process; return whether one was sent.
 
-        Until it is, the claim is extended every second.
+        Until the process is idle, only extend the claim, every second.
         """
         queue = self._credit.awaited_from
         if queue is None:
@@ -260,7 +257,7 @@ class Reserver:
         return True
 
     def raise_failure(self) -> None:
-        """Raise what went wrong where nobody could be told."""
+        """Raise an error that could not be raised when it occurred."""
         failure, self.failure = self.failure, None
         if failure is not None:
             raise again(failure)

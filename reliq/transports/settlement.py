@@ -1,9 +1,7 @@
-"""Settlement: what becomes of the delivered messages of a channel.
+"""Settlement: acks, returns and dead-letters the delivered messages of a channel.
 
-They are acked, go back, or become dead letters. One ack alone, which is the hot path, is the
-channel's own. What a worker has learned of a task is left at its message
-(:mod:`..integrations.outcomes`). A batch is told before its message is acknowledged, and the
-message waits for that.
+The channel handles single acks, the hot path. A worker leaves the outcome of a task at its message
+(:mod:`..integrations.outcomes`). It is reported to the batch before the message is acknowledged.
 """
 
 from __future__ import annotations
@@ -37,23 +35,23 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Settlement:
-    """Tells the broker, the log and the signals."""
+    """Reports settled messages to the broker, the log and the signals."""
 
     _over: Transport
     _qos: QoS
 
     def __post_init__(self) -> None:
-        """Make the part that tells batches."""
+        """Create the part that reports to batches."""
         self._link = self._over.link
         self.jobs = JobEnds(self._over, self._qos)
 
     @property
     def _store(self) -> Store:
-        """A connection that works also after the channel was closed."""
+        """A connection that also works after the channel was closed."""
         return self._link.session.spare_store() if self._qos.closed else self._link.store
 
     def ack(self, messages: list[Message]) -> None:
-        """Acknowledge *messages*; those that could not be read become dead letters."""
+        """Acknowledge *messages*; unreadable ones become dead letters."""
         readable = [message for message in messages if message.decode_error is None]
         for message in readable:
             if BATCH in message.headers:
@@ -64,16 +62,16 @@ class Settlement:
         self.dead_letter([message for message in messages if message.decode_error is not None])
 
     def reject(self, delivery_tag: str, requeue: bool) -> None:
-        """Put a message back, counted as a failed delivery, or give up on it (dead letters).
+        """Return a message, counted as a failed delivery, or make it a dead letter.
 
-        Refused, and logged, when the lease was lost meanwhile.
+        Refused, and logged, if the lease was lost meanwhile.
         """
         here()
         message = self._qos.take(delivery_tag)
         messages = [] if message is None else [message]
         error = sys.exc_info()[1]
         if message is not None and error is not None and WATCH.takes_from(self._over):
-            message.error = in_words(error)  # Celery rejects what it cannot understand
+            message.error = in_words(error)  # Celery rejects invalid messages
         if requeue:
             self.release("nacked", messages)
             for one in messages:
@@ -83,7 +81,7 @@ class Settlement:
         self._over.pull.credit_regained()
 
     def give_back(self, how: How) -> None:
-        """Put every unacked message of the channel back."""
+        """Return every unacked message of the channel."""
         here()
         messages = list(self._qos.delivered.values())
         self._qos.delivered.clear()
@@ -92,10 +90,10 @@ class Settlement:
         self._over.pull.credit_regained()
 
     def let_go(self) -> None:
-        """Keep the leases of unacked messages only while somebody else has the messages.
+        """Keep the leases of unacked messages only while the application holds the messages.
 
-        Who has only the error that a callback raised, a log for example, has its message too,
-        and nobody works on that: it goes back as soon as the broker can be told.
+        A logged callback error, for example, keeps its message alive although no code processes
+        it. Such messages are returned as soon as the broker is reachable.
         """
         messages = self._qos.let_go()
         left = [message for message in messages if message.callback_raised]
@@ -104,7 +102,7 @@ class Settlement:
                 self._link.session.outbox.release_later(queue, how, leases)
 
     def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
-        """Yield *messages* by how they go back: *how*, but counted where a delivery failed."""
+        """Group *messages* by how to return them: *how*, but counted after a failed delivery."""
         leases = self._link.session.leases
         failed = [message for message in messages if leases.failed(message.delivery_tag)]
         if how != "released" or not failed:
@@ -113,7 +111,7 @@ class Settlement:
         return [("nacked", failed), (how, rest)]
 
     def release(self, how: How, messages: list[Message]) -> None:
-        """Put *messages* back, over the next connection if need be; raises BrokerUnavailable."""
+        """Return *messages*, now or over the next connection; raises BrokerUnavailable."""
         outbox = self._link.session.outbox
         groups = iter(_leases_of(messages))
         for queue, leases in groups:
@@ -133,7 +131,7 @@ class Settlement:
                 self._route_soon(queue)
 
     def dead_letter(self, messages: list[Message]) -> None:
-        """Give up *messages*; the channel has that again for which it raises BrokerUnavailable."""
+        """Dead-letter *messages*; on BrokerUnavailable, the channel keeps the failed one."""
         for message in messages:
             self.jobs.tell(message)
             lease = Lease(message.delivery_tag, message.token)
@@ -147,12 +145,12 @@ class Settlement:
     def dead_letter_malformed(
         self, message: Message, error: Exception, settled: bool, no_ack: bool = False
     ) -> None:
-        """Give up a message that made a Celery worker's code raise, unless it is *settled*."""
+        """Dead-letter a message that made a Celery worker's code raise, unless *settled*."""
         message.malformed, message.error = True, in_words(error)
         if settled or self._qos.take(message.delivery_tag) is None:
             logger.error(
-                "message %s of %r made the code that received it raise %s; it is no dead letter, "
-                "as %s",
+                "message %s of %r made the code that received it raise %s; it was not "
+                "dead-lettered, because %s",
                 message.delivery_tag,
                 message.queue,
                 message.verdict[1],
@@ -164,15 +162,16 @@ class Settlement:
         try:
             self.dead_letter([message])
         except BrokerUnavailable as exc:
-            # Raised in the loop's next turn: in this one it would take the acks of others along.
+            # Raised in the loop's next turn, because in this one it would drop the acks of others.
             self._over.reserver.failure = again(exc)
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
-        """Give up what has no envelope that could be read, and so never was a message."""
+        """Dead-letter a delivery whose envelope is unreadable, which never was a message."""
         queue, lease = delivery.queue, Lease(delivery.tag, delivery.token)
         if no_ack:
             logger.error(
-                "message %s of %r is undecodable and is gone, as its consumer needs no ack: %s",
+                "message %s of %r is undecodable and was removed, because its consumer needs no "
+                "ack: %s",
                 lease.tag,
                 queue,
                 error,
@@ -189,14 +188,14 @@ class Settlement:
         if not refused:
             if reason in {"undecodable", "malformed"}:
                 logger.error(
-                    "message %s of %r is %s and was dead-lettered: %s; look at it with "
+                    "message %s of %r is %s and was dead-lettered: %s; inspect it with "
                     "reliq dead show %s %s",
                     *(tag, queue, reason, error, word(queue), word(tag)),
                 )
-            else:  # the application has said so: it knows
+            else:  # rejected by the application, which knows the reason
                 logger.info(
-                    "message %s of %r was %s and dead-lettered; reliq dead replay %s --tag %s "
-                    "brings it back",
+                    "message %s of %r was %s and dead-lettered; to restore it, run "
+                    "reliq dead replay %s --tag %s",
                     *(tag, queue, reason, word(queue), word(tag)),
                 )
             emit(
@@ -211,12 +210,12 @@ class Settlement:
                 **identity(headers),
             )
         self._route_soon(queue)
-        self._over.reserver.ask_again(queue)  # there is room for the next message
+        self._over.reserver.ask_again(queue)  # there is credit for the next message
         self._over.loop.note_dead_letter()
         self._over.pull.credit_regained()
 
     def _route_soon(self, queue: str) -> None:
-        """Have the dead letters of *queue* routed on, where we know that it asks for it."""
+        """Route dead letters of *queue* soon if it was declared with a dead-letter exchange."""
         declared = self._over.declarations.queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
             self._link.session.duties.route_soon(queue)
@@ -224,35 +223,34 @@ class Settlement:
 
 @dataclass(eq=False)
 class JobEnds:
-    """Tells batches how the jobs of one channel's messages have ended."""
+    """Reports to batches how the jobs of one channel's messages have ended."""
 
     _over: Transport
     _qos: QoS
 
     def ack(self, message: Message) -> None:
-        """Have the batch told how the job has ended, and the message acknowledged after that.
+        """Report the outcome of the job to its batch, and acknowledge the message afterwards.
 
-        Where nothing is known of it the task is acknowledged as it begins, and the batch is told
-        that: so either there is a message, or somebody works on the job. Or it will be tried
-        again; one that has not begun was revoked. An ack of a consumer that is no Celery worker
-        says that the work is done.
+        Without an outcome, the task is acknowledged early or retried, or it was revoked before it
+        started. For an early ack, the batch records the start first: a job always has a message or
+        a worker. Outside of Celery workers, an ack means that the work is done.
         """
         change = self._change(message) or self._begin(message)
         if change is None:
             self._acknowledge(message)
             return
-        # It is kept alive: of one that nobody has the lease is given up.
+        # The callback keeps the message alive: a message without references loses its lease.
         self._report(message, change, partial(self._acknowledge, message))
 
     def tell(self, message: Message) -> None:
-        """Have the batch told how the job of a message has ended that is settled already."""
+        """Report the outcome of the job of a settled message to its batch."""
         if message.outcome is not None:
             change = self._change(message)
             if change is not None:
                 self._report(message, change)
 
     def returned(self, message: Message) -> None:
-        """Have the batch told that the job waits again: its message went back."""
+        """Report to the batch that the job waits again, because its message was returned."""
         message.outcome = None
         found = job_of(message.headers)
         if found is not None and message.begun:
@@ -264,7 +262,7 @@ class JobEnds:
         if found is None or not message.acked_early:
             return None
         _, job, retries = found
-        # As its child says it, so that whoever comes second says nothing new.
+        # The same change as the child process reports, so that the second one changes nothing.
         where = retries, int(message.token), message.delivery_tag, queue_of(message.queue)
         return Change("begin", job, "", *where, self._over.link.session.id)
 
@@ -276,14 +274,14 @@ class JobEnds:
         _, job, retries = found
         where = retries, int(message.token), message.delivery_tag, message.queue
         if outcome is None and WATCH.takes_from(self._over):
-            # Celery's worker revokes what has expired.
+            # Celery's worker revokes expired tasks.
             why = "revoked or expired" if message.headers.get("expires") else "revoked"
             outcome = Outcome("cancelled", why)
         state, text = outcome or SUCCEEDED
         return Change("end", job, state, *where, text)
 
     def _report(self, message: Message, change: Change, then: Any = None) -> None:
-        # Nobody reads the replies to a closed channel: what sends debts reports it, and reads them.
+        # No thread reads replies of a closed channel: the session sends the report, and reads them.
         link = self._over.link
         store = None if self._qos.closed else link.store
         link.session.reports.report(store, message.headers[BATCH], change, then)
@@ -305,8 +303,8 @@ def _leases_of(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:
 def _report(refused: list[str], queue: str, how: str) -> None:
     for tag in refused:
         logger.warning(
-            "message %s of %r could not be %s: its lease was lost, another consumer "
-            "may have it; raise visibility_timeout if this happens in normal operation",
+            "message %s of %r could not be %s: its lease was lost, another consumer may have it; "
+            "raise visibility_timeout if this happens in normal operation",
             tag,
             queue,
             how,

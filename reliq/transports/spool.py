@@ -1,8 +1,7 @@
-"""``reliq-spool://``: what a publisher uses while no broker of its list answers.
+"""``reliq-spool://``: used by a publisher while no broker of its list answers.
 
-Publishes and declarations go into the journal, and nothing else is done there. When a broker
-answers, the transport goes on over it in place, with its next publish. A consumer gets nothing:
-it has to connect anew when a broker answers, and a Celery worker waits for that.
+The journal accepts publishes and declarations only. When a broker answers, the next publish moves
+the transport to it in place. Consumers connect again then; Celery workers wait for a broker.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 
 class SpoolStore:
-    """What a connection to a spool answers: declarations are noted, all else is refused."""
+    """A connection to a spool: records declarations, and refuses all other operations."""
 
     epoch = 1
     waiting = has_nodes = has_partitions = keeps_long = False
@@ -62,14 +61,14 @@ class SpoolStore:
         self.connect, self.close = journal.check, journal.close
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse every other step of a store: it is a broker's, and none answers."""
+        """Refuse all other methods of a store: they need a broker, and none answers."""
         refused = MessageRefused if name == "batches" else BrokerUnavailable
         raise refused(
-            f"{self.broker}: a spool only takes publishes: {name} has to wait for a broker, also "
-            "a job of a batch; nothing was stored"
+            f"{self.broker}: a spool only accepts publishes: {name} must wait for a broker, and so "
+            "must a job of a batch; nothing was stored"
         )
 
-    # What connecting, declaring and closing ask of any store.
+    # Used by connecting, declaring and closing with any store.
     require_writable = wait_for_replies = forget_publishers = probe = layout = wake = _always(None)
     is_away = _always(False)
     attached = _always(Attached(temporary=False, marks={}))
@@ -78,14 +77,14 @@ class SpoolStore:
     patience = _always(nullcontext())
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
-        """Note an exchange."""
+        """Record an exchange."""
         self.journal.declare("exchange", exchange, declaration)
         return declaration
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]
     ) -> QueueDeclared:
-        """Note a queue that stays; one that is only asked about is taken to be there."""
+        """Record a durable queue; a passive declaration always succeeds."""
         if not passive and is_durable(meta):
             self.journal.declare("queue", queue, pack([arguments, meta]))
         return QueueDeclared("existed", 0, 0, arguments)
@@ -93,7 +92,7 @@ class SpoolStore:
     def bind(
         self, exchange: str, bound: bool, bindings: Sequence[bytes], queue: str, **_: Any
     ) -> int:
-        """Note bindings of *queue*."""
+        """Record bindings of *queue*."""
         for binding in bindings if bound else ():
             self.journal.declare("binding", exchange, pack([queue, binding]))
         return 1
@@ -104,33 +103,33 @@ class SpoolPublishing(Publishing):
 
     knows_routes = False
     spool_max = 0
-    """How many messages the journal takes."""
+    """The maximum number of messages in the journal."""
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
-        """Append *item*; the number of an earlier try at a broker goes with it."""
+        """Append *item*, with its publish number of an earlier attempt at a broker."""
         tag, routes = properties.get("delivery_tag"), self._link.routes
         declared = routes.declared.get(item.exchange) or routes.inherited.get(item.exchange)
         about = unpack(declared) if declared else {"type": ""}
         transient = properties.get("delivery_mode") == _TRANSIENT or not about.get("durable")
-        if about["type"] != "fanout" or not transient:  # else it is for those who listen now
+        if about["type"] != "fanout" or not transient:  # otherwise only for current listeners
             item.tag = tag if type(tag) is PublishTag else None
             self.send((item,))
 
     def send(self, items: Sequence[Outgoing], link: Link | None = None) -> None:
-        """Append messages, all or none."""
+        """Append messages. Atomic."""
         del link
         journal = cast("SpoolStore", self._link.store).journal
         levels = {item.confirm.level for item in items}
         if "replicated" in levels or any(BATCH in item.headers for item in items):
             raise MessageRefused(
-                f"{journal}: a spool takes no job of a batch, and cannot confirm that a message "
+                f"{journal}: a spool accepts no job of a batch, and cannot confirm that a message "
                 "is replicated; nothing was stored: publish when a broker answers"
             )
         rows = []
         for item in items:
             tag, now, broker, tried = item.tag, int(time() * 1000), None, {}
             for queue, known in list(tag.numbers.items()) if tag is not None else ():
-                # Tried elsewhere now: this process publishes under another name from here on.
+                # Tried elsewhere; this process publishes under another name from now on.
                 PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, str(journal))
                 tried[queue], broker = (known.tag, known.number, known.publisher), known.broker
             own = str(tag) if tried else new_tag(item.rank)
@@ -145,10 +144,10 @@ class SpoolPublishing(Publishing):
 
 
 class SpoolConsumers(Consumers):
-    """Consumes nothing: what the spool holds is for no consumer."""
+    """Consumes nothing: a spool delivers no messages."""
 
     def add(self, subscription: Subscription) -> None:
-        """Raise BrokerUnavailable; where a Celery worker begins, once a broker answers."""
+        """Raise BrokerUnavailable; for a starting Celery worker, wait for a broker first."""
         subscription.ended()
         failback = self._failback
         while failback.url == failback.spool and not failback.due:
@@ -156,7 +155,7 @@ class SpoolConsumers(Consumers):
                 break
             sleep(_LOOK_EVERY_S)
         raise BrokerUnavailable(
-            f"{failback.spool}: a spool gives no messages: a consumer has to wait for a broker"
+            f"{failback.spool}: a spool delivers no messages: consumers must wait for a broker"
         )
 
 
@@ -172,21 +171,21 @@ class Transport(BaseTransport):
         super().__init__(client, **kwargs)
 
     def establish_connection(self) -> BaseTransport:
-        """Connect; raises ConfigurationError where the spool stands alone."""
+        """Connect; raises ConfigurationError for a spool without brokers."""
         if not self.failback.urls:
             raise ConfigurationError(
-                f"{self._journal} is a spool, which comes last in a list of brokers: "
-                "broker_url=['reliq://...', 'reliq-spool:///...']; to work without a server use "
+                f"{self._journal} is a spool, which must be the last of a list of brokers: "
+                "broker_url=['reliq://...', 'reliq-spool:///...']; to work without a server, use "
                 "reliq-embedded:///"
             )
         return super().establish_connection()
 
     def session_key(self) -> Hashable:
-        """Return what makes two connections the same user of the same spool."""
+        """Return the identity of the spool and its options; equal keys share a session."""
         return (self._journal.path, self.options)
 
     def store_factory(self) -> StoreFactory:
-        """Return what opens a connection to the spool."""
+        """Return the factory for connections to the spool."""
         return cast("StoreFactory", partial(SpoolStore, self._journal))
 
     def _make_parts(self) -> None:
@@ -202,9 +201,9 @@ class Transport(BaseTransport):
         self.consumers = SpoolConsumers(self.link, self.declarations, *consuming)
 
     def move_to(self, other: Link) -> None:
-        """Go on over a broker; consumers connect anew."""
+        """Switch to a broker; consumers connect again."""
         super().move_to(other)
         self.publishing = self._at_broker
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Need no loop: nothing is consumed."""
+        """Do nothing, because nothing is consumed."""

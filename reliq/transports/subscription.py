@@ -1,4 +1,4 @@
-"""Subscriptions, each one consumer of one queue; and the schedule, by which they have turns."""
+"""Subscription: one consumer of one queue. Schedule: the order in which they are served."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ..store.values import Delivery, Promoted, Reservation
     from .message import QoS
 
-# A reply that is read later than this is known to be old when it is read.
+# A reply that is read later than this after its request counts as old.
 _PROMPT_S = 0.05
-# One that cannot take what is due promotes it for others no more often than this.
+# The shortest interval between promotions for others by a subscription without credit.
 _PROMOTE_EVERY_S = 0.05
 
 
@@ -33,27 +33,27 @@ class Subscription:
 
     qos: QoS
     deliver: Callable[[Delivery], None]
-    """Hands a delivery to the application; what that raises is the caller's."""
+    """Passes a delivery to the application; the caller handles its errors."""
     queue: str
-    """Where it takes from: one of the partitions, where the queue is divided."""
+    """The queue, or one of the partitions of a divided queue."""
     tag: str
     no_ack: bool
     session: Session
     partitions: dict[str, Subscription] = field(default_factory=dict, init=False)
-    """By name, the subscriptions of the other partitions of its queue for the same consumer."""
+    """By name, the subscriptions of the other partitions of its queue."""
     buffer: deque[Delivery] = field(default_factory=deque, init=False)
     began_at: float = field(default_factory=monotonic, init=False)
     asked_at: float = field(default=0.0, init=False)
     due_at: float | None = field(default=None, init=False)
     asked_for: int = field(default=0, init=False)
-    """How many messages the reserve that is under way may bring."""
+    """How many messages the pending reserve may bring."""
     heard: bool = field(default=False, init=False)
-    """Whether the broker has ever answered what was asked for it."""
+    """Whether the broker has ever answered a reserve."""
     refused: bool = field(default=False, init=False)
-    """Whether the broker refuses it now."""
+    """Whether the broker refuses reserves now."""
 
     def __post_init__(self) -> None:
-        """Have the session told where it is collected and was never cancelled."""
+        """Notify the session if the subscription is collected without being cancelled."""
         self.of_queue = queue_of(self.queue)
         self._wanted = True
         self._batch = 0
@@ -63,26 +63,26 @@ class Subscription:
 
     @property
     def is_divided(self) -> bool:
-        """Whether it takes from one of several partitions."""
+        """Whether it consumes from one of several partitions."""
         return bool(self.partitions) or self.queue != self.of_queue
 
     @property
     def in_flight(self) -> bool:
-        """Whether a reserve is under way."""
+        """Whether a reserve is in progress."""
         return self.asked_for > 0
 
     @property
     def wanted(self) -> bool:
-        """Whether the broker may have something for it."""
+        """Whether the broker may have messages for it."""
         return self._wanted or self.due
 
     @property
     def due(self) -> bool:
-        """Whether a delayed message has become due since the broker was asked."""
+        """Whether a delayed message has become due since the last reserve."""
         return self.due_at is not None and monotonic() >= self.due_at
 
     def want(self) -> None:
-        """Ask the broker at the next opportunity."""
+        """Reserve at the next opportunity."""
         self._wanted = True
 
     def can_deliver(self) -> bool:
@@ -91,38 +91,38 @@ class Subscription:
 
     @property
     def running_low(self) -> bool:
-        """Whether it is time to ask for more, so that the next messages are here in time."""
+        """Whether to reserve now, so that the next messages arrive in time."""
         return self._wanted and self.asked_for <= 0 and len(self.buffer) <= self._batch // 2
 
     def asked(self, n: int) -> None:
-        """Note that a reserve of up to *n* messages is under way."""
+        """Record that a reserve of up to *n* messages is in progress."""
         self.asked_for = n
         self._wanted = False
         self.asked_at = monotonic()
 
     def unanswered(self) -> None:
-        """Note that the reserve is over, and said nothing: the broker is asked again."""
+        """Record that the reserve ended without a reply, so that it is repeated."""
         self.asked_for = 0
         self._wanted = True
 
     def put_off(self, seconds: float) -> None:
-        """Note that the broker refuses it: it is asked again after so long."""
+        """Record a refusal, and reserve again after *seconds*."""
         self.refused = True
         self.due_at = monotonic() + seconds
         self.asked_for = 0
 
     def reserved(self, reservation: Reservation) -> None:
-        """Take what a reserve brought."""
+        """Process the reply to a reserve."""
         self.heard, self.refused = True, False
         self._wanted = self._wanted or reservation.left
-        # The answer may have waited here while the application was busy.
+        # The reply may have been unread while the application was busy.
         self._note_due(reservation.next_due_ms, min(monotonic(), self.asked_at + _PROMPT_S))
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
-        self.asked_for = 0  # last: whoever adds up meanwhile counts them twice, not never
+        self.asked_for = 0  # last: a concurrent sum may count these twice, but never miss them
 
     def promoted(self, promoted: Promoted | ReliqError) -> None:
-        """Note what was left when due messages were made ready for others."""
+        """Process the reply to a promotion for others."""
         if isinstance(promoted, ReliqError):
             self._wanted = True
             return
@@ -135,79 +135,79 @@ class Subscription:
         self.due_at = when + next_due_ms / 1000 if next_due_ms >= 0 else None
 
     def ended(self) -> None:
-        """Note that it was cancelled in order."""
+        """Record that it was cancelled in order."""
         self._dropped.detach()
         for item in self.partitions.values():
             item.ended()
 
     def take_back(self, most: int | None = None) -> list[Delivery]:
-        """Take out what was not delivered, the last reserved first; *most* of it."""
+        """Remove undelivered messages, at most *most*, the last reserved first."""
         here = len(self.buffer)
         return [self.buffer.pop() for _ in range(here if most is None else min(most, here))]
 
 
-# While some queues keep a consumer busy, one whose notification is unheard is asked so often.
+# How often a queue without a listening notifier is queried while other queues stay busy.
 _UNHEARD_S = 1.0
 
 
 class Schedule:
-    """Whose turn it is. Of the application's thread; others read a copy of the subscriptions."""
+    """The order of turns. Application thread only; others read a copy of the subscriptions."""
 
     def __init__(self, strategy: str) -> None:
         self._strategy = strategy
         self.is_round_robin = strategy == "round_robin"
         self.subscriptions: list[Subscription] = []
         self.heard_at = 0.0
-        """When a wait for notifications ended last."""
+        """When the last wait for notifications ended."""
         self.deserted = False
-        """Whether there were consumers as the broker could not be reached again."""
+        """Whether the last attempt to reconnect failed while there were consumers."""
         self.loss_told = False
-        """Whether the application was told that the consumers' connection is lost."""
+        """Whether the application was notified that the consumers' connection is lost."""
         self._begin()
 
     def _begin(self) -> None:
         self._cycle: Any = cycle_by_name(self._strategy)()
         self.only = self.subscriptions[0] if len(self.subscriptions) == 1 else None
-        """The subscription, where there is but one."""
+        """The subscription, if there is only one."""
         self._of_queue: dict[str, list[Subscription]] = {}
         for item in self.subscriptions:
             self._of_queue.setdefault(item.of_queue, []).append(item)
         self._cycle.update(self._of_queue)
 
     def add(self, item: Subscription) -> None:
-        """Serve *item*, too."""
+        """Add *item*."""
         self.subscriptions.append(item)
         self._begin()
 
     def remove(self, item: Subscription) -> None:
-        """Serve *item* no longer."""
+        """Remove *item*."""
         self.subscriptions.remove(item)
         self._begin()
 
     def clear(self) -> None:
-        """Serve nobody."""
+        """Remove all subscriptions."""
         self.subscriptions.clear()
         self._begin()
 
     def in_order(self) -> Iterator[Subscription]:
-        """Return the subscriptions, the one whose turn it is first."""
+        """Return the subscriptions in the order of their turns."""
         if len(self.subscriptions) < 2:  # noqa: PLR2004 - nothing to order
             return iter(self.subscriptions)
         turn = self._cycle.consume(len(self._of_queue))
         return (item for queue in turn for item in self._of_queue[queue])
 
     def next(self, item: Subscription) -> None:
-        """Note that *item* has its turn now, one of several."""
+        """Record that *item* has its turn now, one of several."""
         self._cycle.rotate(item.of_queue)
         others = self._of_queue[item.of_queue]
-        # One partition after the other, each until what is here of it is delivered: so there are
-        # fewer steps, of more messages each, than if they took turns with each message.
+        # One partition after the other, each until its buffered messages are delivered: this takes
+        # fewer steps, of more messages each, than alternating with each message.
         if len(others) > 1 and (len(item.buffer) <= 1 or not item.is_divided):
             others.remove(item)
             others.append(item)
 
     def wanting(self, store: Store) -> list[Subscription]:
-        """Return, in order, those for which the broker may have something."""
+        """Return, in order, the subscriptions for which the broker may have messages."""
         unheard = self._unheard(store)
         found = [
             item
@@ -217,7 +217,7 @@ class Schedule:
         return found if len(self._of_queue) == len(self.subscriptions) else self._next_of(found)
 
     def _next_of(self, found: Sequence[Subscription]) -> list[Subscription]:
-        """Leave out all but the next partition where something of another is here or on its way."""
+        """Keep only the next partition if another one has buffered or requested messages."""
         stocked = {
             (item.qos, item.tag)
             for item in self.subscriptions
@@ -233,10 +233,9 @@ class Schedule:
         return left
 
     def _unheard(self, store: Store) -> set[str]:
-        """Return the queues whose notification nobody hears: others keep this consumer busy.
+        """Return the queues whose notifications are missed, because others keep this one busy.
 
-        A wait begins when all were found empty; where one never is, the rest have to be
-        asked from time to time.
+        A wait starts once all queues are empty. If one never is, the others are queried regularly.
         """
         subscriptions = self.subscriptions
         before = monotonic() - _UNHEARD_S

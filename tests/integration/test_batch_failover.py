@@ -95,11 +95,11 @@ def test_the_next_try_of_a_job_waits_for_the_first_broker(redis_factory):
 
     def refuse(exc, _):
         refused.append(str(exc))
-        if "published where it is" in refused[-1] and not a.running:
+        if "published at the broker of the batch" in refused[-1] and not a.running:
             a.start()
 
     publish_next_try([a.url("reliq"), b.url("reliq")], refuse)
-    assert any("published where it is" in text for text in refused)
+    assert any("published at the broker of the batch" in text for text in refused)
     with Inspector(a.url("reliq")) as inspector:
         assert 1 == inspector.status("q").ready
         assert {"retrying"} == {job.state for job in inspector.jobs("batch")}

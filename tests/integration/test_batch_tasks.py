@@ -224,5 +224,5 @@ def test_a_broker_that_is_away(site, caplog):
 
     _, elapsed, _ = site.run(say)
     assert elapsed < 30
-    assert 1 <= caplog.text.count("is not noted") <= 3
+    assert 1 <= caplog.text.count("is not stored") <= 3
     site.server.start()

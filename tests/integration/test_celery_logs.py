@@ -53,14 +53,14 @@ def test_where_it_consumes_and_what_died(redis_server, redis_url, site_factory):
     worker.wait_log("was rejected and dead-lettered")
     ((level, text),) = lines(worker, "was rejected and dead-lettered")
     assert "INFO" == level
-    words = text.partition("; ")[2].partition(" brings")[0]
+    words = text.partition("; to restore it, run ")[2]
     done = run(redis_url, *shlex.split(words)[1:], "--dry-run")
     assert (0, True) == (done.returncode, "1 would be replayed" in done.stdout), done.stderr
 
     worker.wait_log("is undecodable and was dead-lettered")
     ((level, text),) = lines(worker, "is undecodable and was dead-lettered")
     assert "ERROR" == level
-    done = run(redis_url, *shlex.split(text.partition("look at it with ")[2])[1:])
+    done = run(redis_url, *shlex.split(text.partition("inspect it with ")[2])[1:])
     assert (0, True) == (done.returncode, "broken" in done.stdout), done.stderr
 
 

@@ -22,12 +22,12 @@ def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_fa
     raw = redis_server.client()
     raw.set(queue_keys("", "first").delayed, "x")
     stuck = site.send("record", queue="first").id
-    worker.wait_log("nothing can be taken from 'first'")
+    worker.wait_log("cannot reserve messages from 'first'")
     for _ in range(3):
         site.journal.wait_finished(site.send("record", queue="second").id)
     raw.delete(queue_keys("", "first").delayed)
     site.journal.wait_finished(stuck)
-    assert 1 == worker.log().count("nothing can be taken from 'first'")
+    assert 1 == worker.log().count("cannot reserve messages from 'first'")
     for queue in QUEUES:
         site.settled(queue)
     assert 0 == worker.shut_down()

@@ -112,7 +112,7 @@ def test_a_worker_begins_without_the_queues_of_a_lost_node(
         victim.freeze()
     worker = site.worker(pool=pool, queues=(lost, other), name=name)
     site.journal.wait_finished(site.send("record", queue=other).id)
-    assert f"begins without queue '{lost}'" in worker.log()
+    assert f"starts without queue '{lost}'" in worker.log()
     if way == "killed":
         victim.start()
     else:

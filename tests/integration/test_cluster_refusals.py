@@ -131,7 +131,7 @@ def test_a_node_that_cannot_serve_now_is_asked_now_and_then(cluster, consume, ca
         producer.publish("at the other", routing_key=other, exchange="")
         wait_until(lambda: drain(0.2) or got, timeout_s=20)
         assert ["at the other"] == got
-        assert 1 == caplog.text.count(f"nothing can be taken from {name!r}")
+        assert 1 == caplog.text.count(f"cannot reserve messages from {name!r}")
         node.ask("CONFIG", "SET", "min-replicas-to-write", "0")
         wait_until(lambda: drain(0.2) or len(got) > 1, timeout_s=20)
     assert ["at the other", "at the node"] == got

@@ -103,7 +103,7 @@ def test_a_bad_argument_is_refused_before_anything_is_declared(client, name, val
 )
 def test_an_argument_that_needs_another(client, arguments, missing):
     """What would have no effect is refused, and what it needs is named."""
-    with pytest.raises(ConfigurationError, match=rf"'q': .* means nothing without {missing}"):
+    with pytest.raises(ConfigurationError, match=rf"'q': .* has no effect without {missing}"):
         declare(client.connect(), "q", queue_arguments=arguments)
 
 

@@ -460,7 +460,7 @@ def test_bad_declarations(connection):
     for value in (0, 65, "8", 1.5, True):
         with pytest.raises(ConfigurationError, match="x-partitions to be a whole number from 1"):
             Queue("q", queue_arguments={"x-partitions": value})(channel).declare()
-    with pytest.raises(ConfigurationError, match="for queues that stay"):
+    with pytest.raises(ConfigurationError, match="requires a durable queue"):
         Queue("q", auto_delete=True, queue_arguments={"x-partitions": 2})(channel).declare()
     with pytest.raises(ConfigurationError, match="is the name of a partition"):
         Queue(NAMES[1])(channel).declare()

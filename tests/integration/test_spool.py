@@ -531,7 +531,7 @@ def test_what_waits_is_seen(away, go_on, monkeypatch, caplog):
         assert "ok" == finding()[0]
     lines = [
         f"switched from {away.home} to {spool}: it was the first to answer",
-        f"forwarding what is in {spool} to {away.home}",
+        f"forwarding messages from {spool} to {away.home}",
         f"{spool} is empty: 3 messages forwarded by this process",
     ]
     said = [one for one in caplog.messages if spool in one and "answers again" not in one]

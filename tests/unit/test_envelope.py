@@ -319,7 +319,7 @@ except EnvelopeError as error:
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    expected = "not decoded: 10485765 bytes take more memory than this process may have\n"
+    expected = "not decoded: 10485765 bytes need more memory than this process may use\n"
     assert (expected, "") == (done.stdout, done.stderr)
 
 

@@ -244,7 +244,7 @@ def test_a_cancelled_batch(broker):
     """Who cancels is asked first; what waits does not begin."""
     broker.open("b", 2)
     done = broker.run("batch", "cancel", "b", code=2)
-    assert "2 of 2 jobs have not ended? Nobody is there to answer: give --yes" in done.stderr
+    assert "2 of 2 jobs not yet ended? There is no terminal to confirm: use --yes" in done.stderr
     assert 0 == broker.batches.batch("b").cancelled_ms
     assert only(broker.ask("batch", "cancel", "b", "--yes"))["cancelled"]
     assert [CANCELLED] == broker.batches.change("b", [begin("j0")]).outcomes

@@ -233,7 +233,7 @@ def test_a_file_that_is_wrong(client, connection, tmp_path, change, words):
             inspector.import_dead_letters("other", path)
         assert 0 == inspector.status("other").stored
         path.write_text("{}\n")
-        with pytest.raises(ConfigurationError, match="no export of dead letters"):
+        with pytest.raises(ConfigurationError, match="not an export of dead letters"):
             inspector.import_dead_letters("other", path)
 
 

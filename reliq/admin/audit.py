@@ -50,8 +50,7 @@ def audit(status: QueueStatus) -> AuditResult:
     )
 
 
-# Retries are needed, because a job that is entered and withdrawn between the two counts appears
-# only in the counters.
+# Retry, because a job entered and withdrawn between the two counts is only in the counters.
 _TRIES = 5
 _AT_ONCE = 500
 # The list of failures is read by rank. Ranks fall when earlier jobs are replayed meanwhile.
@@ -67,7 +66,7 @@ class BatchAudit:
     name: str
     balanced: bool
     difference: int
-    """The error of the counters in jobs; 0 if moving jobs may explain it."""
+    """The number of jobs by which the counters are wrong; 0 if moving jobs may explain it."""
     counts: dict[str, int]
     """Jobs in each state, by the counters."""
     jobs: dict[str, int]

@@ -105,7 +105,7 @@ class JobBatches:
 
     _store: Store
 
-    # -- looking
+    # -- reading
 
     def batches(
         self,

@@ -96,7 +96,7 @@ class DeadLetters:
         limit: int | None = None,
         **filters: Unpack[Filters],
     ) -> int:
-        """Return the number of dead letters for :meth:`replay` or :meth:`purge_dead_letters`."""
+        """Return the number that :meth:`replay` or :meth:`purge_dead_letters` would take."""
         return sum(map(len, self._pages(queue, tags, limit, **filters)))
 
     def replay(
@@ -231,7 +231,7 @@ class DeadLetters:
         limit: int | None = None,
         **filters: Unpack[Filters],
     ) -> int:
-        """Return the number of dead letters for :meth:`import_dead_letters`; stores nothing."""
+        """Return the number that :meth:`import_dead_letters` would examine; stores nothing."""
         return len(self._exported(queue, Path(path), Choice(tags=tags, **filters))[1][:limit])
 
     def _exported(self, queue: str, path: Path, choice: Choice) -> tuple[str, list[Move]]:

@@ -96,7 +96,7 @@ def _stale(
     store: Store, statuses: list[QueueStatus], consumers: list[Consumer]
 ) -> Iterator[Finding]:
     served = {queue for consumer in consumers if consumer.connected for queue in consumer.queues}
-    # Count the messages of durable queues without live consumers: a last heartbeat may be outdated.
+    # Count messages in durable queues without live consumers: last heartbeats may be outdated.
     waiting = {
         status.name: status.ready + status.delayed + status.unacked
         for status in statuses
@@ -240,7 +240,7 @@ def _batches(store: Store) -> Iterator[Finding]:
             "warning",
             f"never sealed, and without a new job for their seal_timeout: {_named(left)}",
             f"start a worker: it seals them; or reliq batch seal {word(left[0].id)} if no producer "
-            "adds jobs any more, or reliq batch cancel it",
+            "adds jobs any more; or reliq batch cancel",
         )
     due = [one for one in records.found if one.due and now_ms - one.due_since_ms > _DUE_MS]
     unsaid = list(islice((record for record in due if _has_message(store, record)), _LOOKED_INTO))

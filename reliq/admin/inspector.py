@@ -76,7 +76,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         """Return the broker's time in ms since the epoch, by which ages are measured."""
         return self._store.now_ms()
 
-    # -- looking
+    # -- reading
 
     def about(self) -> BrokerInfo:
         """Return engine, role, memory and persistence of the broker."""

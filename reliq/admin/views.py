@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..store.inspection import AnyPlace, Failure, Located, Stored
 
 _SHOWN = 200
-# Types of readable bodies; other bodies are not shown.
+# Content types of text bodies; other bodies are not shown.
 _TEXTS = frozenset({"application/json", "text/plain", "application/x-yaml"})
 
 
@@ -136,8 +136,8 @@ class MessageEvent:
     consumer: str = ""
     """The holder of the message."""
     detail: str = ""
-    """failed: ``lapsed`` (the lease expired) or ``requeued``; died: the reason, and the error if
-    it is still a dead letter."""
+    """failed: ``lapsed`` (the lease was not renewed, or the holder died) or ``requeued``; died: the
+    reason, and the error if it is still a dead letter."""
     count: int | None = None
     """failed, died: the failed deliveries so far."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PLACES: tuple[AnyPlace, ...] = ("ready", "delayed", "unacked", "dead")
 
 
-# Includes scores that no script of reliq writes, so that a walk passes foreign entries.
+# Includes scores that no script of reliq writes, so that a walk continues past foreign entries.
 _SCORE = re.compile(r"|-?[0-9]{1,20}(\.[0-9]+)?(e[+-]?[0-9]+)?|-?inf", re.ASCII)
 _MOST = 2**53
 WHOLE_BYTES = 65_536
@@ -68,7 +68,7 @@ def cursor_of(text: str) -> Cursor:
 
 
 Ground: TypeAlias = "list[tuple[str, AnyPlace]]"
-"""The route of a walk: places of queues, in the order of the queues' names."""
+"""The places of a walk, in the order of the queues' names."""
 
 
 def ground(
@@ -86,9 +86,9 @@ def ground(
 def walk(
     store: Store, through: Ground, start: Cursor | None, looks: int, *, contains: str = ""
 ) -> Iterator[tuple[Cursor, Looked, Cursor | None]]:
-    """Yield each step from *start*, or from the beginning: its begin, its result, its end.
+    """Yield (start, result, end) of each step, from *start* or from the beginning.
 
-    The end is the begin of the next step; None: the walk is complete. Examines at most *looks*
+    The end is the start of the next step; None: the walk is complete. Examines at most *looks*
     messages. contains: find only messages with this text.
     """
     left = looks
@@ -247,7 +247,7 @@ def search(
     after: Cursor | None = None
     for begun, there, after in walk(store, through, start, looks, contains=contains):
         messages, room = fitting(begun, there), limit - len(found)
-        if len(messages) > room:  # repeat a shorter step, for the next call to continue there
+        if len(messages) > room:  # repeat a shorter step, so that the next call continues there
             shorter = look(store, begun, messages[room - 1][0], contains)
             messages = fitting(begun, shorter)[:room]
             after = gone_on(begun, shorter)  # noqa: PLW2901 - the shorter step ends earlier

@@ -209,7 +209,7 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
     type=seconds,
     default="1m",
     show_default=True,
-    help="Maximum time without an answer of the broker.",
+    help="Exit after this time without an answer from the broker.",
 )
 @on_brokers
 def watch(target: Target, batch: str, interval: float, patience: float) -> None:

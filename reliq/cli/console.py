@@ -1,6 +1,6 @@
 """Confirmation and output for all commands.
 
-It also has the names of :mod:`.tables`, which is imported at their first use.
+It also exports the names of :mod:`.tables`, and imports that module at their first use.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ _chosen = collected(
 def dead() -> None:
     """List, show, replay, purge, export and import dead letters.
 
-    A message becomes a dead letter when it is rejected, unreadable, expired, failed too often
-    or removed from a full queue (docs/dead-letters.md).
+    A message becomes a dead letter when it is rejected or unreadable, expires, fails too often,
+    or is removed from a full queue (docs/dead-letters.md).
 
     \b
     Examples:

@@ -176,8 +176,8 @@ def doctor(target: Target, strict: bool) -> None:
     columns: dict[str, Any] = {
         "": lambda row: out.cell(row["severity"], _SEVERITIES[row["severity"]]),
         "check": "check",
-        "what was found": "message",
-        "what to do": "remedy",
+        "finding": "message",
+        "remedy": "remedy",
     }
     try:
         rows = target.answer(look, lambda rows: [out.listing(worst_first(rows), columns)])

@@ -130,7 +130,7 @@ def repair(folder: Folder, server: str | None) -> None:
     folder.require(create=False)
     with open(open_own(folder.at("keeper.lock")), "r+b") as held:  # noqa: PTH123 - blocks a start
         if not lock(held.fileno()) or folder.read("server.lock")[1]:
-            raise Refused(f"{folder} is in use; stop it: reliq embedded stop {folder.path}")
+            raise Refused(f"{folder}: the broker runs; first: reliq embedded stop {folder.path}")
         binary, parts = find(folder, server), Path(folder.at("appendonlydir"))
         files = [Path(path) for path in logs(folder.path)]
         if parts.is_dir():

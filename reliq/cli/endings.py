@@ -1,4 +1,4 @@
-"""The ends of commands: interrupts and refusals. Imports no slow module: Celery loads it."""
+"""Exits of commands after interrupts and refusals. Imports no slow module: Celery loads it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Refused(click.ClickException):
 def interrupts_deferred() -> Iterator[None]:
     """Defer Ctrl-C and SIGTERM until the end of the block, which must be short.
 
-    Use it to start a process: an interrupt before its end is arranged would leave the process
-    running. Main thread only.
+    Use it to start a process. Otherwise, an interrupt could leave the process running before its
+    cleanup is registered. Main thread only.
     """
     came: list[int] = []
     handlers: dict[int, Any] = {}

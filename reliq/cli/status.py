@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def looks(target: Target, interval: float, most: int | None) -> Iterator[Gathered[Report]]:
-    """Yield the reports of the reachable brokers, at most *most* times; None: without end.
+    """Yield the reports of the reachable brokers, *most* times; None: forever.
 
     Each report has the rates since the previous one.
     """

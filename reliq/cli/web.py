@@ -64,7 +64,7 @@ def _require_installed() -> None:
     "operators",
     multiple=True,
     metavar="NAME",
-    help="With --user-header: a user who is an operator (repeatable).",
+    help="With --user-header: the name of an operator (repeatable).",
 )
 @click.option(
     "--allow-host",

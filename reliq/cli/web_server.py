@@ -1,4 +1,4 @@
-"""The server of ``reliq web``: uvicorn with the application, on a socket of this module."""
+"""The server of ``reliq web``: uvicorn with the application, on a socket opened here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["hashed", "serve"]
 
 _STOPS_WITHIN_S = 3
 _BACKLOG = 128
-# Seconds that a connection may take for the header of a request.
+# Seconds that a connection may stay without a complete request header or an open response.
 _HEADER_S = 10.0
 _MOST_CONNECTIONS = 4096
 
@@ -56,7 +56,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type,misc]  # h11's o
             transport.abort()
 
     def end_if_late(self) -> None:
-        """Close the connection if the header of a request is late."""
+        """Close the connection if no complete request has arrived in time."""
         if self.cycle is not self._seen or not (self.cycle is None or self.cycle.response_complete):
             self._seen, self._since = self.cycle, monotonic()
         elif monotonic() - self._since > _HEADER_S:
@@ -83,7 +83,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         for one in list(self.server_state.connections) if counter % 10 == 0 else ():
-            one.end_if_late()  # type: ignore[union-attr]  # all of them are ours
+            one.end_if_late()  # type: ignore[union-attr]  # all are _Connections
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -118,7 +118,7 @@ class Migration(AbstractContextManager["Migration"]):
         self._store.close()
         self._kombu.close()
 
-    # -- looking
+    # -- reading
 
     def queues(self) -> list[str]:
         """Return the durable queues of the source.

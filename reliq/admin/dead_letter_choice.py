@@ -96,8 +96,7 @@ def choose(
     """Yield pages of up to *limit* dead letters of *queue* that match *choice*, oldest first.
 
     For a partitioned queue, they come from all its partitions, or from those in *names*. Later
-    dead letters are omitted, so that a replay of all of them ends. Raises NotFound for an unknown
-    queue.
+    dead letters are omitted, so that a replay of all of them ends. Raises NotFound.
     """
     names = names or names_of(store, queue)
     status_of(store, names[0])

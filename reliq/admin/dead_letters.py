@@ -40,8 +40,7 @@ class DeadLetters:
     older_than_s, newer_than_s: seconds since the death. match: a regular expression to find in
     task, id, error or arguments. fingerprint: a group of :meth:`Inspector.dead_letter_groups`.
     limit: the maximum number, oldest first. rate: the maximum per second, on average.
-    Every method raises NotFound for an unknown queue, and ConfigurationError for an invalid
-    filter.
+    Every method raises NotFound, and ConfigurationError for an invalid filter.
     """
 
     _store: Store
@@ -206,8 +205,7 @@ class DeadLetters:
         """Read dead letters from a file into those of *queue*, in steps; yield each step's number.
 
         For 200 days, each is stored only once, even if it was replayed or purged since. again:
-        store it anyway. Checks the whole file first; raises ConfigurationError with the line
-        number.
+        store it anyway. Checks the whole file first; a ConfigurationError names the line.
         """
         refuse_part(self._store, queue)
         source, moves = self._exported(queue, Path(path), Choice(tags=tags, **filters))

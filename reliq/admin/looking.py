@@ -142,8 +142,7 @@ class Looking:
     ) -> Search:
         """Return the messages held by *consumer*, an id of the register, as :meth:`find` does.
 
-        Queue by queue, in the order in which the leases end. Raises NotFound for an unknown
-        consumer.
+        Queue by queue, by the end of the leases. Raises NotFound for an unknown consumer.
         """
         known = [item for item in self._store.reads.consumers() if item.id == consumer]
         if not known:

@@ -173,8 +173,7 @@ def for_each_queue(
 ) -> Partial[T]:
     """Return the results of *step* for the readable partitions of *queue*, or of all queues.
 
-    The others are in ``unreachable``. Raises BrokerUnavailable if no partition of *queue* is
-    readable.
+    The others are in ``unreachable``. Raises BrokerUnavailable if all partitions of *queue* are.
     """
     failure: BrokerUnavailable | None = None
     if queue is not None:

@@ -53,9 +53,7 @@ _filtered = collected(
     Filters,
     click.option("--task", help="Only this Celery task."),
     click.option("--reason", type=click.Choice(REASONS), help="Only this reason."),
-    click.option(
-        "--older", "older_than_s", type=duration, help="Only older than this: 90, 15m, 2d."
-    ),
+    click.option("--older", "older_than_s", type=duration, help="Only older than this: 90, 1h30m."),
     click.option("--newer", "newer_than_s", type=duration, help="Only newer than this."),
     click.option("--match", help="A regular expression to find in task, id, error or arguments."),
 )

@@ -125,8 +125,7 @@ SCHEMAS: dict[str, Schema] = {
     "status": _STATUS,
     "top": _STATUS,
 }
-"""Command -> the schema of its ``--json`` output. ``top`` and ``batch watch`` print one such value
-on each line."""
+"""Command -> the schema of its ``--json`` output; of each line for ``top`` and ``batch watch``."""
 
 
 @click.command()

@@ -172,8 +172,7 @@ def screen(data: dict[str, Any], interval: float) -> Any:
 def top(target: Target, interval: float, count: int | None) -> None:
     """Show the status live, until Ctrl-C.
 
-    An unreachable broker is marked, and queried again. With --json, each measurement is one
-    line.
+    An unreachable broker is marked and queried again. With --json, each measurement is a line.
 
     \b
     Examples:

@@ -39,10 +39,7 @@ _COUNTERS = {
     "replayed": ("reliq_dead_letters_replayed", "Dead letters returned to their queue."),
     "moved": ("reliq_messages_moved", "Messages moved to another queue or broker."),
     "token": ("reliq_leases_granted", "Deliveries that require an acknowledgement."),
-    "lapsed": (
-        "reliq_leases_lost",
-        "Leases that were not renewed, or whose consumer died.",
-    ),
+    "lapsed": ("reliq_leases_lost", "Leases that were not renewed, or whose consumer died."),
 }
 _BROKERS = {
     "up": ("reliq_up", "1 if the broker answered this scrape."),
@@ -50,10 +47,7 @@ _BROKERS = {
 }
 _GAUGES = {
     "delayed": ("reliq_messages_delayed", "Delayed messages."),
-    "due": (
-        "reliq_messages_due",
-        "Delayed messages that are due: the next reserve takes them.",
-    ),
+    "due": ("reliq_messages_due", "Delayed messages that are due: the next reserve takes them."),
     "unacked": ("reliq_messages_unacked", "Messages held by consumers."),
     "dead": ("reliq_dead_letters", "Dead letters that are kept."),
     "consumers": ("reliq_queue_consumers", "Consumers of the queue."),
@@ -140,9 +134,7 @@ class Families:
 
     def __init__(self, celery_names: bool) -> None:
         gauge = GaugeMetricFamily
-        self.build = gauge(
-            "reliq_build_info", "The version of the exporting reliq.", labels=["version"]
-        )
+        self.build = gauge("reliq_build_info", "The version of reliq.", labels=["version"])
         self.build.add_metric([__version__], 1)
         self.brokers = _families(_BROKERS, ("broker",))
         self.ready = gauge(

@@ -54,8 +54,7 @@ def to_foreign(move: Move) -> tuple[int, bytes, bool]:
     """Return Kombu's priority (0 to 9) and bytes, and whether the task has an eta in the future.
 
     A delayed Celery task gets an eta: its original one, or its due time if that differs. Failed
-    deliveries become "redelivered". The TTL is lost. Raises EnvelopeError for an unreadable
-    *move*.
+    deliveries become "redelivered". The TTL is lost. Raises EnvelopeError.
     """
     envelope, waits = _with_eta(decode(move.envelope), move.delay_ms)
     priority, message = write(envelope, new_tag(0), redelivered=move.failed >= 0)

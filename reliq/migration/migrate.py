@@ -188,8 +188,7 @@ class Migration(AbstractContextManager["Migration"]):
 
         Use 0 if no old worker runs. Otherwise, use more than their ``visibility_timeout``: they
         redeliver messages of that age themselves. queues: by default, all of :meth:`queues`.
-        Yields (queue, step), including the waiting messages of these queues. As safe as
-        :meth:`run`.
+        Yields (queue, step), including their waiting messages; as safe as :meth:`run`.
 
         As when Kombu restores it, a message goes to each queue to which its exchange now routes
         it. It stays if there is none, or if one is not in *queues*. Raises ConfigurationError if

@@ -130,8 +130,7 @@ def move_all(
 def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
     """Move the dead letters *tags* of *queue* to *target*; return their number.
 
-    Raises NotFound if *target* does not exist, and QueueFull if it is full. Dead letters that
-    were not moved stay.
+    Raises NotFound if *target* does not exist, and QueueFull if it is full; the others then stay.
     """
     if store.reads.status(target) is None:
         raise NotFound(f"no queue {target!r} for dead letters of {queue!r}; declare it first")

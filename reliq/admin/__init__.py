@@ -1,4 +1,4 @@
-"""For the people who run it: what is queued, held, delayed and dead, and how to put it right."""
+"""For operators: inspect and repair queues, messages, dead letters and batches."""
 
 from __future__ import annotations
 

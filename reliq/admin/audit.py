@@ -1,10 +1,10 @@
 """Audits: the ledger of a queue, and the counters of a batch.
 
-Of a queue, what was published is what left and what is here. The jobs of a batch are counted one by
-one, in many steps, between which jobs go on. So they are counted twice, and the counters are read
-in between: a job that has the same state since the same time in both counts had it then, because no
-two states of a job have the same time. Of these nothing may be missing. Those that changed are
-*moving*: the counters may have had them anywhere.
+A ledger balances if the published messages equal those that left plus those that are there. The
+jobs of a batch are counted one by one, in many steps, while they change. Therefore, the audit
+counts them twice and reads the counters in between. A job with the same state and time in both
+counts had that state at the read, because no two states of a job have the same time. All such jobs
+must be in the counters. The others are *moving*: the counters may have had them in any state.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """The ledger of one queue: published = what left + what is here."""
+    """The audit of one ledger: published messages = those that left + those that are there."""
 
     queue: str
     balanced: bool
     difference: int
-    """published minus everything that is accounted for: above 0, messages are missing."""
+    """Published messages minus those accounted for; above 0, messages are missing."""
     ledger: dict[str, int]
     counts: dict[str, int]
 
 
 def audit(status: QueueStatus) -> AuditResult:
-    """Compare the ledger of one queue with what is there; both were read at one instant."""
+    """Compare the ledger of one queue with its counts; both are from one instant."""
     counts = {name: int(getattr(status, name)) for name in STATES}
     left = {name: status.ledger.get(name, 0) for name in LEFT}
     published = status.ledger.get("published", 0)
     difference = published - sum(left.values()) - sum(counts.values())
-    # Every envelope belongs to a message that is somewhere, and the other way round.
+    # Each envelope must belong to one message in some state, and each message to one envelope.
     difference = difference or sum(counts.values()) - status.stored
     return AuditResult(
         status.name, difference == 0, difference, {"published": published, **left}, counts
     )
 
 
-# A job that is entered and withdrawn between the counts is in the counters alone.
+# Retry, because a job entered and withdrawn between the two counts is only in the counters.
 _TRIES = 5
 _AT_ONCE = 500
-# The list of failures is read by ranks, which fall where jobs before them are replayed meanwhile.
+# The list of failures is read by rank. Ranks fall when earlier jobs are replayed meanwhile.
 _LISTED, _OVERLAP = 1000, 100
 _BAD = frozenset({"failed", "error"})
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAudit:
-    """The counters of one batch, its jobs, and its list of failures."""
+    """The audit of one batch: its counters, its jobs, and its list of failures."""
 
     batch: str
     name: str
     balanced: bool
     difference: int
-    """By how many jobs the counters are wrong; 0 where jobs that move may explain it."""
+    """The number of jobs by which the counters are wrong; 0 if moving jobs may explain it."""
     counts: dict[str, int]
-    """How many jobs are in each state, by the counters."""
+    """Jobs in each state, by the counters."""
     jobs: dict[str, int]
-    """As many were counted in each."""
+    """Jobs in each state, as counted."""
     moving: int
-    """So many changed meanwhile, and are compared by their number alone."""
+    """Jobs that changed during the audit. Only their number is compared."""
     failures: int
-    """How many jobs are in the list of those that failed."""
+    """Jobs in the list of failures."""
     failures_difference: int
-    """How many are missing there, or are there and have not failed."""
+    """Failed jobs missing in the list, plus other jobs in it."""
 
 
 def audited(store: Store, batch: str) -> BatchAudit | None:
-    """Count the jobs of *batch*, and compare; None where it is gone. Raises BrokerUnavailable."""
+    """Audit *batch*; None if it no longer exists. Raises BrokerUnavailable."""
     result = None
     for _ in range(_TRIES):
         result = _audit(store, batch)
@@ -90,7 +90,7 @@ def audited(store: Store, batch: str) -> BatchAudit | None:
 
 
 def _audit(store: Store, batch: str) -> BatchAudit | None:
-    # Half a million ids are to fit: their hashes do.
+    # Keep hashes of ids to save memory: a batch may have half a million jobs.
     before = {hash(job.id): job.since_ms for job in _jobs(store, batch)}
     listed = _listed(store, batch)
     record = store.batches.batch(batch)
@@ -102,7 +102,7 @@ def _audit(store: Store, batch: str) -> BatchAudit | None:
     bad: set[int] = set()
     for job in _jobs(store, batch):
         name = hash(job.id)
-        if name in seen:  # some are read twice
+        if name in seen:  # a scan may return a job twice
             continue
         seen.add(name)
         counted[job.state] += 1

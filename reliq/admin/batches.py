@@ -1,4 +1,4 @@
-"""The part of the Inspector that looks at batches of jobs, seals and cancels them."""
+"""The part of the Inspector that reads, seals and cancels batches of jobs."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 MOST = 5000
-"""So many batches one look takes in: those that were opened last."""
+"""The number of batches that one query reads: the most recently opened ones."""
 
-_MISSING = "no batch {!r}: it was not opened here, or its batch_ttl is over"
-# So long a command waits for a node that does not answer, or a slot that is on its way.
+_MISSING = "no batch {!r}: it was not opened here, or its batch_ttl has expired"
+# Seconds that a command waits for an unreachable node or a moving slot.
 _PATIENCE_S = 2.0
 
 
 class Records(NamedTuple):
-    """What one look at many batches has found."""
+    """The result of a query for all batches."""
 
     found: list[BatchRecord]
-    """Those opened last first."""
+    """The most recently opened first."""
     untold: list[BatchesUntold]
     more: bool
-    """Whether there are older ones, which were not looked at."""
+    """Whether there are older batches, which were not read."""
 
 
 def looked(store: Store, fields: Sequence[str] = ()) -> Records:
-    """Look at the batches of a broker, MOST at most, with these *fields* of their notes.
+    """Read at most MOST batches of a broker, with these *fields* of their notes.
 
-    Raises BrokerUnavailable where the broker does not answer.
+    Raises BrokerUnavailable if the broker does not answer.
     """
     try:
         with store.patience(_PATIENCE_S):
@@ -60,16 +60,16 @@ def looked(store: Store, fields: Sequence[str] = ()) -> Records:
     for batch, record in zip(ids, store.batches.records(ids[:MOST], fields), strict=False):
         if isinstance(record, ReliqError):
             lost.setdefault(str(record), []).append(batch)
-        elif record is not None:  # else it was forgotten meanwhile
+        elif record is not None:  # None: it was forgotten meanwhile
             found.append(record)
     return Records(found, _untold(lost), len(ids) > MOST)
 
 
 def _unlisted(store: Store, error: BrokerUnavailable) -> BatchesUntold:
-    """Return what is said where one node has the list of batches, and is away; else raises."""
+    """Return the report of a lost node with the list of batches; raise again without nodes."""
     if not store.has_nodes:
         raise again(error)
-    return BatchesUntold((), f"the list of batches cannot be read: {error}")
+    return BatchesUntold((), f"the list of batches is unreadable: {error}")
 
 
 def _untold(lost: Mapping[str, Sequence[str]]) -> list[BatchesUntold]:
@@ -77,7 +77,7 @@ def _untold(lost: Mapping[str, Sequence[str]]) -> list[BatchesUntold]:
 
 
 def _all_ids(store: Store) -> Iterator[Sequence[str]]:
-    """Yield the ids of all batches, some hundred at a time, those opened last first."""
+    """Yield the ids of all batches, some hundred at a time, the most recently opened first."""
     before_ms, seen = 0, set[str]()
     while True:
         listed = store.batches.batches(MOST, before_ms)
@@ -90,22 +90,22 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
         read = (one for one in records if one is not None and not isinstance(one, ReliqError))
         last = next(read, None)
         if last is None:
-            text = f"none of {len(listed)} batches that follow each other can be read"
+            text = f"none of {len(listed)} consecutive batches is readable"
             raise BrokerUnavailable(text)
-        # Others may have been opened in that very ms.
+        # Include that millisecond, because other batches may have been opened in it.
         before_ms = 1 + last.created_ms
 
 
 class JobBatches:
     """Batches of one broker, by their ids.
 
-    Every method that names a batch raises NotFound where there is none. Of a cluster, one whose
-    node does not answer within two seconds is a BrokerUnavailable that names the node.
+    Every method for one batch raises NotFound if it does not exist. On a cluster, it raises
+    BrokerUnavailable with the node's name if the node does not answer within two seconds.
     """
 
     _store: Store
 
-    # -- looking
+    # -- reading
 
     def batches(
         self,
@@ -115,11 +115,11 @@ class JobBatches:
         name: str | None = None,
         stage: str | None = None,
     ) -> Partial[BatchInfo]:
-        """Return up to *limit* batches after *skip* others, those opened last first.
+        """Return up to *limit* batches after *skip* others, the most recently opened first.
 
-        Of that *name*, exactly, and in that *stage* (``open``, ``sealed``, ``ended``). Each is of
-        one instant. Of more than 5,000 the older ones are not looked at. Those that cannot be read
-        are ``unreachable``.
+        name: only batches with exactly this name. stage: ``open``, ``sealed`` or ``ended``. Each
+        batch is read at one instant. Only the 5,000 most recent batches are read. Unreadable
+        batches are in ``unreachable``.
         """
         if stage is not None:
             require_one_of("stage", stage, STAGES)
@@ -137,18 +137,18 @@ class JobBatches:
         return Partial((BatchInfo.of(record, now_ms) for record in there), records.untold)
 
     def batch(self, batch: str) -> BatchInfo:
-        """Return what is known of a batch."""
+        """Return one batch."""
         with self._store.patience(_PATIENCE_S):
             return BatchInfo.of(self._record(batch), self._store.now_ms())
 
     def jobs(
         self, batch: str, state: str | None = None, limit: int = 20, skip: int = 0
     ) -> list[JobInfo]:
-        """Return up to *limit* jobs of a batch after *skip* others, in no order.
+        """Return up to *limit* jobs of a batch after *skip* others, unordered.
 
-        state: only those in it (``waiting``, ``delayed``, ``working``, ``retrying``,
+        state: only jobs in this state (``waiting``, ``delayed``, ``working``, ``retrying``,
         ``succeeded``, ``failed``, ``error``, ``cancelled``). Not read at one instant: while jobs
-        change their states, pages may have a job twice, and miss one.
+        change, one may appear on two pages, or on none.
         """
         if state is not None:
             require_one_of("state", state, STATES)
@@ -166,7 +166,7 @@ class JobBatches:
         return [JobInfo.of(job, now_ms) for job in islice(fit(), skip, skip + limit)]
 
     def job_failures(self, batch: str, limit: int = 20, skip: int = 0) -> list[JobFailure]:
-        """Return up to *limit* jobs that failed or ended in error, those of last first."""
+        """Return up to *limit* jobs that failed or ended in error, the latest first."""
         require_page(limit, skip)
         if not limit:
             return []
@@ -176,8 +176,8 @@ class JobBatches:
     def audit_batches(self, advance: Callable[[int], None] = lambda _: None) -> Partial[BatchAudit]:
         """Count the jobs of every batch, and compare with its counters and its list of failures.
 
-        *advance* is called with 1 after each. Reads some hundred jobs a step, however many there
-        are: a million take some twenty seconds. Those that cannot be read are ``unreachable``.
+        *advance* is called with 1 after each batch. Reads some hundred jobs in each step; a million
+        jobs take about twenty seconds. Unreadable batches are in ``unreachable``.
         """
         found: list[BatchAudit] = []
         lost: dict[str, list[str]] = {}
@@ -202,18 +202,18 @@ class JobBatches:
     # -- changing
 
     def seal_batch(self, batch: str) -> bool:
-        """Say that no more jobs are added but by its own; False where it was sealed already.
+        """Seal a batch whose producer has died; False if it was already sealed.
 
-        For one whose producer has died. What is due then is published, by a consumer where it
-        cannot be published from here.
+        Afterwards, only its own jobs can add jobs. Due callbacks are published, by a consumer if
+        that fails here.
         """
         return self._change(batch, Change("seal")).outcomes[0] == DONE
 
     def cancel_batch(self, batch: str) -> bool:
-        """Have what waits dropped when it would begin; False where it was cancelled, or has ended.
+        """Cancel a batch; False if it was already cancelled, or has ended. Irreversible.
 
-        What runs goes on, until it asks ``reliq.cancelled()``. Batches that are its jobs are
-        cancelled like it: by consumers where they cannot be from here. It cannot be taken back.
+        Waiting jobs are dropped when they would begin. Running jobs continue, and can check
+        ``reliq.cancelled()``. Nested batches are also cancelled, by consumers if that fails here.
         """
         changed = self._change(batch, Change("cancel"))
         if changed.cancelled:
@@ -227,7 +227,7 @@ class JobBatches:
         if changed is None:
             raise NotFound(_MISSING.format(batch))
         if changed.due:
-            with suppress(ReliqError):  # it stays due: a consumer publishes it when it can
+            with suppress(ReliqError):  # the callback stays due, and a consumer publishes it
                 publish_due(self._store, self._record(batch))
         return changed
 
@@ -240,6 +240,6 @@ class JobBatches:
 
 
 def require_page(limit: int, skip: int) -> None:
-    """Raise ConfigurationError for a page that begins, or ends, before its list."""
+    """Raise ConfigurationError for a negative *limit* or *skip*."""
     if limit < 0 or skip < 0:
         raise ConfigurationError(f"expected limit and skip to be at least 0: {limit}, {skip}")

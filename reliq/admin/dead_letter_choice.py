@@ -1,4 +1,4 @@
-"""Dead letters for operators: find them, look at them, replay or remove them."""
+"""Selection, pace and groups of dead letters for operators."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Found: TypeAlias = "tuple[str, DeadLetter]"
-"""A dead letter, and the name of the partition of its queue that has it."""
+"""The partition of a dead letter, and the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which dead letters are meant: those that fit everything that is given.
+    """A selection of dead letters: those that match all given filters.
 
-    See :class:`reliq.admin.dead_letters.DeadLetters`; times are by the broker's clock, case counts
-    in *match*.
+    See :class:`reliq.admin.dead_letters.DeadLetters`. Ages are measured by the broker's clock.
+    *match* is case-sensitive.
     """
 
     task: str | None = None
@@ -48,7 +48,7 @@ class Choice:
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what could never fit; raises ConfigurationError."""
+        """Raise ConfigurationError for an invalid filter."""
         if self.tags is not None:
             object.__setattr__(self, "tags", frozenset(self.tags))
         if self.reason is not None:
@@ -65,7 +65,7 @@ class Choice:
             ) from exc
 
     def fits(self, dead_letter: DeadLetter, now_ms: int) -> bool:
-        """Whether *dead_letter* is meant, at the broker's time *now_ms*."""
+        """Whether *dead_letter* matches, at the broker's time *now_ms*."""
         age_s = (now_ms - dead_letter.died_ms) / 1000
         return (
             (self.tags is None or dead_letter.tag in self.tags)
@@ -93,11 +93,10 @@ class Choice:
 def choose(
     store: Store, queue: str, choice: Choice, names: Sequence[str] | None, limit: int | None
 ) -> Iterator[list[Found]]:
-    """Yield up to *limit* dead letters of *queue* that *choice* means, oldest first, in pages.
+    """Yield pages of up to *limit* dead letters of *queue* that match *choice*, oldest first.
 
-    Of a queue that is divided, those of all its partitions, or of those in *names*. What dies after
-    the first look is left out: who replays all must come to an end. Raises NotFound for a queue
-    that does not exist.
+    For a partitioned queue, they come from all its partitions, or from those in *names*. Later
+    dead letters are omitted, so that a replay of all of them ends. Raises NotFound.
     """
     names = names or names_of(store, queue)
     status_of(store, names[0])
@@ -118,7 +117,7 @@ def _each(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[Fou
 
 
 def paced(found: Iterator[Sequence[T]], rate: float | None) -> Iterator[Sequence[T]]:
-    """Yield the dead letters of *found*, no more than *rate* a second on average; None: at once."""
+    """Yield the dead letters of *found*, at most *rate* per second on average; None: no limit."""
     if rate is None:
         return found
     if not rate > 0:
@@ -138,7 +137,7 @@ def _paced(found: Iterator[Sequence[T]], rate: float) -> Iterator[Sequence[T]]:
             yield part
 
 
-# "ValueError: ...", "shop.OutOfStock('x')": what stands before that is the exception.
+# The exception is the name at the start, as in "ValueError: ..." and "shop.OutOfStock('x')".
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?=[:(])")
 _DIGITS = re.compile(r"\d+")
 _LONGEST = 100
@@ -149,51 +148,51 @@ class DeadLetterGroup:
     """Dead letters of one task, reason and exception."""
 
     fingerprint: str
-    """What the filter ``fingerprint`` takes: sixteen hexadecimal digits."""
+    """The value for the filter ``fingerprint``: sixteen hexadecimal digits."""
     task: str | None
     reason: str
     exception: str
-    """Its name, where the error begins with one; else the error, its numbers left out."""
+    """The name of the exception, if the error begins with one; else the error without numbers."""
     count: int
     first_ms: int
-    """When the first of them died, and the last, of those that were counted."""
+    """The death times of the first and the last counted dead letter."""
     last_ms: int
     tag: str
     """The delivery tag of the last one."""
     error: str
-    """Its error."""
+    """The error of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroups:
-    """The groups of a queue's dead letters, as far as they were counted."""
+    """The groups of a queue's dead letters counted so far."""
 
     queue: str
     groups: list[DeadLetterGroup]
     """The largest first."""
     counted: int
-    """So many dead letters were counted,"""
+    """The number of dead letters counted so far."""
     total: int
-    """of so many that there are now."""
+    """The current number of dead letters."""
     cursor: Cursor | None = field(default=None, repr=False)
-    """Where to go on; None: all were counted."""
+    """The position for the next call; None: all were counted."""
 
 
 def exception_of(error: str) -> str:
-    """Return what *error* has in common with others of its kind."""
+    """Return the exception name of *error*, or its first line without numbers."""
     line = error.strip().partition("\n")[0]
     found = _EXCEPTION.match(line)
     return found[1] if found else _DIGITS.sub("#", line)[:_LONGEST]
 
 
 def fingerprint(task: str | None, reason: str, error: str) -> str:
-    """Return what dead letters have in common that died of the same."""
+    """Return the fingerprint of a task, reason and exception."""
     said = json.dumps([task, reason, exception_of(error)])
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
 def added(groups: Iterable[DeadLetterGroup], messages: Iterable[Message]) -> list[DeadLetterGroup]:
-    """Return *groups* with these dead letters counted, the largest first."""
+    """Return *groups* with *messages* added, the largest first."""
     found = {group.fingerprint: group for group in groups}
     for message in messages:
         task, tag, died_ms = message.task, message.tag, message.died_ms or 0

@@ -1,8 +1,8 @@
-"""Dead letters in a file: one JSON object a line, to be kept, sent and read back.
+"""Dead letters in a file: one JSON object per line.
 
-The first line names the export; each further one is a dead letter with a number. Reading
-stores it under the name of its export and its number, so that a file that is read twice, or
-again after an interruption, stores each dead letter once.
+The first line names the export. Each further line is a dead letter with a number. An import stores
+a dead letter under the name of its export and its number. A file that is read twice therefore
+stores each dead letter once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _VERSION = 1
-# What Lua's numbers hold exactly.
+# The largest integer that Lua's numbers represent exactly.
 _MOST = 2**53
 _TAG = re.compile(r"[0-9a-f]{30}")
 _KEPT = ("tag", "reason", "count", "consumer", "error", "died_ms")
@@ -32,7 +32,7 @@ _KEPT = ("tag", "reason", "count", "consumer", "error", "died_ms")
 
 @dataclass(slots=True)
 class Export:
-    """A file that is being written: what is in it already."""
+    """An export file that is being written. tags: the dead letters in it."""
 
     id: str
     file: IO[bytes]
@@ -51,19 +51,19 @@ class Export:
         self.tags.add(dead_letter.tag)
 
     def close(self) -> None:
-        """Close it; what could not be written then is lost, and resume writes it again."""
+        """Close the file. If the last write fails, resume repeats it."""
         with suppress(OSError):
             self.file.close()
 
 
 def begin(path: Path, queue: str, broker: str, now_ms: int) -> Export:
-    """Create the file, for this user alone; raises ConfigurationError where there is one."""
+    """Create a file private to this user; raises ConfigurationError if it exists."""
     try:
-        # Messages are in it. O_EXCL takes no link, not even one that leads nowhere.
+        # The file holds messages. O_EXCL refuses links, even dangling ones.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         file = os.fdopen(os.open(path, flags, 0o600), "wb")
     except OSError as exc:
-        hint = "; go on with it by resume, or choose another" if path.exists() else ""
+        hint = "; resume the export, or choose another path" if path.exists() else ""
         raise ConfigurationError(f"cannot write {str(path)!r}: {exc.strerror}{hint}") from exc
     name = os.urandom(8).hex()
     header = {"reliq_dead_letters": _VERSION, "id": name, "queue": queue}
@@ -73,7 +73,7 @@ def begin(path: Path, queue: str, broker: str, now_ms: int) -> Export:
 
 
 def resume(path: Path, queue: str) -> Export:
-    """Open a file that was begun before, without the line at its end that was cut off."""
+    """Open the file of an interrupted export, and remove an incomplete last line."""
     name, header, records, whole = _scan(path)
     if header.get("queue") != queue:
         raise ConfigurationError(
@@ -90,7 +90,7 @@ def resume(path: Path, queue: str) -> Export:
 
 
 def _scan(path: Path) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
-    """Return its name, the header, the records, and how many bytes of it are whole lines."""
+    """Return the export's name, the header, the records, and the bytes of complete lines."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as exc:
@@ -98,7 +98,7 @@ def _scan(path: Path) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
     whole, parsed = 0, []
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n") and number == len(lines):
-            break  # whoever wrote it was interrupted
+            break  # the writer was interrupted
         try:
             record = json.loads(line)
         except ValueError as exc:
@@ -108,7 +108,7 @@ def _scan(path: Path) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
         parsed.append(record)
         whole += len(line)
     if not parsed or parsed[0].get("reliq_dead_letters") != _VERSION:
-        raise ConfigurationError(f"{str(path)!r} is no export of dead letters of this version")
+        raise ConfigurationError(f"{str(path)!r} is not an export of dead letters of this version")
     for number, record in enumerate(parsed[1:], 2):
         _check(path, number, record)
     name = parsed[0].get("id")
@@ -133,17 +133,17 @@ def _check(path: Path, line: int, record: dict[str, Any]) -> None:
     try:
         (record["consumer"] + record["error"]).encode()
     except UnicodeEncodeError as exc:
-        raise _wrong(path, line, "consumer or error is no text") from exc
+        raise _wrong(path, line, "consumer or error is not text") from exc
     if not _TAG.fullmatch(record["tag"]) or "|" in record["consumer"]:
-        raise _wrong(path, line, "tag or consumer is none of reliq's")
+        raise _wrong(path, line, "tag or consumer is not in reliq's format")
     if record["reason"] not in REASONS:
         raise _wrong(path, line, f"expected reason to be one of {', '.join(REASONS)}")
 
 
 def read(path: Path) -> tuple[str, list[Move]]:
-    """Return the name of the export and its dead letters, each as a move that is to be accepted.
+    """Return the name of the export, and its dead letters as moves for the store to accept.
 
-    The whole file is checked; raises ConfigurationError that names the line.
+    Checks the whole file; raises ConfigurationError with the line number.
     """
     name, _, records, _ = _scan(path)
     moves = []

@@ -1,4 +1,4 @@
-"""The part of the Inspector that finds, replays, removes, writes and reads dead letters."""
+"""The part of the Inspector that finds, replays, purges, exports and imports dead letters."""
 
 from __future__ import annotations
 
@@ -33,16 +33,14 @@ if TYPE_CHECKING:
 
 
 class DeadLetters:
-    """Dead letters of one broker. What they are chosen by is the same everywhere.
+    """Dead letters of one broker. All methods use the same filters.
 
-    tags: these and no others. task: the name of a Celery task. reason: ``rejected``,
+    tags: only these delivery tags. task: the name of a Celery task. reason: ``rejected``,
     ``undecodable``, ``malformed``, ``delivery_limit``, ``expired`` or ``maxlen``.
-    older_than_s, newer_than_s: seconds since it died. match: a regular expression found
-    in its task, id, error or arguments. fingerprint: of one group of
-    :meth:`Inspector.dead_letter_groups`. limit: how many of those that fit, oldest first.
-    rate: no more than so many a second, on average.
-    Every method raises NotFound for a queue that does not exist, ConfigurationError for a
-    filter that makes no sense.
+    older_than_s, newer_than_s: seconds since the death. match: a regular expression to find in
+    task, id, error or arguments. fingerprint: a group of :meth:`Inspector.dead_letter_groups`.
+    limit: the maximum number, oldest first. rate: the maximum per second, on average.
+    Every method raises NotFound, and ConfigurationError for an invalid filter.
     """
 
     _store: Store
@@ -65,9 +63,9 @@ class DeadLetters:
         limit: int | None = 100,
         **filters: Unpack[Filters],
     ) -> Partial[DeadLetter]:
-        """Return up to *limit* dead letters of *queue* that fit, oldest first.
+        """Return up to *limit* matching dead letters of *queue*, oldest first.
 
-        Partitions whose node does not answer are ``unreachable``.
+        Partitions on unreachable nodes are in ``unreachable``.
         """
 
         def look(names: Sequence[str]) -> list[DeadLetter]:
@@ -83,7 +81,7 @@ class DeadLetters:
         raise NotFound(f"no dead letter {tag!r} in {queue!r}")
 
     def view(self, queue: str, dead_letter: DeadLetter) -> Message:
-        """Return what is known of a dead letter in the form that :meth:`Inspector.peek` has."""
+        """Return a dead letter as a Message, as in :meth:`Inspector.peek`."""
         one = dead_letter
         held = one.tag, one.envelope, one.count, one.died_ms, one.consumer
         stored = Stored(*held, reason=one.reason, error=one.error)
@@ -97,7 +95,7 @@ class DeadLetters:
         limit: int | None = None,
         **filters: Unpack[Filters],
     ) -> int:
-        """Return how many dead letters :meth:`replay` or :meth:`purge_dead_letters` would take."""
+        """Return the number that :meth:`replay` or :meth:`purge_dead_letters` would take."""
         return sum(map(len, self._pages(queue, tags, limit, **filters)))
 
     def replay(
@@ -108,13 +106,13 @@ class DeadLetters:
         to: str | None = None,
         **part: Unpack[Part],
     ) -> int:
-        """Put dead letters back to be delivered again; return how many.
+        """Make dead letters ready again, in their queue or in the queue *to*; return their number.
 
-        Into their own queue, or into the queue *to*. Their failed deliveries are counted anew,
-        and they have no TTL any more. What dies again meanwhile is not replayed twice.
+        Their delivery counts restart at zero, and they have no TTL. A message that dies again
+        meanwhile is not replayed twice.
 
-        Killed at any point it loses and doubles nothing; calling it again goes on. Raises
-        QueueFull where *to* is full.
+        An interruption neither loses nor duplicates a message; the next call continues. Raises
+        QueueFull if *to* is full.
         """
         return sum(self.replaying(queue, tags, to=to, **part))
 
@@ -126,11 +124,11 @@ class DeadLetters:
         to: str | None = None,
         **part: Unpack[Part],
     ) -> Iterator[int]:
-        """Do what :meth:`replay` does, step by step: yields how many each step put back."""
+        """Do the same as :meth:`replay` in steps; yield the number of each step."""
         if to is not None:
             refuse_part(self._store, to)
         if to is not None and self._store.reads.status(to) is None:
-            raise NotFound(f"no queue {to!r} to move dead letters of {queue!r} to; declare it")
+            raise NotFound(f"no queue {to!r} for dead letters of {queue!r}; declare it first")
 
         def put_back(name: str, found: Sequence[str]) -> int:
             if to is None or to == queue_of(name):
@@ -142,13 +140,13 @@ class DeadLetters:
     def purge_dead_letters(
         self, queue: str, tags: Sequence[str] | None = None, **part: Unpack[Part]
     ) -> int:
-        """Remove dead letters for good, chosen as for :meth:`replay`; return how many."""
+        """Remove matching dead letters permanently; return their number."""
         return sum(self.purging_dead_letters(queue, tags, **part))
 
     def purging_dead_letters(
         self, queue: str, tags: Sequence[str] | None = None, **part: Unpack[Part]
     ) -> Iterator[int]:
-        """Do what :meth:`purge_dead_letters` does, step by step, as :meth:`replaying`."""
+        """Do the same as :meth:`purge_dead_letters` in steps; yield the number of each step."""
         return _in_steps(self._pages(queue, tags, **part), self._store.purge_dead)
 
     # -- files
@@ -162,11 +160,10 @@ class DeadLetters:
         resume: bool = False,
         **part: Unpack[Part],
     ) -> Iterator[int]:
-        """Write dead letters, chosen as for :meth:`replay`, to a file; yields how many, by steps.
+        """Write matching dead letters to a file, in steps; yield the number of each step.
 
-        They stay in the queue. resume: go on with a file that was begun before; what is
-        in it is not written again. Raises ConfigurationError where there is a file and
-        *resume* was not asked for.
+        They stay in the queue. resume: continue an interrupted export, without writing a dead
+        letter again. Without *resume*, raises ConfigurationError if the file exists.
         """
         pages = self._pages(queue, tags, **part)
         status_of(self._store, queue)
@@ -186,8 +183,8 @@ class DeadLetters:
                     yield len(fresh)
             except OSError as exc:
                 raise ConfigurationError(
-                    f"cannot write to {export.file.name!r} any more: {exc.strerror}; make room, "
-                    "and go on with it by resume"
+                    f"cannot write to {export.file.name!r} any more: {exc.strerror}; free space, "
+                    "and resume the export"
                 ) from exc
             finally:
                 export.close()
@@ -205,21 +202,20 @@ class DeadLetters:
         rate: float | None = None,
         **filters: Unpack[Filters],
     ) -> Iterator[int]:
-        """Read dead letters from a file into *queue*, dead; yields how many, by steps.
+        """Read dead letters from a file into those of *queue*, in steps; yield each step's number.
 
-        Each is stored once, however often the file is read (within 200 days), also where it was
-        replayed or purged since; again: store it all the same. Checks the whole file before it
-        stores anything; raises ConfigurationError that names the line.
+        For 200 days, each is stored only once, even if it was replayed or purged since. again:
+        store it anyway. Checks the whole file first; a ConfigurationError names the line.
         """
         refuse_part(self._store, queue)
         source, moves = self._exported(queue, Path(path), Choice(tags=tags, **filters))
         name = os.urandom(8).hex() if again else source
 
         def step(page: Sequence[Move]) -> int:
-            # Numbers are never settled: with other filters the rest may still be read.
+            # Keep the low-water mark: a call with other filters may import the others later.
             outcomes = self._store.accept(queue, f"export/{name}", 1, page)
             if NO_QUEUE in outcomes:
-                raise NotFound(f"queue {queue!r} was deleted while dead letters were read into it")
+                raise NotFound(f"queue {queue!r} was deleted during the import")
             return outcomes.count(STORED)
 
         return map(step, paced(chunks(moves[:limit], MOVED_AT_ONCE), rate))
@@ -233,13 +229,13 @@ class DeadLetters:
         limit: int | None = None,
         **filters: Unpack[Filters],
     ) -> int:
-        """Return how many :meth:`import_dead_letters` would look at; stores nothing."""
+        """Return the number that :meth:`import_dead_letters` would examine; stores nothing."""
         return len(self._exported(queue, Path(path), Choice(tags=tags, **filters))[1][:limit])
 
     def _exported(self, queue: str, path: Path, choice: Choice) -> tuple[str, list[Move]]:
         if self._store.reads.status(queue) is None:
             raise NotFound(
-                f"no queue {queue!r} to read dead letters into: declare it, or start its worker"
+                f"no queue {queue!r} to import dead letters into: declare it, or start its worker"
             )
         name, moves = dead_letter_file.read(path)
         now_ms = self._store.now_ms()
@@ -253,7 +249,7 @@ class DeadLetters:
 def _in_steps(
     pages: Iterator[Sequence[Found]], step: Callable[[str, Sequence[str]], int]
 ) -> Iterator[int]:
-    """Yield how many dead letters of each page *step* took, of each partition by itself."""
+    """Run *step* for each page and partition; yield the sum of its results for each page."""
     for page in pages:
         tags: dict[str, list[str]] = {}
         for name, dead_letter in page:

@@ -1,4 +1,4 @@
-"""What is wrong with queues and consumers; the broker's own is the engine's."""
+"""The doctor's checks of queues, consumers and batches; the engine checks the server."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from ..store.jobs import BatchRecord
     from ..store.protocol import Store
 
-# Of a batch that says nothing of it.
+# The seal_timeout of a batch without one.
 _SEALED_WITHIN_MS = 3_600_000
-# Consumers look at each batch twice a minute, and publish what is due as soon as they hear of it.
+# Consumers check each batch twice a minute, and publish due callbacks as soon as they know of them.
 _DUE_MS = 180_000
-# So many batches are looked into, and so many are named.
+# Maximum batches (or messages) examined, and batches named.
 _LOOKED_INTO = 100
 _NAMED = 5
 
-_AGAIN = "put right first what is wrong with the broker, and look again"
+_AGAIN = "fix the problem of the broker first, then run the check again"
 _RIGHTS = "use a user with the rights that `reliq acl operator` prints"
 
 
 def examine(store: Store) -> list[Finding]:
-    """Return what was looked at, each with its remedy where something is wrong."""
+    """Return the finding of each check, with a remedy for each problem."""
     found = for_each_queue(store, None, lambda names: statuses(store, names))
     whole = merged(found)
     return [
@@ -50,7 +50,7 @@ def examine(store: Store) -> list[Finding]:
         *_consumers(store, found, partial=bool(found.unreachable)),
         *_installation(),
         *_or_ok(
-            _queues(whole), "queues", f"{len(whole)}, none paused, deserted or with dead letters"
+            _queues(whole), "queues", f"{len(whole)}, none paused, unserved or with dead letters"
         ),
         *_ended_leases(store, found),
         *_batches(store),
@@ -59,15 +59,15 @@ def examine(store: Store) -> list[Finding]:
 
 
 def refused(error: BrokerRefused | BrokerUnavailable) -> Finding:
-    """Return what is found where this user may not look at queues, or a node of them is lost."""
+    """Return the finding for queues that this user may not read, or whose node is lost."""
     remedy = f"{_RIGHTS}, and the right --prefix" if isinstance(error, BrokerRefused) else _AGAIN
-    text = f"neither queues nor consumers could be looked at: {error}"
+    text = f"queues and consumers are unreadable: {error}"
     return Finding("queues", "error", text, remedy)
 
 
 def _unreachable(check: str, items: Iterable[object]) -> Iterator[Finding]:
     for item in items:
-        yield Finding(check, "error", f"some cannot be read: {item}", _AGAIN)
+        yield Finding(check, "error", f"some are unreadable: {item}", _AGAIN)
 
 
 def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
@@ -75,15 +75,15 @@ def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
 
 
 def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list[Finding]:
-    """Look at the consumers. partial: some queues cannot be told, so perhaps they cannot either."""
+    """Check the consumers. partial: some queues are unreadable, so the register may be too."""
     try:
         consumers = store.reads.consumers()
     except BrokerUnavailable as exc:
         if not partial:
             raise
-        return [Finding("consumers", "error", f"they could not be looked at: {exc}", _AGAIN)]
+        return [Finding("consumers", "error", f"unreadable: {exc}", _AGAIN)]
     gone = sum(not consumer.connected for consumer in consumers)
-    rest = f"{gone} of them gone, and nothing is left to return" if gone else "all connected"
+    rest = f"{gone} of them dead, with no messages to return" if gone else "all connected"
     return [
         *_or_ok(_stale(store, found, consumers), "consumers", f"{len(consumers)}, {rest}"),
         *_passes(consumers),
@@ -96,7 +96,7 @@ def _stale(
     store: Store, statuses: list[QueueStatus], consumers: list[Consumer]
 ) -> Iterator[Finding]:
     served = {queue for consumer in consumers if consumer.connected for queue in consumer.queues}
-    # Of each queue that stays and that nobody serves, what is in it: a last heartbeat may be older.
+    # Count messages in durable queues without live consumers: last heartbeats may be outdated.
     waiting = {
         status.name: status.ready + status.delayed + status.unacked
         for status in statuses
@@ -110,9 +110,9 @@ def _stale(
         yield Finding(
             "consumers",
             "warning",
-            f"consumer {consumer.id} is in the register and has no connection: it was killed, "
-            f"and {wait} messages in its queues wait for another",
-            f"start a worker for {', '.join(left)}: it returns what was held within ten seconds",
+            f"consumer {consumer.id} is in the register without a connection: it was killed, "
+            f"and {wait} messages wait in its queues",
+            f"start a worker for {', '.join(left)}: it returns held messages within ten seconds",
         )
     known = {consumer.id for consumer in consumers}
     silent = defaultdict(list)
@@ -124,9 +124,9 @@ def _stale(
         yield Finding(
             "consumers",
             "warning",
-            f"consumer {name} of {', '.join(queues)} has sent no heartbeat for long",
-            "start a worker for these queues: it takes the name off them, and returns what "
-            "it held when the leases have ended",
+            f"consumer {name} of {', '.join(queues)} has not sent a heartbeat for a long time",
+            "start a worker for these queues: it removes this consumer from them, and returns its "
+            "messages when their leases have expired",
         )
 
 
@@ -137,8 +137,8 @@ def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
             "passes",
             "error",
             f"restore_visible on {queue!r} fails at consumer {name}: {why}",
-            "nothing that a killed worker held in this queue comes back meanwhile: fix what the "
-            "error names (a key that somebody else wrote, a missing permission), or report it",
+            "until then, messages of killed workers do not return to this queue: fix the cause in "
+            "the error (a key of another program, a missing permission), or report it",
         )
 
 
@@ -172,7 +172,7 @@ def _versions(consumers: list[Consumer]) -> Iterator[Finding]:
             "reliq",
             "warning",
             f"versions {', '.join(versions)} are in use at this broker (this is {__version__})",
-            "upgrade the older ones; reliq consumers shows who they are",
+            "upgrade the older ones; reliq consumers lists them",
         )
 
 
@@ -190,7 +190,7 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
             yield Finding(
                 "queues",
                 "warning",
-                f"{waiting} messages wait in {status.name!r}, and nobody consumes from it",
+                f"{waiting} messages wait in {status.name!r}, which has no consumers",
                 "start a worker for it, or reliq queue purge it",
             )
         if status.dead:
@@ -203,7 +203,7 @@ def _queues(statuses: list[QueueStatus]) -> Iterator[Finding]:
 
 
 def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding]:
-    """Look for messages of which nobody is left to take the lease away."""
+    """Report expired leases in queues without consumers."""
     for status in statuses:
         if not status.unacked or status.consumers:
             continue
@@ -215,9 +215,9 @@ def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding
             yield Finding(
                 "leases",
                 "warning",
-                f"the leases of {len(ended)}{more} messages of {status.name!r} have ended, and "
-                f"nobody consumes from it; held by {ended[0].consumer}",
-                "start a worker for it: the messages return then",
+                f"the leases of {len(ended)}{more} messages of {status.name!r} have expired, and "
+                f"it has no consumers; held by {ended[0].consumer}",
+                "start a worker for it: the messages then return",
             )
 
 
@@ -225,7 +225,7 @@ def _batches(store: Store) -> Iterator[Finding]:
     try:
         records = looked(store, ("seal_timeout_ms",))
     except BrokerRefused as exc:
-        yield Finding("batches", "error", f"they could not be looked at: {exc}", _RIGHTS)
+        yield Finding("batches", "error", f"unreadable: {exc}", _RIGHTS)
         return
     yield from _unreachable("batches", records.untold)
     now_ms = store.now_ms()
@@ -239,8 +239,8 @@ def _batches(store: Store) -> Iterator[Finding]:
             "batches",
             "warning",
             f"never sealed, and without a new job for their seal_timeout: {_named(left)}",
-            f"start a worker: it seals them; or reliq batch seal {word(left[0].id)} where nobody "
-            "adds jobs any more, or reliq batch cancel it",
+            f"start a worker: it seals them; or reliq batch seal {word(left[0].id)} if no producer "
+            "adds jobs any more; or reliq batch cancel",
         )
     due = [one for one in records.found if one.due and now_ms - one.due_since_ms > _DUE_MS]
     unsaid = list(islice((record for record in due if _has_message(store, record)), _LOOKED_INTO))
@@ -248,18 +248,18 @@ def _batches(store: Store) -> Iterator[Finding]:
         yield Finding(
             "batches",
             "warning",
-            f"callbacks are due and were not published for minutes: {_named(unsaid)}",
-            "start a worker: it publishes them; where one runs, its log names the queue that is "
-            "missing or full",
+            f"callbacks have been due for minutes, and are not published: {_named(unsaid)}",
+            "start a worker: it publishes them; if one runs, its log names the missing or full "
+            "queue",
         )
     if not (records.untold or left or unsaid):
-        text = f"{len(records.found)}, none left open or with a callback that stays due"
-        more = f" (of those before them nothing is known: more than {MOST})" if records.more else ""
+        text = f"{len(records.found)}, none abandoned or with an overdue callback"
+        more = f" (older batches are not checked: more than {MOST})" if records.more else ""
         yield Finding("batches", "ok", text + more)
 
 
 def _has_message(store: Store, record: BatchRecord) -> bool:
-    """Whether a batch has a message for what is due: it is due, too, where it has none."""
+    """Whether a batch has a message for a due callback. A callback without one is due, too."""
     try:
         whole = store.batches.batch(record.id)
     except BrokerUnavailable:  # lost meanwhile
@@ -280,35 +280,35 @@ def _ledgers(statuses: list[QueueStatus]) -> Iterator[Finding]:
                 "ledger",
                 "error",
                 f"queue {result.queue!r} does not balance: {result.difference} messages differ",
-                "a key was deleted, evicted or written by somebody else (see maxmemory-policy and "
-                "keys above), or reliq has a bug: please report it with reliq audit --json",
+                "a key was deleted, evicted or written by another program (see maxmemory-policy "
+                "and keys above), or reliq has a bug: please report it with reliq audit --json",
             )
 
 
 _PACKAGE = __name__.partition(".")[0]
 _ONE_PACKAGE = (
-    "pip uninstall reliq kombu-reliq, then pip install kombu-reliq; a program that needs the "
-    "other one needs an environment of its own"
+    "pip uninstall reliq kombu-reliq, then pip install kombu-reliq; use a separate environment "
+    "for a program that needs the other package"
 )
 
 
 def _installation() -> Iterator[Finding]:
-    """Look from where this package is imported, and whether another one shares its folder.
+    """Check the location of this package, and whether another one shares its folder.
 
-    On the package index the name ``reliq`` belongs to an HTML parser, whose wheel installs
-    ``reliq/__init__.py``, too: whichever comes last overwrites it.
+    On the package index, ``reliq`` is an HTML parser, whose wheel also installs
+    ``reliq/__init__.py``. The package installed last overwrites the file.
     """
     others = sorted(
         {
             f"reliq {item.version}"
             for item in distributions(name="reliq")
-            # Ours, by its former name, may still be installed as a clone.
+            # This project, under its former name, may still be installed as a clone.
             if not any(point.group == "kombu.serializers" for point in item.entry_points)
         }
     )
     besides = f"{', '.join(others)} is another project, and is installed beside kombu-reliq"
     if not hasattr(sys.modules[_PACKAGE], "register"):
-        what = "reliq/__init__.py is not that of kombu-reliq: import reliq is not ours"
+        what = "reliq/__init__.py is not from kombu-reliq: import reliq loads another package"
         why = besides if others else "another package named reliq was installed or removed"
         yield Finding("installation", "error", f"{what} ({why})", _ONE_PACKAGE)
     elif others:

@@ -1,4 +1,4 @@
-"""Inspector: one broker, looked into and put right by an operator."""
+"""The Inspector, with which an operator reads and repairs one broker."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ if TYPE_CHECKING:
 
 
 class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspector"]):
-    """Looks into one broker, controls its queues, puts dead letters right; a context manager.
+    """Reads one broker, and manages its queues, dead letters and batches; a context manager.
 
-    *url* and *transport_options* are those of the application. Raises
-    ConfigurationError for a wrong one, BrokerUnavailable when it cannot connect.
-    A partition of a queue may be looked at by its own name; what changes a queue refuses it
-    with a ConfigurationError.
+    *url* and *transport_options* are those of the application. Raises ConfigurationError for
+    invalid ones, and BrokerUnavailable if it cannot connect. Methods that only read accept the
+    name of a partition; methods that change a queue refuse it with ConfigurationError.
 
-    lost_node_s: of a cluster, so long a command waits for a node that cannot be reached and has
-    no replica that could take over; for others it waits for ``socket_timeout``. Defaults to 1.
+    lost_node_s: seconds that a command waits for an unreachable cluster node without a replica
+    that could take over; for other nodes, it waits for ``socket_timeout``. Defaults to 1.
 
-    create: start the broker of a ``reliq-embedded://`` URL that does not run, for who is about to
-    move messages into it. Without it that is an error. Defaults to False.
+    create: start the broker of a ``reliq-embedded://`` URL, for example as the target of a move.
+    Otherwise, a broker that does not run is an error. Defaults to False.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         name = f"inspector:{socket.gethostname()}:{os.getpid()}"
         self._store = connect(url, transport_options, name, create=create, lost_node_s=lost_node_s)
         self.url = url
-        """As it was given: with the password."""
+        """The URL as given, including its password."""
 
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
@@ -74,13 +73,13 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         return self._store.broker
 
     def now_ms(self) -> int:
-        """Return the broker's time, in ms since the epoch: what ages are measured by."""
+        """Return the broker's time in ms since the epoch, by which ages are measured."""
         return self._store.now_ms()
 
-    # -- looking
+    # -- reading
 
     def about(self) -> BrokerInfo:
-        """Return what the broker says of itself: engine, role, memory, persistence."""
+        """Return engine, role, memory and persistence of the broker."""
         return self._store.reads.about()
 
     def queues(self) -> list[str]:
@@ -88,7 +87,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         return partitions.names(self._store.queues())
 
     def durable_queues(self) -> list[str]:
-        """Return the names of the durable queues: without auto_delete and x-expires."""
+        """Return the names of the durable queues: those without auto_delete and x-expires."""
         found = partitions.merged(statuses(self._store, self._store.queues()))
         return [status.name for status in found if is_durable(status.declared)]
 
@@ -103,19 +102,18 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         return replace(status, name=queue, arguments=own.declared)
 
     def report(self, since: Report | None = None) -> Report:
-        """Return the broker and all its queues, with ages; with *since*, an earlier one, rates.
+        """Return the broker and all its queues. With *since*, an earlier report, it has rates.
 
-        Each queue is read at one instant. Of a cluster, queues at a node that does not answer
-        are in ``untold``.
+        Each queue is read at one instant. Queues on unreachable cluster nodes are in ``untold``.
         """
         return report(self._store, since)
 
     def consumers(self) -> list[Consumer]:
         """Return the processes that consume from this broker, by id.
 
-        One that was killed stays, as not connected, until another consumer of its queues
-        has ended its leases (5 to 10 s), or its heartbeats have been missing for three
-        times their interval. Not read at one instant.
+        A killed consumer stays listed as not connected until another consumer of its queues has
+        ended its leases (5 to 10 s), or its heartbeats have been missing for three intervals.
+        Not read at one instant.
         """
         return [
             replace(consumer, queues=tuple(partitions.names(consumer.queues)))
@@ -125,14 +123,14 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
     def peek(
         self, queue: str, state: str = "ready", limit: int = 20, skip: int = 0
     ) -> Partial[Message]:
-        """Return up to *limit* messages of *queue* after *skip*, and change nothing.
+        """Return up to *limit* messages of *queue* after *skip* others, without a change.
 
-        state: ``ready`` (as they will be given out), ``delayed`` (by due time),
-        ``unacked`` (by the end of the lease) or ``dead`` (oldest first). Bodies are not
-        deserialised, and of messages beyond 64 KiB not read. Not read at one instant. Of a queue
-        that is divided, what is beyond the first thousand is in no strict order, and there may be
-        some more or less than *limit*. Partitions whose node does not answer are ``unreachable``.
-        Raises NotFound, and ConfigurationError for a state there is not.
+        state: ``ready`` (in delivery order), ``delayed`` (by due time), ``unacked`` (by the end
+        of the lease) or ``dead`` (oldest first). Bodies are not deserialised, and not read if a
+        message exceeds 64 KiB. Not read at one instant. In a partitioned queue, messages after the
+        first thousand have no strict order, and their number may differ slightly from *limit*.
+        Partitions on unreachable nodes are in ``unreachable``. Raises NotFound, and
+        ConfigurationError for an unknown state.
         """
         require_one_of("state", state, STATES)
         require_page(limit, skip)
@@ -147,37 +145,37 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         return for_each_queue(self._store, queue, look)
 
     def audit(self) -> Partial[AuditResult]:
-        """Check the ledger of every partition of every queue; lost ones are ``unreachable``."""
+        """Check the ledger of each queue or partition; lost ones are in ``unreachable``."""
         return for_each_queue(
             self._store, None, lambda names: map(audit, statuses(self._store, names))
         )
 
     def doctor(self) -> list[Finding]:
-        """Return each check of broker, rights, consumers, queues and ledgers, with its remedy.
+        """Return the findings about broker, permissions, consumers and queues, with remedies.
 
-        Takes up to some seconds on a broker with millions of keys.
+        Takes up to a few seconds on a broker with millions of keys.
         """
         found = self._store.reads.diagnose()
         try:
             return [*found, *doctor.examine(self._store)]
         except (BrokerRefused, BrokerUnavailable) as exc:
-            # What was found so far says why, or comes near.
+            # The findings so far usually show the cause.
             return [*found, doctor.refused(exc)]
 
     # -- queues
 
     def pause(self, queue: str) -> None:
-        """Let *queue* accept and keep messages, and give nothing out until it is resumed.
+        """Stop deliveries from *queue* until it is resumed; it still accepts messages.
 
-        Stored with the queue: it survives restarts. What consumers had reserved before is still
-        delivered. Repeatable. Atomic; of a queue that is divided, for each partition, its own last.
-        Raises NotFound, and BrokerUnavailable: where that names partitions whose nodes are away,
-        the others are paused.
+        The pause is stored with the queue, and survives restarts. Messages reserved before are
+        still delivered. Repeatable. Atomic; partitions are paused one by one, partition 0 last.
+        Raises NotFound, and BrokerUnavailable: if it names partitions on unreachable nodes, the
+        others are paused.
         """
         self._pause(queue, paused=True)
 
     def resume(self, queue: str) -> None:
-        """Let *queue* give out again, and wake who waits; atomic, and raises, as :meth:`pause`."""
+        """Resume deliveries, and wake waiting consumers; atomic, and raises, as :meth:`pause`."""
         self._pause(queue, paused=False)
 
     def _pause(self, queue: str, *, paused: bool) -> None:
@@ -186,25 +184,25 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         if not there[-1]:
             raise NotFound(f"no queue {queue!r}")
         if len(there) > 1:
-            # Who made or settled a partition meanwhile may have asked the queue's own before.
+            # A process that created or settled a partition meanwhile may have read the old state.
             in_each(self._store, queue, lambda name: self._store.pause(name, paused))
 
     def purge(self, queue: str) -> int:
-        """Remove what waits in *queue*, ready and delayed, for good; return how many.
+        """Remove the ready and delayed messages of *queue* permanently; return their number.
 
-        What consumers hold and what is dead stays. Some hundred at a time; raises NotFound, and
-        BrokerUnavailable: where that names partitions whose nodes are away, the others are empty.
+        Messages held by consumers and dead letters stay. Some hundred at a time. Raises NotFound,
+        and BrokerUnavailable: if it names partitions on unreachable nodes, the others are empty.
         """
         partitions.refuse_part(self._store, queue)
         status_of(self._store, queue)
         return sum(in_each(self._store, queue, self._store.purge))
 
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Delete *queue*, its bindings and all that is in it; return how many messages waited.
+        """Delete *queue*, its bindings and all its messages; return the number of waiting ones.
 
-        if_empty, if_unused: raise PreconditionFailed while messages wait in it, while it
-        has consumers. The deletion is atomic; raises NotFound, and BrokerUnavailable: before
-        anything is deleted where the node of one of its partitions is away.
+        if_empty: raise PreconditionFailed if messages wait. if_unused: raise PreconditionFailed if
+        it has consumers. Atomic. Raises NotFound. Raises BrokerUnavailable before any deletion if
+        the node of a partition is unreachable.
         """
         partitions.refuse_part(self._store, queue)
         partitions.require_nodes(self._store, queue)
@@ -219,27 +217,27 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         return number
 
     def settings(self, queue: str) -> dict[str, Any]:
-        """Return the arguments that hold for *queue* now: declared, or changed since."""
+        """Return the current arguments of *queue*: as declared, or changed since."""
         return settings(self._store, queue)
 
     def configure(self, queue: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change arguments of *queue* while it is in use; return those that hold now.
+        """Change arguments of *queue* while it is in use; return the current ones.
 
-        ``x-delivery-limit``, ``x-max-length``, ``x-message-ttl``, ``x-overflow``,
-        ``x-partitions`` and ``x-visibility-timeout``; None: back to what was declared. They hold
-        from the next publish, delivery or lease on, until the queue is deleted. Raises
-        ConfigurationError, before anything is changed, and NotFound.
+        The arguments are ``x-delivery-limit``, ``x-max-length``, ``x-message-ttl``,
+        ``x-overflow``, ``x-partitions`` and ``x-visibility-timeout``; None restores the declared
+        value. They apply from the next publish, delivery or lease, until the queue is deleted.
+        Raises NotFound, and ConfigurationError before any change.
         """
         if changes:
             partitions.refuse_part(self._store, queue)
         return settings(self._store, queue, changes)
 
     def move(self, queue: str, target: Inspector) -> Iterator[int]:
-        """Move what waits in *queue*, and its dead letters, to the broker of *target*.
+        """Move the waiting messages and dead letters of *queue* to the broker of *target*.
 
-        Yields how many messages went, step by step; what was not asked for stays. Each
-        is stored there once: cut off at any point, the next call goes on. Raises
-        NotFound, ConfigurationError where both are one broker, BrokerUnavailable.
+        Yields the number of each step; messages of steps not taken stay. Each message is stored
+        there once: after an interruption, the next call continues. Raises NotFound,
+        BrokerUnavailable, and ConfigurationError if both are the same broker.
         """
         names = names_of(self._store, queue)
         return (step for name in names for step in move_queue(self._store, target._store, name))

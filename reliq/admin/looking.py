@@ -1,4 +1,4 @@
-"""The part of the Inspector that pages are made from: bounded looks at what may be very much."""
+"""The part of the Inspector for pages: queries with bounded cost on large queues."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 KEPT_MS = HISTORY_BLOCKS * PER_BLOCK * MINUTE_MS
-"""For so long a queue's history is kept: 72 hours."""
+"""The period of a queue's history: 72 hours."""
 _MOST_POINTS = 1000
 _NEVER_MS = 2**53
 LOOKS = 20_000
-"""At so many messages one call looks by default: a tenth of a second or two."""
+"""Messages examined by one call by default, which takes 0.1 to 0.2 s."""
 
 
 class Looking:
-    """Looks at one broker that take no step longer than a few ms, whatever is in a queue.
+    """Queries of one broker whose steps take at most a few ms each, whatever the queue's size.
 
-    What would take long is done in part, and says so: *looks* is at how many messages a call
-    looks at most, and ``looked`` of ``total`` how far it has come with those before it.
+    Long queries run in parts: a call examines at most *looks* messages. Its result has ``looked``,
+    the messages examined by all calls so far, and their ``total``.
     """
 
     _store: Store
@@ -42,12 +42,12 @@ class Looking:
         return names
 
     def history(self, queue: str, since_ms: int | None = None, points: int = 360) -> list[Snapshot]:
-        """Return what was counted of *queue* since *since_ms* (broker's clock), oldest first.
+        """Return the history of *queue* since *since_ms* (broker's clock), oldest first.
 
-        One snapshot a minute, for 72 hours, or at most *points*, each of as many minutes as it
-        takes: messages as they were at the end of these, and in all of these published, delivered
-        and so on (divide by ``span_ms`` for a rate). Times in which nobody consumed from this
-        broker are missing, and temporary queues. Raises NotFound, and ConfigurationError.
+        It has one snapshot per minute, for 72 hours, or at most *points* that cover several
+        minutes each. A snapshot has the messages at its end, and the numbers published, delivered
+        and so on during it (divide by ``span_ms`` for a rate). Periods without a consumer of this
+        broker are missing, and so are temporary queues. Raises NotFound and ConfigurationError.
         """
         if points < 1:
             raise ConfigurationError(f"expected points to be at least 1, got: {points}")
@@ -55,16 +55,16 @@ class Looking:
         now_ms = self._store.now_ms()
         since_ms = max(now_ms - KEPT_MS if since_ms is None else since_ms, now_ms - KEPT_MS)
         minutes = max(now_ms // MINUTE_MS - since_ms // MINUTE_MS, 1)
-        # A time that began before it counts too: one more than there is room for, perhaps.
+        # A period that began before since_ms counts too, so there may be one point too many.
         width = -(-minutes // points) * MINUTE_MS
         parts = [self._store.reads.history(name, since_ms, now_ms) for name in names]
         return thinned(parts, width)[-points:]
 
     def due(self, queue: str, every_s: float = 60.0, points: int = 60) -> list[int]:
-        """Return how many delayed messages of *queue* fall due in each *every_s* from now on.
+        """Return the numbers of delayed messages of *queue* due in each period of *every_s*.
 
-        *points* numbers, what is due already in the first of them; and one more: how many are due
-        later. Raises NotFound, and ConfigurationError.
+        The list has *points* numbers, the first including messages already due, and one more for
+        all later messages. Raises NotFound and ConfigurationError.
         """
         if not (every_s > 0 and 1 <= points <= _MOST_POINTS):
             raise ConfigurationError(
@@ -79,11 +79,11 @@ class Looking:
         return [max(end - begin, 0) for begin, end in pairwise([0, *totals])]
 
     def message(self, queue: str, name: str, looks: int = LOOKS) -> MessageDetails:
-        """Return all that is known of one message of *queue*, by its delivery tag or its id.
+        """Return the details of one message of *queue*, by its delivery tag or its id.
 
-        By a tag it is found at once, and where it is not there its state is ``gone``. By the id
-        of a Celery task, or the message id, it is searched among the first *looks* messages.
-        Raises NotFound where there is no such queue, or no message with that id was found.
+        A tag is looked up directly; a missing message has the state ``gone``. An id (of a Celery
+        task, or the message id) is searched among the first *looks* messages. Raises NotFound for
+        an unknown queue, or if no message with the id was found.
         """
         names = self._partitions(queue)
         now_ms = self._store.now_ms()
@@ -117,10 +117,9 @@ class Looking:
     ) -> Search:
         """Search *queue*, or all queues, for messages with *text* in their task's name or their id.
 
-        A delivery tag is looked up instead. There is no index of ids: up to *looks* messages are
-        looked at, by the broker itself, and ``Search.cursor`` goes on from there. What comes to a
-        queue meanwhile may be missed, and queues at a node that does not answer are left out.
-        Raises NotFound, and ConfigurationError.
+        A delivery tag is looked up instead. There is no index of ids: the broker examines up to
+        *looks* messages, and ``Search.cursor`` continues from there. New messages may be missed,
+        and queues on unreachable nodes are omitted. Raises NotFound and ConfigurationError.
         """
         if not text or limit < 1 or looks < 1:
             raise ConfigurationError("expected a text to search, and limit and looks of at least 1")
@@ -141,10 +140,9 @@ class Looking:
     def held_by(
         self, consumer: str, *, limit: int = 20, looks: int = LOOKS // 4, cursor: str | None = None
     ) -> Search:
-        """Return what *consumer*, an id of the register, holds, as :meth:`find` searches.
+        """Return the messages held by *consumer*, an id of the register, as :meth:`find` does.
 
-        In the order in which the leases end, one queue of its after the other. Raises NotFound
-        where there is no such consumer.
+        Queue by queue, by the end of the leases. Raises NotFound for an unknown consumer.
         """
         known = [item for item in self._store.reads.consumers() if item.id == consumer]
         if not known:
@@ -152,7 +150,7 @@ class Looking:
         return search(
             self._store,
             known[0].queues,
-            # Behind the slash is the number of its connection.
+            # After the slash comes the number of its connection.
             lambda message: (message.consumer or "").startswith(f"{consumer}/"),
             limit,
             looks,
@@ -160,15 +158,15 @@ class Looking:
             places=("unacked",),
         )
 
-    # -- dead letters, by what they died of
+    # -- dead letters by cause
 
     def dead_letter_groups(
         self, queue: str, before: DeadLetterGroups | None = None, looks: int = LOOKS // 4
     ) -> DeadLetterGroups:
-        """Count the dead letters of *queue* by task, reason and exception, *looks* of them.
+        """Count up to *looks* dead letters of *queue* by task, reason and exception.
 
-        With *before*, what an earlier call has returned, it goes on there; ``cursor`` is None when
-        all were counted. Raises NotFound.
+        With *before*, the result of an earlier call, it continues from there; ``cursor`` is None
+        when all are counted. Raises NotFound.
         """
         names = self._partitions(queue)
         if before is not None and before.cursor is None:
@@ -194,9 +192,9 @@ class Looking:
         looks: int = LOOKS // 4,
         cursor: str | None = None,
     ) -> Search:
-        """Return dead letters of one *group*, a fingerprint, as :meth:`find` searches.
+        """Return dead letters of one *group*, a fingerprint, as :meth:`find` does.
 
-        Oldest first. Of a queue that is divided, one partition after the other.
+        Oldest first; in a partitioned queue, partition by partition.
         """
 
         def fits(message: Message) -> bool:

@@ -1,20 +1,20 @@
-"""The names that operators choose from. Imports nothing: the help of commands lists them."""
+"""Names for operators to choose from. Imports nothing, because the commands' help lists them."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 ROLES = ("producer", "worker", "operator", "exporter", "viewer", "migration", "sentinel")
-"""Of Redis users; ``reliq acl --help`` says what each does."""
+"""Roles of Redis users; ``reliq acl --help`` describes them."""
 
 STATES = ("ready", "delayed", "unacked", "dead")
-"""Of messages."""
+"""States of messages."""
 
 REASONS = ("rejected", "undecodable", "malformed", "delivery_limit", "expired", "maxlen")
-"""Of which a message is dead."""
+"""Reasons of dead letters."""
 
 LEFT = ("acked", "expired", "purged", "dropped", "moved")
-"""In the ledger of a queue: where its messages went."""
+"""Counters of a ledger for messages that left the queue."""
 
 CHANGEABLE = (
     "x-delivery-limit",
@@ -24,11 +24,11 @@ CHANGEABLE = (
     "x-partitions",
     "x-visibility-timeout",
 )
-"""Of the arguments of a queue: those that hold from the next step on, whatever is in it."""
+"""Arguments of a queue that can change while it is in use; a change applies at once."""
 
 
 class Filters(TypedDict, total=False):
-    """What dead letters are chosen by; see :class:`.dead_letter_choice.Choice`."""
+    """Filters of dead letters; see :class:`.dead_letter_choice.Choice`."""
 
     task: str | None
     reason: str | None
@@ -39,7 +39,7 @@ class Filters(TypedDict, total=False):
 
 
 class Part(Filters, total=False):
-    """Those that fit, as many as are wanted, as fast as is wanted; see :class:`.DeadLetters`."""
+    """Filters, maximum number and rate of dead letters; see :class:`.DeadLetters`."""
 
     limit: int | None
     rate: float | None

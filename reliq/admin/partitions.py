@@ -1,4 +1,4 @@
-"""Queues as operators see and change them: a divided one is one queue, and what is lost is told."""
+"""Queues for operators: merge partitions into one queue, and report unreadable parts."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 
-# Consumers look at the layout of their queues in each restore_interval, 5 s by default; over a
-# cluster one that is alone at a quiet queue does in each fourth.
+# Consumers check the layout of their queues once per restore_interval, by default 5 s. Over a
+# cluster, the only consumer of a quiet queue checks it once in four intervals.
 _ATTACHED_WITHIN_S = 25.0
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BatchesUntold:
-    """Batches that cannot be read: a server of several does not answer, a key is another's."""
+    """Unreadable batches: a cluster node does not answer, or a key belongs to another program."""
 
     batches: tuple[str, ...]
     error: str
-    """Which node, and why, in one line."""
+    """The node and the reason, in one line."""
 
     def __str__(self) -> str:
-        """Say it to an operator."""
-        names = ", ".join(map(repr, self.batches)) or "which there are is not known"
-        return f"{self.error}; batches not told: {names}"
+        """Return a text for operators."""
+        names = ", ".join(map(repr, self.batches)) or "unknown"
+        return f"{self.error}; unreadable batches: {names}"
 
 
 class Partial(list[T]):
-    """A list of what was found. Of a cluster, it is without what lost nodes have.
+    """A list of results. For a cluster, it omits the results of lost nodes.
 
-    Of any other broker it is always the whole: one that does not answer is a BrokerUnavailable,
-    and so is a cluster of which no node does.
+    For other brokers, it is always complete. An unreachable broker raises BrokerUnavailable
+    instead, and so does a cluster without a reachable node.
     """
 
     def __init__(
@@ -61,39 +61,39 @@ class Partial(list[T]):
     ) -> None:
         super().__init__(found)
         self.unreachable: list[Any] = list(unreachable)
-        """What is not in it, by node, and why: each as text says it."""
+        """The missing parts by node, with the reason; each has a readable text form."""
         self.asked = asked
-        """The queues, and partitions, that were asked for it."""
+        """The queried queues and partitions."""
         self.complete = complete
-        """Whether it is known which others there are."""
+        """Whether the names of all missing parts are known."""
 
     def each(self, change: Callable[[T], U]) -> Partial[U]:
-        """Return *change* of each."""
+        """Return the list with *change* applied to each item."""
         return Partial(map(change, self), self.unreachable)
 
     def whole(self) -> list[T]:
-        """Return the list; raises BrokerUnavailable where something is missing in it."""
+        """Return the list; raises BrokerUnavailable if a part is missing."""
         if self.unreachable:
             raise BrokerUnavailable("; ".join(map(str, self.unreachable)))
         return self
 
 
 class Coverage(NamedTuple):
-    """How much of a queue was read."""
+    """The readable and unreadable partitions of a queue."""
 
     partitions: int
-    """As many as it has, those that are being drained too."""
+    """The number of its partitions, including those that are being drained."""
     untold: int
-    """As many of these could not be read."""
+    """The number of unreadable partitions."""
 
 
 WHOLE = Coverage(1, 0)
 
 
 def coverage(found: Partial[Measure]) -> dict[str, Coverage]:
-    """Return how much of each queue was read.
+    """Return the coverage of each queue.
 
-    Where the list of all queues could not be read, those that were say how many they are.
+    If the list of all queues is unreadable, the readable partitions provide the number.
     """
     known: dict[str, set[str]] = defaultdict(set)
     lost = (name for item in found.unreachable for name in getattr(item, "queues", ()))
@@ -109,7 +109,7 @@ def coverage(found: Partial[Measure]) -> dict[str, Coverage]:
 
 
 def merged(statuses: Iterable[QueueStatus]) -> list[QueueStatus]:
-    """Return the status of each queue, its partitions together, in the order of the names."""
+    """Return one status for each queue, with its partitions merged, in the order of *statuses*."""
     found: dict[str, list[QueueStatus]] = {}
     for status in statuses:
         found.setdefault(queue_of(status.name), []).append(status)
@@ -149,21 +149,21 @@ def merged_measures(measures: Iterable[Measure]) -> list[Measure]:
 
 
 def names(queues: Iterable[str]) -> list[str]:
-    """Return the names of the queues among *queues*, which are partitions, too."""
+    """Return the names of the queues of *queues*, which include partitions."""
     return list(dict.fromkeys(map(queue_of, queues)))
 
 
 def refuse_part(store: Store, queue: str) -> None:
-    """Raise ConfigurationError where *queue* is one of the partitions of a queue.
+    """Raise ConfigurationError if *queue* is a partition of a queue.
 
-    What is changed holds for the whole. But a partition that its queue has lost sight of can be
-    put right under its own name alone.
+    A change must apply to the whole queue. Exception: a partition that is no longer in the layout
+    of its queue can be repaired only under its own name.
     """
     number = number_of(queue)
     layout = store.layout(queue_of(queue)) if number else None
     if layout is not None and number < layout.end:
         raise ConfigurationError(
-            f"{queue!r} is a partition of {queue_of(queue)!r}, and is not changed by itself: name "
+            f"{queue!r} is a partition of {queue_of(queue)!r}, and cannot be changed alone: use "
             f"{queue_of(queue)!r} instead"
         )
 
@@ -171,9 +171,9 @@ def refuse_part(store: Store, queue: str) -> None:
 def for_each_queue(
     store: Store, queue: str | None, step: Callable[[Sequence[str]], Iterable[T]]
 ) -> Partial[T]:
-    """Return what *step* finds in the partitions of *queue*, or in all queues, that can be read.
+    """Return the results of *step* for the readable partitions of *queue*, or of all queues.
 
-    The rest is ``unreachable``. Raises BrokerUnavailable where no partition of *queue* can be read.
+    The others are in ``unreachable``. Raises BrokerUnavailable if all partitions of *queue* are.
     """
     failure: BrokerUnavailable | None = None
     if queue is not None:
@@ -187,7 +187,7 @@ def for_each_queue(
     names, lost = told.queues, told.untold
     if queue is not None:
         names = sorted((name for name in names if queue_of(name) == queue), key=number_of)
-        # Of a node whose queues are not known it may have some.
+        # A node whose queues are unknown may have partitions of this queue.
         mine = [(item, [name for name in item.queues if queue_of(name) == queue]) for item in lost]
         lost = [
             replace(item, queues=tuple(its))
@@ -200,28 +200,28 @@ def for_each_queue(
 
 
 def require_nodes(store: Store, queue: str, end: int = 1) -> None:
-    """Raise BrokerUnavailable where a node is away that has to be told of a change of *queue*.
+    """Raise BrokerUnavailable if a node that a change of *queue* needs is unreachable.
 
-    That of a partition, of the first *end* also where they are not there yet, or of the list.
+    These are the nodes of all partitions, of new partitions up to *end*, and of the list of queues.
     """
     layout = store.layout(queue) if store.has_nodes and not number_of(queue) else None
     if layout is None:
         return
     for name in partition_names(queue, max(layout.end, end))[1:]:
         store.layout(name)
-    store.list_queue(queue)  # it is
+    store.list_queue(queue)  # it is listed already; this checks the node
 
 
 def _divide(store: Store, queue: str, partitions: int) -> None:
-    """Divide *queue* into so many partitions; messages come to a new one when it has consumers.
+    """Divide *queue* into *partitions*; new ones get messages when they have consumers.
 
-    Waits for them for some seconds. Raises as :func:`reliq.routing.partitions.divide` does.
+    Waits some seconds for these consumers. Raises as :func:`reliq.routing.partitions.divide`.
     """
     require_nodes(store, queue, partitions)
     until = monotonic() + _ATTACHED_WITHIN_S
 
     def attached(partition: str) -> None:
-        # Asked anew each time: one that has died never comes, until the others notice.
+        # Read the consumers each time: a dead one never attaches, and others remove it later.
         while not set(store.consumers_of(queue)) <= set(store.consumers_of(partition)):
             if monotonic() > until:
                 return
@@ -234,15 +234,15 @@ _TEXTS = frozenset({"x-overflow", "x-dead-letter-exchange", "x-dead-letter-routi
 
 
 def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Change settings of *queue* (None: back to what was declared); return those that hold.
+    """Change settings of *queue* (None: restore the declared value); return the current ones.
 
-    Raises NotFound, or ConfigurationError before anything is changed.
+    Raises NotFound, and ConfigurationError before any change.
     """
     declared = status_of(store, queue).declared
     for name in changes or ():
         if name not in CHANGEABLE:
             raise ConfigurationError(
-                f"queue {queue!r}: {name!r} cannot be changed: expected one of "
+                f"queue {queue!r}: {name!r} cannot be changed; expected one of "
                 f"{', '.join(CHANGEABLE)}"
             )
     _, meta = queue_arguments(queue, False, declared)
@@ -254,13 +254,13 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
         field = FIELDS[name]
         wanted[field] = meta.get(field)
         if value is not None:
-            # An overflow is checked on its own here; with the limits that hold, below.
+            # Check an overflow alone here, and with the current limits below.
             companion = {"x-max-length": 1} if name == "x-overflow" else {}
             wanted[field] = queue_arguments(queue, False, {name: value, **companion})[1][field]
     merged = {**before, **wanted}
     if merged.get("overflow") and not (merged.get("max_length") or merged.get("max_bytes")):
         raise ConfigurationError(
-            f"queue {queue!r}: x-overflow means nothing without x-max-length or x-max-length-bytes"
+            f"queue {queue!r}: x-overflow has no effect without x-max-length or x-max-length-bytes"
         )
     count = wanted.pop("partitions", "")
     after = configure(store, queue, wanted) if wanted else before

@@ -1,7 +1,7 @@
-"""ACL rules: the least that a Redis user needs who publishes, works, or operates.
+"""ACL rules: the least permissions that a Redis user needs for a role.
 
-The commands are those that the engine sends (``engines/redis/rights.py``). Tests run what
-each role does, real workers included, under exactly its rule.
+The commands are those that the engine sends (``engines/redis/rights.py``). Tests run the work of
+each role, including real workers, under exactly its rule.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ def acl_rule(
     role: str,
     user: str | None = None,
     prefix: str = "",
-    password: str = "<password>",  # noqa: S107 - a place for one
+    password: str = "<password>",  # noqa: S107 - a placeholder
     confirm: str = "accepted",
     *,
     config: bool = False,
     sentinels: bool = False,
     cluster: bool = False,
 ) -> str:
-    """Return the Redis command that makes *user* with the least that *role* needs.
+    """Return the Redis command that creates *user* with the least permissions for *role*.
 
-    prefix: the ``global_keyprefix``. confirm: "replicated" and "fsynced" need a command
-    more, for who publishes. config: let an operator read the server's settings; all of
-    them, passwords included. sentinels: the server is reached through Sentinels. cluster: it
-    is a node of a Redis Cluster; nodes do not tell each other of users, so each of them,
-    replicas too, is to get the command. A user of that name is made anew, whatever it was
-    before. Raises ConfigurationError for a role
-    there is not, what the role does not take, and for a name with a space.
+    prefix: the ``global_keyprefix``. confirm: publishers need one more command for "replicated"
+    and "fsynced". config: let an operator read all settings of the server, including its
+    passwords. sentinels: the URLs name Sentinels. cluster: the server is a node of a Redis
+    Cluster; send the command to every node, including replicas, because nodes do not share
+    users. The command replaces an existing user. Raises ConfigurationError for an unknown role or
+    confirm, and for a name with a space.
     """
     require_one_of("role", role, ROLES)
     require_one_of("confirm", confirm, rights.CONFIRMS)
     for name, text in (("user", user or ""), ("prefix", prefix), ("password", password)):
         if any(char.isspace() for char in text):
             got = "one with a space" if name == "password" else repr(text)
-            raise ConfigurationError(f"expected {name} to be free of spaces, got: {got}")
+            raise ConfigurationError(f"expected {name} without spaces, got: {got}")
     commands = set(rights.ROLES[role].commands)
     if role in {"producer", "worker"}:
         commands |= rights.CONFIRMS[confirm]
@@ -51,7 +50,7 @@ def acl_rule(
             commands |= rights.OPERATES_CLUSTER
     allowed = " ".join(f"+{command}" for command in sorted(commands))
     escaped = "".join(f"\\{char}" if char in "*?[]\\" else char for char in prefix)
-    # A queue of Kombu's is a list of that very name.
+    # Kombu's key of a queue is the queue's name, without any prefix of reliq.
     keys = f"~{escaped}*" if role == "migration" else f"~{escaped}reliq:*"
     if role == "sentinel":
         keys = ""

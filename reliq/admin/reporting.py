@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """What an operator wants to know of one queue. Counts, age and ledger are of one instant."""
+    """The state of one queue. Counts, age and ledger are from one instant."""
 
     queue: str
     ready: int
@@ -27,20 +27,20 @@ class QueueReport:
     dead: int
     consumers: int
     oldest_age_s: float | None
-    """Since the publication of the oldest ready message; None where nothing is ready."""
+    """Time since the publication of the oldest ready message; None without ready messages."""
     rate_in: float | None
-    """Messages published a second since the report before; None without one, or where a partition
-    could not be read."""
+    """Messages published per second since the previous report; None without one, or if a
+    partition is unreadable."""
     rate_out: float | None
-    """Messages acknowledged a second, as ``rate_in``."""
+    """Messages acknowledged per second, as ``rate_in``."""
     paused: bool
     ledger: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, object] = field(default_factory=dict)
-    """As declared; what an operator has changed is in ``Inspector.settings``."""
+    """The declared arguments; ``Inspector.settings`` has the changes by operators."""
     partitions: int = 1
-    """Into how many it is divided."""
+    """The number of its partitions."""
     partitions_untold: int = 0
-    """How many of these could not be read: counts and ledger are without what they have."""
+    """The number of unreadable partitions, which counts and ledger do not include."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,9 @@ class Report:
     broker: BrokerInfo
     queues: list[QueueReport]
     at: float = field(repr=False)
-    """When it was made (this process's monotonic clock)."""
+    """The time of the report (this process's monotonic clock)."""
     untold: list[Untold] = field(default_factory=list)
-    """Of a cluster: the queues, and partitions of queues, that are not here, because their node
-    does not answer."""
+    """Missing queues and partitions, whose cluster node does not answer."""
 
 
 def statuses(store: Store, queues: Sequence[str]) -> list[QueueStatus]:
@@ -62,7 +61,7 @@ def statuses(store: Store, queues: Sequence[str]) -> list[QueueStatus]:
 
 
 def report(store: Store, since: Report | None = None) -> Report:
-    """Look at the broker and at each of its queues; rates are those since *since*."""
+    """Return a report of the broker and its queues, with the rates since *since*."""
     about, at = store.reads.about(), monotonic()
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
@@ -84,10 +83,10 @@ def _queue(
     def rate(counter: str) -> float | None:
         if before is None or passed_s <= 0:
             return None
-        # What others have published and acknowledged came, or went, with their node.
+        # Counts of partitions appear and disappear with their nodes, which distorts a rate.
         if parts.untold or before.partitions_untold:
             return None
-        # A queue that was deleted and came back counts from 0.
+        # The counters of a deleted and recreated queue restart at 0.
         grown = status.ledger.get(counter, 0) - before.ledger.get(counter, 0)
         return max(grown, 0) / passed_s
 

@@ -1,6 +1,6 @@
-"""A stored message as an operator sees it, in a list or with all that is known of it.
+"""Views of stored messages for operators: in a list, or with all details.
 
-Read from its headers, never deserialised.
+They are read from the headers. Bodies are never deserialised.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ if TYPE_CHECKING:
     from ..store.inspection import AnyPlace, Failure, Located, Stored
 
 _SHOWN = 200
-# What is text by itself; everything else is not looked into.
+# Content types of text bodies; other bodies are not shown.
 _TEXTS = frozenset({"application/json", "text/plain", "application/x-yaml"})
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message, where it is, and what is known of it. Times are ms since the epoch."""
+    """One message and its state. Times are in ms since the epoch."""
 
     queue: str
     state: str
     """ready, delayed, unacked or dead."""
     tag: str
-    """Its delivery tag: what the other commands take."""
+    """The delivery tag, an argument of other commands."""
     rank: int
-    """Of its priority: 0 is given out first."""
+    """The rank of its priority; 0 is delivered first."""
     published_ms: int
-    """By its publisher's clock; a message that was moved here counts from then."""
+    """By its publisher's clock. A move to this queue counts as the publication."""
     age_s: float
     task: str | None
     """The name of the Celery task."""
     id: str | None
     """The id of the Celery task, or the message id."""
     args: str | None
-    """As Celery wrote them for people (``argsrepr``), maybe shortened by it."""
+    """Celery's text of the arguments (``argsrepr``), which Celery may shorten."""
     kwargs: str | None
     body: str | None
-    """The beginning of a body that is text by itself (JSON), undecoded; None of one that is not,
-    or so large that it was not read."""
+    """The beginning of a text body (such as JSON), unchanged; None for other bodies, and for large
+    ones, which are not read."""
     content_type: str | None
     size: int
     """Bytes stored."""
     count: int
     """Failed deliveries."""
     due_ms: int | None = None
-    """delayed: when it becomes ready."""
+    """delayed: its due time."""
     lease_until_ms: int | None = None
-    """unacked: when it returns, unless its consumer renews the lease."""
+    """unacked: the end of its lease, unless its consumer renews it."""
     consumer: str | None = None
-    """unacked: who holds it; dead: who held it last."""
+    """unacked: its holder; dead: its last holder."""
     reason: str | None = None
-    """dead: why."""
+    """dead: the reason."""
     error: str | None = None
     died_ms: int | None = None
 
@@ -70,7 +70,7 @@ def _text(value: Any) -> str | None:
 
 
 def _beginning(message: Envelope) -> str | None:
-    """Return the first characters of a body that nobody has to decode."""
+    """Return the first characters of a text body."""
     if message.content_type not in _TEXTS:
         return None
     body = message.body
@@ -82,7 +82,7 @@ def _beginning(message: Envelope) -> str | None:
 def _read(
     queue: str, state: str, tag: str, envelope: bytes | None, now_ms: int, size: int = 0
 ) -> dict[str, Any]:
-    """Return what the bytes say, as the first fields of a Message."""
+    """Return the first fields of a Message, from the envelope's bytes."""
     born = published_ms(tag)
     found: dict[str, Any] = {
         "queue": queue,
@@ -111,7 +111,7 @@ def _read(
 
 
 def of_stored(queue: str, place: AnyPlace, item: Stored, now_ms: int) -> Message:
-    """Return the view of a message, wherever it is."""
+    """Return the view of a message in any state."""
     places: dict[str, Any] = {}
     if place == "delayed":
         places["due_ms"] = item.at_ms
@@ -126,54 +126,54 @@ def of_stored(queue: str, place: AnyPlace, item: Stored, now_ms: int) -> Message
 
 @dataclass(frozen=True, slots=True)
 class MessageEvent:
-    """Something that has happened to a message."""
+    """An event in the history of a message."""
 
     what: Literal["published", "failed", "held", "died"]
-    """published; failed: a delivery of it ended so; died: it became a dead letter; held: it was
-    taken, and is held now."""
+    """published; failed: a delivery failed; died: it became a dead letter; held: a consumer
+    reserved it, and holds it now."""
     at_ms: int | None
-    """When; by the publisher's clock for what was published, else the broker's. None: not known."""
+    """By the broker's clock; for published, by the publisher's. None: unknown."""
     consumer: str = ""
-    """Who held it."""
+    """The holder of the message."""
     detail: str = ""
-    """failed: ``lapsed`` (its lease ended without its holder) or ``requeued``; died: the reason,
-    and the error, where it is a dead letter still."""
+    """failed: ``lapsed`` (the lease was not renewed, or the holder died) or ``requeued``; died: the
+    reason, and the error if it is still a dead letter."""
     count: int | None = None
-    """failed, died: failed deliveries by then."""
+    """failed, died: the failed deliveries so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDetails:
-    """One message: what a list shows of it, and all that a list has no room for."""
+    """One message with all details."""
 
     message: Message
-    """Its state is ``gone`` where it is not in its queue: it was acked, expired, purged or moved.
-    Of such a one only tag, rank and when it was published are known."""
+    """Its state is ``gone`` if it has left its queue: it was acked, expired, purged or moved. Then
+    only its tag, rank and publication time are known."""
     partition: str
-    """The partition of its queue that has it; the queue itself, where it is not divided."""
+    """The partition of its queue that has it, or the queue if it has no partitions."""
     delivered: bool
-    """Whether it was delivered before and came back, in order or as a failed delivery."""
+    """Whether it was delivered before and returned, by a release or a failure."""
     before: int | None
-    """How many are before it in its place; None: gone."""
+    """The number of messages ahead of it in its state; None: gone."""
     expires_ms: int | None
-    """ready, delayed: when it expires, where it has a TTL."""
+    """ready, delayed: the end of its TTL, if it has one."""
     headers: dict[str, Any] = field(default_factory=dict)
     properties: dict[str, Any] = field(default_factory=dict)
     exchange: str = ""
-    """That it was published to; "" for the anonymous one."""
+    """The exchange of its publication; "": the anonymous exchange."""
     routing_key: str = ""
     content_encoding: str | None = None
     body: str | bytes | None = None
-    """Whole, not deserialised: text where its encoding says so; None: gone, or unreadable."""
+    """The complete body, not deserialised; text if its encoding is one. None: gone, unreadable."""
     history: list[MessageEvent] = field(default_factory=list)
-    """As far as it is known, oldest first. Of deliveries, those that failed: a queue keeps its
-    last thousand."""
+    """The known events, oldest first. They include only failed deliveries, of which a queue keeps
+    the last thousand."""
 
 
 def details(
     name: str, located: Located, now_ms: int, failures: Sequence[Failure]
 ) -> MessageDetails:
-    """Return what is known of a message that is in the queue, or partition, *name*."""
+    """Return the details of a message in the queue or partition *name*."""
     message = of_stored(queue_of(name), located.place, located.stored, now_ms)
     held: dict[str, Any] = {}
     with suppress(EnvelopeError):
@@ -192,7 +192,7 @@ def details(
 
 
 def gone(queue: str, tag: str, now_ms: int, failures: Sequence[Failure]) -> MessageDetails:
-    """Return what the tag itself says of a message that is not in *queue* any more."""
+    """Return the details of a message that has left *queue*, from its tag."""
     message = Message(**_read(queue, "gone", tag, None, now_ms), count=0)
     return MessageDetails(message, queue, False, None, None, history=_history(message, failures))
 
@@ -216,7 +216,7 @@ def _history(message: Message, failures: Sequence[Failure]) -> list[MessageEvent
         found.append(MessageEvent("held", None, message.consumer or ""))
     elif message.state == "dead":
         detail = ": ".join(filter(None, (message.reason, message.error)))
-        # That it died is the last thing that is known of it, unless that is kept no longer.
+        # Replace the death in the failures, if it is still kept, by the dead letter's own record.
         if found and found[-1].what == "died":
             found.pop()
         consumer = message.consumer or ""

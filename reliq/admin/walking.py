@@ -1,4 +1,4 @@
-"""Walks through queues, and pages of them, in steps of a few ms: so far, and no further."""
+"""Searches and pages of queues, in bounded steps of a few ms."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 PLACES: tuple[AnyPlace, ...] = ("ready", "delayed", "unacked", "dead")
 
 
-# Also what no script of ours writes: a walk gets past it.
+# Includes scores that no script of reliq writes, so that a walk continues past foreign entries.
 _SCORE = re.compile(r"|-?[0-9]{1,20}(\.[0-9]+)?(e[+-]?[0-9]+)?|-?inf", re.ASCII)
 _MOST = 2**53
 WHOLE_BYTES = 65_536
-"""The body of a message that is larger is not read to list it."""
-# So far the partitions of a queue are merged in their order; beyond, each gives its share.
+"""A list omits the bodies of larger messages."""
+# Up to this position, partitions are merged in order. After it, each provides its share.
 _MERGED = 1000
 
 
 class Cursor(NamedTuple):
-    """Where a walk goes on: in which queue, or partition, and where there."""
+    """The position at which a walk continues, in a queue or partition."""
 
     name: str
     place: AnyPlace
     position: Position
     looked: int
-    """How many messages it has looked at before."""
+    """Messages examined before."""
 
     def text(self) -> str:
-        """Return it as text that can stand in a URL."""
+        """Return the cursor as text for a URL."""
         stored = json.dumps([self.name, self.place, *self.position, self.looked])
         return base64.urlsafe_b64encode(stored.encode()).decode().rstrip("=")
 
 
 def cursor_of(text: str) -> Cursor:
-    """Return the cursor that :meth:`Cursor.text` gave; raises ConfigurationError."""
+    """Return the cursor from the result of :meth:`Cursor.text`; raises ConfigurationError."""
     with suppress(ValueError, TypeError, RecursionError):
         name, place, score, skip, looked = json.loads(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -64,17 +64,17 @@ def cursor_of(text: str) -> Cursor:
             and 0 <= min(skip, looked) <= max(skip, looked) <= _MOST
         ):
             return Cursor(name, place, Position(score, skip), looked)
-    raise ConfigurationError(f"expected a cursor that a search has returned, got: {text!r}")
+    raise ConfigurationError(f"expected a cursor from a search, got: {text!r}")
 
 
 Ground: TypeAlias = "list[tuple[str, AnyPlace]]"
-"""What a walk leads through: places of queues, these in the order of their names."""
+"""The places of a walk, in the order of the queues' names."""
 
 
 def ground(
     store: Store, names: Sequence[str], places: Sequence[AnyPlace] = PLACES
 ) -> tuple[Ground, int]:
-    """Return which *places* of queues, or partitions, *names* are not empty, and their sum."""
+    """Return the nonempty *places* of the queues or partitions *names*, and their messages."""
     statuses = sorted(
         (item.status for item in store.reads.measure(names)), key=lambda item: item.name
     )
@@ -86,10 +86,10 @@ def ground(
 def walk(
     store: Store, through: Ground, start: Cursor | None, looks: int, *, contains: str = ""
 ) -> Iterator[tuple[Cursor, Looked, Cursor | None]]:
-    """Yield what each step finds, from *start* on, or from the beginning.
+    """Yield (start, result, end) of each step, from *start* or from the beginning.
 
-    Before it where the step began; after it where the next one begins, None: there is no more.
-    At most *looks* messages are looked at. contains: only those with that text are found.
+    The end is the start of the next step; None: the walk is complete. Examines at most *looks*
+    messages. contains: find only messages with this text.
     """
     left = looks
     begun = _next(through, start)
@@ -105,18 +105,18 @@ def walk(
 
 
 def look(store: Store, begun: Cursor, limit: int, contains: str) -> Looked:
-    """Return what is found where a step begins that looks at *limit* messages."""
+    """Return the result of a step from *begun* that examines *limit* messages."""
     return store.reads.scan(begun.name, begun.place, begun.position, limit, contains=contains)
 
 
 def gone_on(begun: Cursor, found: Looked) -> Cursor:
-    """Return where to go on in the place in which a step from *begun* has found this."""
+    """Return the cursor after a step from *begun* with this result, in the same place."""
     position = found.after or begun.position
     return Cursor(begun.name, begun.place, position, begun.looked + found.looked)
 
 
 def _next(through: Ground, start: Cursor | None) -> Cursor | None:
-    """Return where a walk begins; what *start* names may be empty by now."""
+    """Return the first cursor of a walk; the place of *start* may be empty by now."""
     if start is None:
         return Cursor(*through[0], Position(), 0) if through else None
     if start[:2] in through:
@@ -134,13 +134,13 @@ def _behind(through: Ground, cursor: Cursor) -> tuple[str, AnyPlace] | None:
 
 
 def require_queue(store: Store, queue: str) -> None:
-    """Raise NotFound where there is no such queue; nothing in it is counted."""
+    """Raise NotFound for an unknown queue, without counting messages."""
     if store.layout(queue) is None:
         raise NotFound(f"no queue {queue!r}")
 
 
 def page(store: Store, queue: str, place: AnyPlace, limit: int, skip: int) -> list[Stored]:
-    """Return up to *limit* messages of one queue, or partition, after *skip*."""
+    """Return up to *limit* messages of one queue or partition, after *skip* others."""
     found: list[Stored] = []
     passed = skip
     while len(found) < limit:
@@ -156,11 +156,11 @@ def page(store: Store, queue: str, place: AnyPlace, limit: int, skip: int) -> li
 def page_of_parts(
     store: Store, names: Sequence[str], place: AnyPlace, limit: int, skip: int
 ) -> list[Stored]:
-    """Return up to *limit* messages of the partitions *names* after *skip*.
+    """Return up to *limit* messages of the partitions *names* after *skip* others.
 
-    In the order in which they will leave: the first thousand. Further back each partition gives the
-    share that it has of all, so that each message is on one page and no page takes longer than
-    another; there may be some more or less than *limit*.
+    The first thousand are in delivery order. After them, each partition provides its share, so
+    that each message is on one page, and all pages take equally long. Such a page may have
+    slightly more or fewer messages than *limit*.
     """
     if len(names) == 1:
         return page(store, names[0], place, limit, skip)
@@ -190,16 +190,16 @@ _TAG = re.compile(r"[0-9a-f]{30}j?")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search has found so far, and how far it has come."""
+    """The result and the progress of a search."""
 
     found: list[Message]
-    """In this call; in the order of the queues' names, ready, delayed, unacked, dead."""
+    """Found by this call, by queue name, then ready, delayed, unacked, dead."""
     looked: int
-    """At so many messages it has looked, in this call and those before."""
+    """Messages examined by this call and those before."""
     total: int
-    """Of so many, as they are now."""
+    """The current number of messages to examine."""
     cursor: str | None = field(repr=False)
-    """What the next call is given to go on; None: there is no more."""
+    """The argument for the next call; None: the search is complete."""
 
 
 def is_tag(text: str) -> bool:
@@ -208,7 +208,7 @@ def is_tag(text: str) -> bool:
 
 
 def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:
-    """Look a tag up in each of these queues: there is nothing to search."""
+    """Look up a tag in each of these queues, without a search."""
     found, now_ms = [], store.now_ms()
     for name in names:
         located = store.reads.look_up(name, tag)
@@ -229,9 +229,9 @@ def search(
     places: Sequence[AnyPlace] = PLACES,
     contains: str = "",
 ) -> Search:
-    """Return up to *limit* messages that fit, among the next *looks* in queues *names*.
+    """Return up to *limit* messages that match *fits*, among the next *looks* of *names*.
 
-    contains: text that their envelopes have; the broker passes over all others.
+    contains: text in their envelopes; the broker skips all others.
     """
     through, total = ground(store, names, places)
     start = None if cursor is None else cursor_of(cursor)
@@ -247,10 +247,10 @@ def search(
     after: Cursor | None = None
     for begun, there, after in walk(store, through, start, looks, contains=contains):
         messages, room = fitting(begun, there), limit - len(found)
-        if len(messages) > room:  # a step that ends with the last of them: the next call goes on
+        if len(messages) > room:  # repeat a shorter step, so that the next call continues there
             shorter = look(store, begun, messages[room - 1][0], contains)
             messages = fitting(begun, shorter)[:room]
-            after = gone_on(begun, shorter)  # noqa: PLW2901 - not as far
+            after = gone_on(begun, shorter)  # noqa: PLW2901 - the shorter step ends earlier
         found += [message for _, message in messages]
         if len(found) >= limit:
             break

@@ -1,4 +1,4 @@
-"""The command line: ``reliq status``, ``reliq dead list``, ``reliq doctor`` and the rest."""
+"""The ``reliq`` command."""
 
 from .commands import main
 

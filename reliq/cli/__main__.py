@@ -1,4 +1,4 @@
-"""``python -m reliq.cli`` is the ``reliq`` command."""
+"""Run the ``reliq`` command by ``python -m reliq.cli``."""
 
 from . import main
 

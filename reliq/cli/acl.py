@@ -1,4 +1,4 @@
-"""``reliq acl``: what a Redis user needs."""
+"""``reliq acl``: the permissions of Redis users."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .options import json_option, prefix_option
 
 @click.command()
 @click.argument("role", type=click.Choice(ROLES), required=False)
-@click.option("--user", help="Its name; without it reliq-ROLE.")
+@click.option("--user", help="Name of the user. Default: reliq-ROLE.")
 @click.option(
     "--confirm",
     type=click.Choice(CONFIRMS),
     default="accepted",
     show_default=True,
-    help="The strongest transport option or property of that name that producers use.",
+    help="The strictest confirm that producers use, as a transport option or message property.",
 )
 @click.option(
     "--config",
     is_flag=True,
-    help="Let the operator read the server's configuration, passwords in it included: then "
-    "status and doctor say more of persistence and timeouts.",
+    help="Let the operator read the server's configuration, including its passwords. status and "
+    "doctor then report more about persistence and timeouts.",
 )
 @click.option("--sentinels", is_flag=True, help="The URLs are reliq-sentinel://.")
 @click.option(
     "--cluster",
     is_flag=True,
-    help="The URLs are reliq-cluster://. Send what is printed to every node, replicas too: "
-    "they do not tell each other of users.",
+    help="The URLs are reliq-cluster://. Send the command to every node, including replicas, "
+    "because nodes do not share users.",
 )
 @prefix_option
 @json_option
@@ -46,14 +46,13 @@ def acl(
     as_json: bool,
     **said: Any,
 ) -> None:
-    """Print the Redis command that makes a user with the least that ROLE needs.
+    """Print the Redis command that creates a user with the least permissions for ROLE.
 
-    producer publishes and declares; worker also consumes (and runs what Celery's remote
-    control, reliq.once and reliq bench need); operator does what the reliq command does;
-    exporter serves metrics; viewer looks at everything and changes nothing; migration is
-    for reliq migrate; sentinel is a user at the Sentinels themselves. The user is made anew,
-    whatever it was. Put a password in place of <password>. docs/operations.md says what each
-    can do to the queues of its prefix.
+    Without ROLE, print one command for each role. producer publishes and declares. worker also
+    consumes, and may use Celery's remote control, reliq.once and reliq bench. operator runs the
+    reliq command. exporter serves metrics. viewer reads everything and changes nothing.
+    migration is for reliq migrate. sentinel is a user of the Sentinels. The command replaces an
+    existing user. Replace <password>. docs/operations.md lists the access of each role.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Celery's application as what names the brokers. Imports nothing that takes time."""
+"""The brokers of a Celery application. Imports no slow module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Brokers = tuple[tuple[str, ...], dict[str, Any]]
 
 
 class Application:
-    """The Celery application of ``celery -A proj reliq``; asked when a command runs."""
+    """The Celery application of ``celery -A proj reliq``, read when a command runs."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -22,14 +22,14 @@ class Application:
     def brokers(self) -> Brokers:
         """Return the URLs of its brokers, and its transport options.
 
-        Raises UsageError where its broker is not one of reliq's.
+        Raises UsageError if a broker is not one of reliq's.
         """
         connection = self._app.connection_for_write()
         urls = tuple(url for url in connection.alt or () if "://" in url)
-        if len(urls) < 2:  # noqa: PLR2004 - one broker: what Kombu has made of all settings
+        if len(urls) < 2:  # noqa: PLR2004 - one broker: Kombu's URL includes all settings
             try:
                 urls = (connection.as_uri(include_password=True),)
-            except ReliqError as error:  # it looks at the transport, which looks at its options
+            except ReliqError as error:  # as_uri creates the transport, which checks its options
                 raise click.UsageError(str(error)) from None
         for url in urls:
             scheme, found, _ = url.partition("://")
@@ -41,7 +41,7 @@ class Application:
 
 
 def _with_tls(url: str, given: Any) -> str:
-    """Return the URL that says what ``broker_use_ssl`` says, unless it says something itself."""
+    """Return *url* with the settings of ``broker_use_ssl``, unless it has TLS settings itself."""
     scheme, _, rest = url.partition("://")
     base, _, own = rest.partition("?")
     if scheme not in {"reliq", "reliqs", "reliq-sentinel", "reliq-cluster"} or "ssl" in own:

@@ -1,4 +1,4 @@
-"""``reliq batch watch``: a batch, live, until it has ended."""
+"""``reliq batch watch``: the progress of a batch until its end."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from reliq.admin import BatchInfo, Inspector, JobFailure
 
 
-# At the first look so many failures are shown, and at each later one.
+# Maximum failures shown at the first look, and at each later look.
 _AT_FIRST = 10
 _AT_ONCE = 100
 _PAGE = 50
-# The rate is that of so many looks.
+# Looks over which the rate is measured.
 _LOOKS = 10
 
 
 @dataclass(frozen=True)
 class Look:
-    """A batch at one instant, and what is new."""
+    """A batch at one instant, and its new failures."""
 
     broker: str
     info: BatchInfo
     rate: float | None
-    """Jobs that ended a second, lately; None at the first look."""
+    """Recently ended jobs per second; None at the first look."""
     failures: list[JobFailure]
-    """Those that are new, those of last last."""
+    """New failures, oldest first."""
     more: bool
-    """Whether there are other new ones, which are not shown."""
+    """Whether there are further new failures, which are not shown."""
 
 
 class _Following:
-    """Follows one batch at one broker, from look to look."""
+    """Compares the looks at one batch of one broker."""
 
     def __init__(self, batch: str) -> None:
         self._batch = batch
@@ -74,7 +74,7 @@ class _Following:
         return Look(inspector.broker, info, rate, failures[:most][::-1], more)
 
     def _failures(self, inspector: Inspector, most: int) -> list[JobFailure]:
-        """Return the failures that were not known yet, those of last first; one beyond *most*."""
+        """Return at most *most* + 1 new failures, newest first."""
         found: list[JobFailure] = []
         while len(found) <= most:
             page = inspector.job_failures(self._batch, _PAGE, len(found))
@@ -100,9 +100,9 @@ def looks(
     patience: float,
     away: Callable[[str], None],
 ) -> Iterator[Look]:
-    """Yield looks at the batch until it has ended; *away* is told when its broker is away.
+    """Yield looks at the batch until it has ended; call *away* while its broker is unreachable.
 
-    Raises Refused where no broker has it, and when its own has not answered for so long.
+    Raises Refused if no broker has the batch, and after *patience* seconds without an answer.
     """
     following: dict[str, _Following] = {}
 
@@ -144,11 +144,11 @@ def line(look: Look) -> str:
 
 def _news(look: Look) -> Iterator[str]:
     if look.more:
-        yield f"more jobs failed than are shown: reliq batch show {plain(look.info.id)}"
+        yield f"more jobs failed; to list them: reliq batch show {plain(look.info.id)}"
     yield from (f"{plain(item.job)} failed: {plain(item.reason)}" for item in look.failures)
 
 
-# -- for a person, for a pipe
+# -- output for a terminal and for a pipe
 
 
 @contextmanager
@@ -171,18 +171,18 @@ def _bar(console: Console) -> Iterator[Callable[[Look], None]]:
             rate = "" if look.rate is None else f"{out.rate(look.rate).plain}/s, "
             name = plain(info.name or info.id).replace("[", r"\[")
             said = f"{rate}{info.bad:,} failed{ends_in}"
-            # Of one that has no job yet a bar without an end is drawn.
+            # A batch without jobs has a bar without an end.
             total = info.total or None
             progress.update(task, description=name, completed=info.done, total=total, said=said)
             progress.refresh()
 
         yield draw
-    # The bar stays, and under it stands what it came to.
+    # The bar stays above the last line of output.
 
 
 @contextmanager
 def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
-    """Print a line for each look; of text only where something has changed."""
+    """Print a line for each look as JSON, or a line of text for each change."""
     before: list[str] = []
 
     def show(look: Look) -> None:
@@ -203,21 +203,23 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
 
 @click.command()
 @batch_argument
-@interval_option(0.1, 3600, 1.0, "Seconds between two looks.")
+@interval_option(0.1, 3600, 1.0, "Seconds between measurements.")
 @click.option(
     "--patience",
     type=seconds,
     default="1m",
     show_default=True,
-    help="Give up when the broker has not answered for so long.",
+    help="Exit after this time without an answer from the broker.",
 )
 @on_brokers
 def watch(target: Target, batch: str, interval: float, patience: float) -> None:
-    """Follow a batch until it has ended: how far it is, how fast, and what fails.
+    """Follow a batch until it has ended: its progress, rate and failures.
 
-    Exits with 0 where all its jobs succeeded; with 1 where it ended and some did not, or it
-    was cancelled; with 2 where there is no such batch, or its broker does not answer. A
-    broker that answered once is asked again. With --json each look is one line.
+    With --json, each measurement is one line. If the broker stops answering, the command
+    retries for --patience.
+
+    Exits with 0 if all jobs succeeded, with 1 if one did not or the batch was cancelled, and
+    with 2 if the batch does not exist or its broker does not answer.
 
     \b
     Examples:

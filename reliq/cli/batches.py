@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def batch() -> None:
-    """Batches of jobs: list, show, watch, cancel, seal.
+    """List, show, watch, seal and cancel batches of jobs.
 
     \b
     Examples:
@@ -38,18 +38,18 @@ def batch() -> None:
 
 
 @batch.command("list")
-@click.option("--name", help="Only those of this name.")
-@click.option("--stage", type=click.Choice(STAGES), help="Only those in this stage.")
+@click.option("--name", help="Only batches with this name.")
+@click.option("--stage", type=click.Choice(STAGES), help="Only batches in this stage.")
 @limit_option(20)
 @skip_option
 @on_brokers
 def list_command(
     target: Target, name: str | None, stage: str | None, limit: int, skip: int
 ) -> None:
-    """Show batches, those opened last first.
+    """Show batches, the most recently opened first.
 
-    One is open until its producer has added its last job, then sealed, and ended when all
-    its jobs have ended. Of more than 5,000 the older ones are not looked at.
+    A batch is open until its producer has added its last job. It is then sealed, and ended when
+    all its jobs have ended. Only the 5,000 most recent batches are read.
 
     \b
     Examples:
@@ -83,15 +83,15 @@ def _stage(item: dict[str, Any]) -> str:
 
 @batch.command()
 @batch_argument
-@click.option("--state", type=click.Choice(STATES), help="Show the jobs that are in it, too.")
+@click.option("--state", type=click.Choice(STATES), help="List jobs in this state instead.")
 @limit_option(20)
 @skip_option
 @on_brokers
 def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -> None:
-    """Show one batch: how many jobs are in each state, and which failed and why.
+    """Show one batch: jobs by state, and the failures with their reasons.
 
-    --limit and --skip are of the failures, those of last first; with --state of the jobs in
-    that state, which come in no order.
+    --limit and --skip apply to the failures, newest first. With --state, they apply to the jobs
+    in that state, which are unordered.
 
     \b
     Examples:
@@ -155,10 +155,10 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
 @yes_option
 @on_brokers
 def cancel(target: Target, batch: str, yes: bool) -> None:
-    """Cancel a batch: what waits is dropped when it would begin; asks first.
+    """Cancel a batch, after confirmation: waiting jobs are dropped when they would begin.
 
-    What runs goes on, and ends by itself where it asks reliq.cancelled(). It cannot be taken
-    back. Harmless where the batch has ended, or was cancelled before.
+    Running jobs continue; a job can check reliq.cancelled() and end early. This cannot be
+    undone. It has no effect on a batch that has ended or is already cancelled.
 
     \b
     Example:
@@ -170,8 +170,8 @@ def cancel(target: Target, batch: str, yes: bool) -> None:
         if not (info.ended_ms or info.cancelled_ms):
             left = info.total - info.done
             out.confirmed(
-                f"Cancel batch {plain(batch)} ({plain(info.name)}) at {inspector.broker}, of which "
-                f"{left} of {info.total} jobs have not ended?",
+                f"Cancel batch {plain(batch)} ({plain(info.name)}) at {inspector.broker}, with "
+                f"{left} of {info.total} jobs not yet ended?",
                 inspector.broker,
                 yes,
             )
@@ -184,9 +184,9 @@ def cancel(target: Target, batch: str, yes: bool) -> None:
 @batch_argument
 @on_brokers
 def seal(target: Target, batch: str) -> None:
-    """Seal a batch whose producer has died: it ends when the jobs that it has have ended.
+    """Seal a batch whose producer has died, so that it ends with its present jobs.
 
-    From then on no job is added but by its own, while they run. Harmless where it is sealed.
+    Afterwards, only its own running jobs can add jobs. It has no effect on a sealed batch.
 
     \b
     Example:
@@ -201,7 +201,7 @@ def seal(target: Target, batch: str) -> None:
 
 
 def _done(what: str) -> Any:
-    return lambda row: what if row[what] else f"nothing to do: it was {what}, or has ended"
+    return lambda row: what if row[what] else f"nothing to do: already {what}, or ended"
 
 
 batch.add_command(watch)

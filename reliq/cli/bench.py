@@ -1,4 +1,4 @@
-"""``reliq bench``: how fast the user's own broker is, from here, in some seconds."""
+"""``reliq bench``: measure a broker from this machine, in a few seconds."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 _ASKED = 100
 _SILENT_S = 30.0
-# The queue is temporary, for where the command could not delete it.
+# The queue expires, in case the command cannot delete it.
 _EXPIRES_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured on one broker, from where the command runs, with one process."""
+    """Measurements of one broker from this machine, with one process."""
 
     messages: int
     size: int
     """Bytes of each body."""
     prefetch: int
     answer_ms_p50: float
-    """How long the broker takes to answer a simple question: the names of its queues."""
+    """Duration of a simple query: the names of the queues."""
     answer_ms_p99: float
     publish_per_s: float
-    """Published one after the other, each confirmed as the options say."""
+    """Publishes one after the other, each confirmed according to the options."""
     publish_ms_p50: float
     publish_ms_p99: float
     consume_per_s: float
-    """Taken and acknowledged."""
+    """Reserved and acknowledged messages."""
 
 
 def _percentiles(times_s: Sequence[float]) -> tuple[float, float]:
-    """Return the 50th and the 99th, in ms."""
+    """Return the 50th and the 99th percentile, in ms."""
     cuts = quantiles(times_s, n=100)
     return round(cuts[49] * 1000, 3), round(cuts[98] * 1000, 3)
 
@@ -71,7 +71,7 @@ def _publish(
         content_type="application/octet-stream",
         content_encoding="binary",
     )
-    publish()  # whatever is done once is done now
+    publish()  # do the one-time work before measuring
     for _ in range(messages):
         _timed(times, publish)
         yield 1
@@ -109,10 +109,10 @@ def _consume(
 @click.option("--prefetch", type=click.IntRange(1, 10_000), default=64, show_default=True)
 @on_brokers
 def bench(target: Target, messages: int, size: int, prefetch: int) -> None:
-    """Measure the broker from here: answers, publishes and consumes a second, one process.
+    """Measure the broker from this machine, with one process.
 
-    In a queue of its own, which is deleted afterwards. It costs the broker some seconds
-    of work.
+    The command measures queries, publishes and deliveries. It uses its own queue and deletes
+    it. The broker is busy for a few seconds.
 
     \b
     Examples:
@@ -138,7 +138,7 @@ def bench(target: Target, messages: int, size: int, prefetch: int) -> None:
                 queue(connection.default_channel).delete()
 
         with kombu.Connection(inspector.url, transport_options=dict(target.options)) as connection:
-            total, undone = 2 * messages, "its queue is deleted"
+            total, undone = 2 * messages, "the queue was deleted"
             out.progressing(inspector.broker, total, steps(connection), undone)
         of_publishes = (round(messages / sum(published), 1), *_percentiles(published))
         per_s = round((messages + 1) / sum(consumed), 1)

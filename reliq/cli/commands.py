@@ -1,4 +1,4 @@
-"""The ``reliq`` command: the group that all commands belong to, each in a module of its own."""
+"""The ``reliq`` command: the group of all commands, each in its own module."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from reliq._version import __version__
 from .endings import Group
 
 COMMANDS = {
-    "acl": "Print the Redis command that makes a user with the least that ROLE needs.",
-    "audit": "Check each queue's ledger, and each batch's counters: everything is accounted for.",
-    "batch": "Batches of jobs: list, show, watch, cancel, seal.",
-    "bench": "Measure the broker from here: answers, publishes and consumes a second, one process.",
-    "completion": "Print the script that completes commands, options and queues in SHELL.",
-    "consumers": "Show who consumes: process, pool, queues, how much it holds, its last heartbeat.",
-    "dead": "Dead letters: find, look at, replay, remove, write to a file, read from one.",
-    "demo": "Kill a Celery worker half way and count what is lost or done twice.",
-    "doctor": "Look for what is wrong with brokers, rights, consumers and queues; name the remedy.",
-    "embedded": "Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).",
-    "exporter": "Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.",
-    "migrate": "Move messages from Kombu's Redis transport to reliq, or back, each once.",
-    "move": "Move ready, delayed and dead messages of QUEUE, or of all, to another broker.",
-    "peek": "Show messages of QUEUE without taking them.",
-    "queue": "Pause, resume, purge, delete a queue, or change its settings.",
-    "schema": "Print the JSON Schema of what a COMMAND prints with --json; without one, of all.",
-    "spool": "Inspect and forward a spool: what was published while no broker answered.",
-    "status": "Show every queue, and the brokers they are on.",
-    "top": "Show the status again and again; Ctrl-C ends it.",
-    "web": "Serve a page to look at on http://HOST:PORT until it is stopped.",
+    "acl": "Print the Redis command that creates a user with the least permissions for ROLE.",
+    "audit": "Check that the ledger of each queue and the counters of each batch balance.",
+    "batch": "List, show, watch, seal and cancel batches of jobs.",
+    "bench": "Measure the broker from this machine, with one process.",
+    "completion": "Print the script for shell completion in SHELL.",
+    "consumers": "Show the consumers: process, pool, queues, held messages, last heartbeat.",
+    "dead": "List, show, replay, purge, export and import dead letters.",
+    "demo": "Kill a Celery worker during its work, and count lost and repeated tasks.",
+    "doctor": "Find problems of brokers, permissions, consumers and queues, with their remedies.",
+    "embedded": "Inspect, run, stop, repair or copy an embedded broker (reliq-embedded:////FOLDER).",
+    "exporter": "Serve metrics for Prometheus on http://HOST:PORT/metrics.",
+    "migrate": "Move messages from Kombu's Redis transport to reliq, or back.",
+    "move": "Move ready, delayed and dead messages of QUEUE, or of all queues, to another broker.",
+    "peek": "Show messages of QUEUE without reserving them.",
+    "queue": "Pause, resume, purge or delete a queue, or change its settings.",
+    "schema": "Print the JSON Schema of the --json output of COMMAND, or of all commands.",
+    "spool": "Inspect or forward a spool: messages published while no broker answered.",
+    "status": "Show all brokers and queues.",
+    "top": "Show the status live, until Ctrl-C.",
+    "web": "Serve the web page on http://HOST:PORT.",
 }
-"""Each command's line in the help."""
+"""The help line of each command."""
 
 _ELSEWHERE = {
     "audit": "diagnostics",
@@ -46,13 +46,13 @@ _ELSEWHERE = {
     "queue": "queues",
     "top": "status",
 }
-"""The module of a command where that has another name."""
+"""Command -> its module, if the names differ."""
 
 
 class Commands(Group):
-    """The commands by their names. A module is imported when its command is run or asked for help.
+    """The commands by name. The module of a command is imported when it runs or shows its help.
 
-    Loading all of them takes half a second, which a completion and ``--help`` do not need.
+    Loading all modules takes half a second, and completion and ``--help`` do not need them.
     """
 
     def __init__(self, *args: Any, **given: Any) -> None:
@@ -63,7 +63,7 @@ class Commands(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* begin with, as its module has it."""
+        """Return the command that *args* begin with, from its module."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
             module = f".{_ELSEWHERE.get(name, name)}"
@@ -72,10 +72,10 @@ class Commands(Group):
 
 
 class Main(Commands):
-    """The commands, which take what names a broker before them, too."""
+    """The commands, which also accept ``--url`` before their name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put each --url that comes before the command behind all others."""
+        """Move each --url before the command to the end of the arguments."""
         urls: list[str] = []
         while args and args[0].partition("=")[0] == "--url":
             count = 1 if "=" in args[0] else 2
@@ -86,12 +86,12 @@ class Main(Commands):
 @click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="reliq")
 def main() -> None:
-    """Look at the queues that reliq keeps, and put them right; or see it work: reliq demo.
+    """Inspect and repair the queues of reliq. For a demonstration, run reliq demo.
 
-    Every command takes the broker from RELIQ_URL or --url, before the command or after it,
-    and prints JSON with --json.
-    Exit codes: 0 done; 1 done, and a fault was found (audit, doctor, demo); 2 not done:
-    wrong usage, refused, or a broker did not answer; 130 interrupted.
+    --url or RELIQ_URL names the broker; --url may stand before or after the command. --json
+    prints JSON.
+    Exit codes: 0: success. 1: success, but with a problem found (audit, doctor, batch watch,
+    demo). 2: wrong usage, a refusal, or a broker that did not answer. 130: interrupted.
 
     \b
     Examples:

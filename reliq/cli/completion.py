@@ -1,4 +1,4 @@
-"""``reliq completion``, and the names of queues that a shell completes."""
+"""``reliq completion``, and the completion of queue names and batch ids."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _BATCHES = 500
 _SHELLS = ("bash", "zsh", "fish")
-# A shell puts a completion into the line as it is, and Enter runs the line: a name that
-# a shell would read as anything but itself is not offered. Nor is one like an option.
+# A shell inserts a completion unquoted, and Enter runs the line. Therefore, offer only names
+# without characters that are special to a shell, and none that look like an option.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+,-]*")
 
 
 def _completing(look: Callable[[Inspector], list[str]]) -> Callable[..., list[str]]:
-    """Return a completion for a shell: the names of *look* that begin like the typed word.
+    """Return a shell completion: the names of *look* that start with the typed word.
 
-    Only those that are safe in the line of a shell; none where nobody answers.
+    It offers only names that are safe on a command line, and none if no broker answers.
     """
 
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
@@ -50,7 +50,9 @@ batch_ids = _completing(lambda inspector: [item.id for item in inspector.batches
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands, options and queues in SHELL.
+    """Print the script for shell completion in SHELL.
+
+    It completes commands, options, queue names and batch ids.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""What the commands share: how they refuse, ask and print.
+"""Confirmation and output for all commands.
 
-And all of :mod:`.tables`, which is imported when something is drawn.
+It also exports the names of :mod:`.tables`, and imports that module at their first use.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):  # asked for by every import
+    if name.startswith("__"):  # every import looks up such names
         raise AttributeError(name)
     return getattr(import_module(".tables", __package__), name)
 
 
 def counted(done: str) -> Callable[[dict[str, Any]], str]:
-    """Return how a row tells of its count of messages: that they are, or would be, *done*."""
+    """Return a function that describes a row: how many messages are, or would be, *done*."""
     return lambda row: f"{row['count']} {'would be ' if row['dry_run'] else ''}{done}"
 
 
 def of_broker(broker: str, item: Any) -> dict[str, Any]:
-    """Return a result as JSON has it: which broker it is of, and its fields."""
+    """Return a result as in the JSON output: its broker and its fields."""
     return {"broker": broker, **(item if isinstance(item, dict) else asdict(item))}
 
 
 class Declined(ReliqError):
-    """An operator said no."""
+    """The operator did not confirm."""
 
 
 def confirmed(question: str, broker: str, yes: bool) -> None:
-    """Ask before something is destroyed at a broker.
+    """Ask for confirmation before an irreversible change at a broker.
 
-    Raises Declined, so that other brokers are asked about too, and Refused where nobody
-    can answer.
+    Raises Declined, so that the command continues with the other brokers. Raises Refused
+    without a terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Refused(f"{question} Nobody is there to answer: give --yes.")
+        raise Refused(f"{question} There is no terminal to confirm: use --yes.")
     if not click.confirm(question, err=True):
-        raise Declined(f"nothing was done at {broker}")
+        raise Declined(f"nothing was changed at {broker}")

@@ -1,4 +1,4 @@
-"""``reliq dead``: find, look at, replay, remove, write and read dead letters."""
+"""``reliq dead``: list, show, replay, purge, export and import dead letters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The dead letters that a command is to change, and how."""
+    """The dead letters selected for a change, and the mode of the change."""
 
     filters: Filters
     tags: Sequence[str] | None
@@ -44,20 +44,18 @@ class Chosen:
 
     @property
     def part(self) -> Part:
-        """What the Inspector's methods take."""
+        """The arguments for the Inspector's methods."""
         return {"limit": self.limit, "rate": self.rate, **self.filters}
 
 
 _filtered = collected(
     "filters",
     Filters,
-    click.option("--task", help="Those of this Celery task."),
-    click.option("--reason", type=click.Choice(REASONS), help="Those that died of it."),
-    click.option(
-        "--older", "older_than_s", type=duration, help="Those that died longer ago: 90, 15m, 2d."
-    ),
-    click.option("--newer", "newer_than_s", type=duration, help="Those that died since then."),
-    click.option("--match", help="A regular expression in task, id, error or arguments."),
+    click.option("--task", help="Only this Celery task."),
+    click.option("--reason", type=click.Choice(REASONS), help="Only this reason."),
+    click.option("--older", "older_than_s", type=duration, help="Only older than this: 90, 1h30m."),
+    click.option("--newer", "newer_than_s", type=duration, help="Only newer than this."),
+    click.option("--match", help="A regular expression to find in task, id, error or arguments."),
 )
 _chosen = collected(
     "chosen",
@@ -68,20 +66,20 @@ _chosen = collected(
         "tags",
         multiple=True,
         callback=lambda _context, _option, tags: tags or None,
-        help="This one; several: again.",
+        help="Only this delivery tag (repeatable).",
     ),
-    click.option("--limit", type=click.IntRange(1), help="No more than so many."),
-    click.option("--rate", type=Number(0, min_open=True), help="No more than so many a second."),
+    click.option("--limit", type=click.IntRange(1), help="At most this many."),
+    click.option("--rate", type=Number(0, min_open=True), help="At most this many a second."),
     dry_run_option,
 )
 
 
 @click.group()
 def dead() -> None:
-    """Dead letters: find, look at, replay, remove, write to a file, read from one.
+    """List, show, replay, purge, export and import dead letters.
 
-    A message is dead when it was rejected, could not be read, failed too often, expired
-    or was pushed out of a full queue (docs/dead-letters.md).
+    A message becomes a dead letter when it is rejected or unreadable, expires, fails too often,
+    or is removed from a full queue (docs/dead-letters.md).
 
     \b
     Examples:
@@ -120,7 +118,7 @@ def list_command(target: Target, queue: str, filters: Filters, limit: int) -> No
 @click.argument("tag")
 @on_brokers
 def show(target: Target, queue: str, tag: str) -> None:
-    """Show one dead letter of QUEUE: all that is known, its headers and properties.
+    """Show one dead letter of QUEUE with its headers and properties.
 
     \b
     Example:
@@ -152,9 +150,9 @@ def _change(
     *,
     file: str | None = None,
 ) -> None:
-    """Do *steps* on each broker that has the queue, and say how many dead letters it was.
+    """Run *steps* on each broker that has the queue, and print the number of dead letters.
 
-    *steps* is given how many there are now: in the queue, or in *file*.
+    *steps* gets the number of selected dead letters in the queue, or in *file*.
     """
 
     def work(inspector: Inspector) -> dict[str, Any]:
@@ -174,12 +172,12 @@ def _change(
 @dead.command()
 @queue_argument
 @_chosen
-@click.option("--to", metavar="QUEUE", help="Into another queue, which must exist.")
+@click.option("--to", metavar="QUEUE", help="Replay to this existing queue.")
 @on_brokers
 def replay(target: Target, queue: str, chosen: Chosen, to: str | None) -> None:
-    """Put dead letters of QUEUE back to be delivered again, with a count of none.
+    """Make dead letters of QUEUE ready again, with a delivery count of zero.
 
-    Ctrl-C or a kill at any point loses and doubles nothing: run it again to go on.
+    An interruption neither loses nor duplicates a message. To continue, run the command again.
 
     \b
     Examples:
@@ -200,7 +198,7 @@ def replay(target: Target, queue: str, chosen: Chosen, to: str | None) -> None:
 @yes_option
 @on_brokers
 def purge(target: Target, queue: str, chosen: Chosen, yes: bool) -> None:
-    """Remove dead letters of QUEUE for good; asks first.
+    """Remove dead letters of QUEUE permanently, after confirmation.
 
     \b
     Examples:
@@ -211,9 +209,9 @@ def purge(target: Target, queue: str, chosen: Chosen, yes: bool) -> None:
     def steps(inspector: Inspector, number: int) -> Iterator[int]:
         if number:
             where = f"{plain(queue)} at {inspector.broker}"
-            question = f"Remove {number} dead letters of {where} for good?"
+            question = f"Remove {number} dead letters of {where} permanently?"
             out.confirmed(question, inspector.broker, yes)
-        # The oldest, as many as were asked about: what died since was not.
+        # Only the confirmed number, oldest first: later dead letters were not confirmed.
         part: Part = {**chosen.part, "limit": number}
         return inspector.purging_dead_letters(queue, chosen.tags, **part)
 
@@ -227,12 +225,12 @@ _file_argument = click.argument("file", type=click.Path(dir_okay=False))
 @queue_argument
 @_file_argument
 @_chosen
-@click.option("--resume", is_flag=True, help="Go on with a file that was begun before.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted export to FILE.")
 @on_brokers
 def export_command(target: Target, queue: str, file: str, chosen: Chosen, resume: bool) -> None:
-    """Write dead letters of QUEUE to FILE, one JSON object a line; they stay in the queue.
+    """Write dead letters of QUEUE to FILE, one JSON object per line; they stay in the queue.
 
-    After Ctrl-C --resume goes on: what is in the file is not written twice.
+    To continue after Ctrl-C, use --resume. No dead letter is written twice.
 
     \b
     Examples:
@@ -251,13 +249,13 @@ def export_command(target: Target, queue: str, file: str, chosen: Chosen, resume
 @queue_argument
 @_file_argument
 @_chosen
-@click.option("--again", is_flag=True, help="Store also what was read from this file before.")
+@click.option("--again", is_flag=True, help="Also store dead letters imported from FILE before.")
 @on_brokers
 def import_command(target: Target, queue: str, file: str, chosen: Chosen, again: bool) -> None:
-    """Read dead letters from FILE into QUEUE, where they are dead; each is stored once.
+    """Read dead letters from FILE into the dead letters of QUEUE; each is stored once.
 
-    Run it again after Ctrl-C: what was stored before is not stored twice, also where it
-    was replayed or removed since.
+    To continue after Ctrl-C, run the command again. A dead letter is not stored twice, even if
+    it has been replayed or removed since.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ _NUMBERS = ("published", *LEFT, *STATES)
 @click.command()
 @on_brokers
 def consumers(target: Target) -> None:
-    """Show who consumes: process, pool, queues, how much it holds, its last heartbeat.
+    """Show the consumers: process, pool, queues, held messages, last heartbeat.
 
     \b
     Examples:
@@ -74,16 +74,16 @@ def consumers(target: Target) -> None:
 
 
 @click.command()
-@click.option("--no-batches", is_flag=True, help="Only queues, no jobs of batches.")
+@click.option("--no-batches", is_flag=True, help="Check only queues, not batches.")
 @on_brokers
 def audit(target: Target, no_batches: bool) -> None:
-    """Check each queue's ledger, and each batch's counters: everything is accounted for.
+    """Check that the ledger of each queue and the counters of each batch balance.
 
-    Every message ever published to a queue, and every job of a batch, which are counted one
-    by one, twice: a million take some twenty seconds.
+    A ledger accounts for every message ever published to its queue. The jobs of a batch are
+    counted one by one, twice: a million jobs take about twenty seconds.
 
-    Exits with 1 if a queue or a batch does not balance; with 2 if a broker, or a node of a
-    cluster, cannot be asked: then it is not known whether all do.
+    Exits with 1 if a queue or a batch does not balance. Exits with 2 if a broker or a cluster
+    node does not answer, because the result is then unknown.
 
     \b
     Examples:
@@ -153,10 +153,10 @@ def _difference(name: str) -> Callable[[dict[str, Any]], Any]:
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @on_brokers
 def doctor(target: Target, strict: bool) -> None:
-    """Look for what is wrong with brokers, rights, consumers and queues; name the remedy.
+    """Find problems of brokers, permissions, consumers and queues, with their remedies.
 
-    Exits with 1 for an error, with --strict for a warning too; with 2 if a broker
-    cannot be asked.
+    Exits with 1 for an error, and with --strict also for a warning. Exits with 2 if a broker
+    does not answer.
 
     \b
     Examples:
@@ -167,7 +167,7 @@ def doctor(target: Target, strict: bool) -> None:
 
     def look(inspector: Inspector) -> Iterator[Any]:
         yield from inspector.doctor()
-        while spools:  # once, beside the findings of the first broker
+        while spools:  # once, with the findings of the first broker
             yield spools.pop()
 
     def worst_first(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
@@ -176,12 +176,12 @@ def doctor(target: Target, strict: bool) -> None:
     columns: dict[str, Any] = {
         "": lambda row: out.cell(row["severity"], _SEVERITIES[row["severity"]]),
         "check": "check",
-        "what was found": "message",
-        "what to do": "remedy",
+        "finding": "message",
+        "remedy": "remedy",
     }
     try:
         rows = target.answer(look, lambda rows: [out.listing(worst_first(rows), columns)])
-    except Refused as exc:  # in an outage the spool is told of even so
+    except Refused as exc:  # report the spools during an outage too
         raise Refused("\n".join([exc.message, *(one.message for one in spools)])) from exc
     bad = {"error", "warning"} if strict else {"error"}
     sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)

@@ -1,4 +1,4 @@
-"""``reliq embedded``: the broker of a folder: status, run, stop, repair, backup."""
+"""``reliq embedded``: the commands for embedded brokers."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _NO_DATA = shutil.ignore_patterns("broker.*", "*.lock", "before-repair-*")
 
 @click.group()
 def embedded() -> None:
-    """Look at, run, stop, mend or copy the broker in a folder (reliq-embedded:////FOLDER).
+    """Inspect, run, stop, repair or copy an embedded broker (reliq-embedded:////FOLDER).
 
-    Applications start it by themselves; nothing here is needed for that.
+    Applications start the broker automatically, without these commands.
     """
 
 
 _folder = click.argument(
     "folder", callback=lambda _context, _name, said: folder_of(said.removeprefix(f"{SCHEME}:///"))
 )
-_server_option = click.option("--server", help="The path of a valkey-server or redis-server.")
+_server_option = click.option("--server", help="Path of a valkey-server or redis-server.")
 
 
 @embedded.command()
@@ -50,7 +50,7 @@ _server_option = click.option("--server", help="The path of a valkey-server or r
 def status(folder: Folder) -> None:
     """Show whether the broker in FOLDER runs, and its memory, disk, clients and last error.
 
-    Starts nothing, and keeps nothing alive.
+    The command neither starts the broker nor keeps it running.
 
     \b
     Example:
@@ -64,9 +64,9 @@ def status(folder: Folder) -> None:
     if info := dict(line.split(":", 1) for line in text.splitlines() if ":" in line):
         pid = int(info["process_id"])
         said["since"] = f"{duration(int(info['uptime_in_seconds']))}, by {state.get('by')}"
-        said["clients"] = int(info["connected_clients"]) - 2  # the keeper, and this one
+        said["clients"] = int(info["connected_clients"]) - 2  # without the keeper and this client
         said["memory"] = f"{size(int(info['used_memory']))} of {size(state.get('maxmemory'))}"
-        with suppress(OSError):  # it may be in another container
+        with suppress(OSError):  # the process may be in another container
             said["nice"] = f"{os.getpriority(os.PRIO_PROCESS, pid)} (pid {pid})"
             said["cgroup"] = Path(f"/proc/{pid}/cgroup").read_text("utf-8").split("\n")[0]
     data = sum(Path(path).stat().st_size for path in logs(folder.path))
@@ -80,11 +80,11 @@ def status(folder: Folder) -> None:
 
 @embedded.command()
 @_folder
-@click.option("--maxmemory", help="Its memory, as 64MB.  [default: 256 MB, or a quarter]")
-@click.option("--fsync", default="second", show_default=True, help="second, or always.")
+@click.option("--maxmemory", help="Memory limit, such as 64MB.  [default: 256 MB, or a quarter]")
+@click.option("--fsync", default="second", show_default=True, help="second or always.")
 @_server_option
 def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -> None:
-    """Keep the broker in FOLDER running until SIGTERM or Ctrl-C, for systemd or a container.
+    """Run the broker in FOLDER until SIGTERM or Ctrl-C, for systemd or a container.
 
     \b
     Example:
@@ -92,12 +92,12 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
     """
     given = {"maxmemory": maxmemory, "fsync": fsync, "idle": 0, "server": server}
     options = parse({f"embedded_{name}": value for name, value in given.items()})
-    click.echo(f"running the broker in {folder.path}; its log: {folder.at('broker.log')}", err=True)
+    click.echo(f"running the broker in {folder.path}; log: {folder.at('broker.log')}", err=True)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     while not ended.is_set():
-        with suppress(BrokerUnavailable):  # it is tried again after its pause
+        with suppress(BrokerUnavailable):  # retry a second later
             start.ensure(folder, options)
         ended.wait(1)
     start.stop(folder)
@@ -106,31 +106,31 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
 @embedded.command()
 @_folder
 def stop(folder: Folder) -> None:
-    """End the broker in FOLDER; the next connect of an application starts it again.
+    """Stop the broker in FOLDER. The next connection of an application starts it again.
 
     \b
     Example:
       reliq embedded stop /var/lib/shop
     """
-    click.echo("stopped" if start.stop(folder) else "it did not run")
+    click.echo("stopped" if start.stop(folder) else "the broker was not running")
 
 
 @embedded.command()
 @_folder
 @_server_option
 def repair(folder: Folder, server: str | None) -> None:
-    """Mend the data in FOLDER where the broker does not open it, say after a power cut.
+    """Repair data in FOLDER that the broker cannot open, for example after a power loss.
 
-    A copy is made first. The end of the log that cannot be read is cut off.
+    The command first copies the data. It then cuts off the unreadable end of the log.
 
     \b
     Example:
       reliq embedded repair /var/lib/shop
     """
     folder.require(create=False)
-    with open(open_own(folder.at("keeper.lock")), "r+b") as held:  # noqa: PTH123 - none starts it
+    with open(open_own(folder.at("keeper.lock")), "r+b") as held:  # noqa: PTH123 - blocks a start
         if not lock(held.fileno()) or folder.read("server.lock")[1]:
-            raise Refused(f"{folder}: it runs: reliq embedded stop {folder.path}")
+            raise Refused(f"{folder}: the broker runs; first: reliq embedded stop {folder.path}")
         binary, parts = find(folder, server), Path(folder.at("appendonlydir"))
         files = [Path(path) for path in logs(folder.path)]
         if parts.is_dir():
@@ -139,12 +139,12 @@ def repair(folder: Folder, server: str | None) -> None:
             files = [parts / name for name in re.findall(r"(?m)^file (\S+) .*type [bi]", text)]
         if not (files and all(path.exists() for path in files)):
             raise Refused(
-                f"{folder}: a file of its data, or {parts}/appendonly.aof.manifest, which lists "
-                "them, is missing or empty: bring it back from a backup"
+                f"{folder}: a data file or {parts}/appendonly.aof.manifest, which lists the data "
+                "files, is missing or empty: restore it from a backup"
             )
         copy = folder.at(time.strftime("before-repair-%Y%m%d-%H%M%S"))
         shutil.copytree(folder.path, copy, ignore=_NO_DATA)
-        # Not by the manifest: valkey-check-aof takes a base file of its own for damaged.
+        # Check the file, not the manifest: valkey-check-aof takes a separate base file for damaged.
         done = subprocess.run(  # noqa: S603 - the server, under the name of its tool
             [f"{binary.name}-check-aof", "--fix", files[-1]],
             executable=binary.path,
@@ -154,18 +154,18 @@ def repair(folder: Folder, server: str | None) -> None:
             check=False,
         )
         if done.returncode:
-            raise Refused(f"{folder}: it cannot be mended: {done.stdout}{done.stderr}")
+            raise Refused(f"{folder}: the repair failed: {done.stdout}{done.stderr}")
         write_state(held.fileno(), {})
-    click.echo(f"{done.stdout}\nmended; a copy of the former data is in {copy}")
+    click.echo(f"{done.stdout}\nrepaired; a copy of the original data is in {copy}")
 
 
 @embedded.command()
 @_folder
 @click.argument("to", type=click.Path())
 def backup(folder: Folder, to: str) -> None:
-    """Copy the data in FOLDER into a new folder TO, which opens as a broker. It may run.
+    """Copy the data in FOLDER to a new folder TO, which a broker can open.
 
-    The copy is what it held at one moment.
+    The broker in FOLDER may run: the copy has its state at one instant.
 
     \b
     Example:
@@ -176,10 +176,10 @@ def backup(folder: Folder, to: str) -> None:
     try:
         shutil.copytree(folder.path, to, ignore=_NO_DATA)
     except FileExistsError as error:
-        raise Refused(f"expected a path where nothing is yet, got: {to!r}") from error
+        raise Refused(f"expected a path that does not exist, got: {to!r}") from error
     except shutil.Error:
-        before = []  # a file is gone
+        before = []  # a file was removed during the copy
     if before != logs(folder.path):
         shutil.rmtree(to)
-        raise Refused(f"{folder}: it was just rewriting its log; try again")
+        raise Refused(f"{folder}: the broker was rewriting its log; retry")
     click.echo(f"{size(sum(Path(path).stat().st_size for path in logs(to)))} copied to {to}")

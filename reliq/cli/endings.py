@@ -1,4 +1,4 @@
-"""How commands end at Ctrl-C and with a refusal. Imports nothing slow: Celery loads it."""
+"""Exits of commands after interrupts and refusals. Imports no slow module: Celery loads it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
-"""The code with which a command ends at Ctrl-C."""
+"""The exit code after Ctrl-C."""
 
 
 class Refused(click.ClickException):
-    """The command could not do its work; the text says why."""
+    """The command failed; the text gives the reason."""
 
-    exit_code = 2  # 1 says that it did, and found a fault
+    exit_code = 2  # 1 means success with a problem found
 
     def format_message(self) -> str:
-        """Return the text, in as many lines as it was made of."""
+        """Return the escaped text; it keeps its lines."""
         return "\n".join(map(plain, super().format_message().split("\n")))
 
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait until the block has ended, which must be short.
+    """Defer Ctrl-C and SIGTERM until the end of the block, which must be short.
 
-    For a process that is started: until it is noted who ends it, an interrupt would leave it
-    behind. Main thread only.
+    Use it to start a process. Otherwise, an interrupt could leave the process running before its
+    cleanup is registered. Main thread only.
     """
     came: list[int] = []
     handlers: dict[int, Any] = {}
@@ -50,17 +50,17 @@ def interrupts_deferred() -> Iterator[None]:
 
 
 class Group(click.Group):
-    """A group whose commands end with 130 at Ctrl-C; an error of reliq is a refusal."""
+    """A group whose commands exit with 130 at Ctrl-C, and with 2 for an error of reliq."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run one of them."""
+        """Run a command of the group."""
         try:
             return super().invoke(ctx)
         except ReliqError as error:
             raise Refused(str(error)) from error
         except (KeyboardInterrupt, RuntimeError) as error:
-            # click makes Abort of Ctrl-C at a question, and Python before 3.12 a RuntimeError of
-            # one that it meets while a class is made, in a late import.
+            # Ctrl-C at a prompt becomes click's Abort. Before Python 3.12, Ctrl-C during the
+            # creation of a class (in a late import) becomes a RuntimeError.
             interrupts = (KeyboardInterrupt, click.Abort)
             if not (isinstance(error, interrupts) or isinstance(error.__cause__, interrupts)):
                 raise

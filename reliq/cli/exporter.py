@@ -1,4 +1,4 @@
-"""``reliq exporter``: the metrics of one or several brokers, for Prometheus to scrape."""
+"""``reliq exporter``: metrics of one or several brokers for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @broker_options
-@listening(9742, "The address to listen on. There is no login: everyone who reaches it can read.")
+@listening(9742, "The address to listen on. There is no login: every client can read the metrics.")
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="On loopback: a name of this machine beside localhost (repeatable).",
+    help="On loopback: another host name of this machine besides localhost (repeatable).",
 )
-@click.option("--all-queues", is_flag=True, help="Also temporary queues.")
+@click.option("--all-queues", is_flag=True, help="Include temporary queues.")
 @click.option(
     "--celery-names",
     is_flag=True,
-    help="Also celery_queue_length and the others that celery-exporter has of queues.",
+    help="Add celery-exporter's metrics of queues, such as celery_queue_length.",
 )
 @priority_order_option
 def exporter(
@@ -45,12 +45,12 @@ def exporter(
     priority_order: str | None,
     **given: bool,
 ) -> None:
-    """Serve metrics for Prometheus on http://HOST:PORT/metrics until it is stopped.
+    """Serve metrics for Prometheus on http://HOST:PORT/metrics.
 
-    Each scrape asks the brokers anew: one script for each queue. A broker that does
-    not answer has reliq_up 0, a node of a cluster reliq_node_up 0; the others are told of.
+    Each scrape queries the brokers, with one script for each queue. An unreachable broker has
+    reliq_up 0, and an unreachable cluster node reliq_node_up 0; the others are still reported.
 
-    Exits with 0 on SIGTERM or Ctrl-C, with 2 where it cannot begin.
+    Exits with 0 on SIGTERM or Ctrl-C, and with 2 if it cannot start.
 
     \b
     Examples:
@@ -88,7 +88,7 @@ def exporter(
 
 
 def _of_this_machine(inner: Any, hosts: set[str]) -> Callable[..., Iterable[bytes]]:
-    """Return a WSGI application that answers only by a name of this machine, as the page does."""
+    """Return a WSGI application that answers only to host names of this machine, like the page."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if is_of_this_machine(environ.get("HTTP_HOST", ""), hosts):

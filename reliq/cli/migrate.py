@@ -1,4 +1,4 @@
-"""``reliq migrate``, from Kombu's Redis transport and back, and ``reliq move``, between brokers."""
+"""``reliq migrate`` (from Kombu's Redis transport and back) and ``reliq move`` (to a broker)."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def _escapes(_context: click.Context, _option: click.Parameter, value: str | Non
     "--unacked-older",
     type=Number(min=0),
     metavar="SECONDS",
-    help="Take too what Kombu's workers got so long ago and have not acknowledged: 0 when "
-    "they are all gone, else more than their visibility_timeout.",
+    help="Also move messages that Kombu's workers have held unacknowledged for longer than this. "
+    "Use 0 if all these workers are dead; otherwise, use more than their visibility_timeout.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Also move new messages, until Ctrl-C.")
 @prefix_option
-@click.option("--kombu-prefix", help="That of Kombu's side; the same if not given.")
-@click.option("--sep", callback=_escapes, help=r"Kombu's option sep; \x.. is understood.")
+@click.option("--kombu-prefix", help="Kombu's global_keyprefix. Default: that of --prefix.")
+@click.option("--sep", callback=_escapes, help=r"Kombu's option sep; accepts \x escapes.")
 @click.option("--priority-steps", callback=_steps, help="Kombu's option, such as 0,3,6,9.")
-@click.option("--unacked-key", help="Kombu's option.")
-@click.option("--unacked-index-key", help="Kombu's option.")
+@click.option("--unacked-key", help="Kombu's option unacked_key.")
+@click.option("--unacked-index-key", help="Kombu's option unacked_index_key.")
 @priority_order_option
 @master_option
 @address_map_option
@@ -95,13 +95,13 @@ def migrate(
     as_json: bool,
     **layout: Any,
 ) -> None:
-    """Move messages from Kombu's Redis transport to reliq, or back, each once.
+    """Move messages from Kombu's Redis transport to reliq, or back.
 
-    FROM and TO are one URL of each kind; QUEUEs are named, or all durable ones are moved.
-    Workers and publishers of both sides may go on meanwhile. However often the command
-    is cut off, run it again with the same two URLs to go on.
+    FROM and TO are a URL of each kind. Without a QUEUE, all durable queues are moved. Workers
+    and publishers of both sides may keep running. Each message is moved once. After an
+    interruption, run the command again with the same two URLs.
 
-    Exits with 0 when all that waited has moved, with 2 where that could not be done.
+    Exits with 0 if all waiting messages have moved, and with 2 otherwise.
 
     \b
     Examples:
@@ -136,15 +136,13 @@ def migrate(
         except KeyboardInterrupt:
             if not follow:
                 _print_moved(moved, as_json)
-                click.echo("interrupted; run it again to go on", err=True)
+                click.echo("interrupted; run the command again to continue", err=True)
                 click.get_current_context().exit(INTERRUPTED)
         _print_moved(moved, as_json)
         for queue in (queue for queue, total in moved.items() if not total["moved"]):
             if held := moving.plan(queue).unacked:
-                back = "return when these stop; those of a killed one after its visibility_timeout"
-                click.echo(
-                    f"{queue}: workers of the other side hold {held}, which {back}", err=True
-                )
+                back = "return when the worker stops, or after its visibility_timeout if killed"
+                click.echo(f"{queue}: workers of the other side hold {held}; they {back}", err=True)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +166,7 @@ def _print_moved(moved: dict[str, Counter[str]], as_json: bool) -> None:
 def _line(row: dict[str, Any]) -> str:
     details = [f"{row['delayed']} delayed"] if row["delayed"] else []
     details += [f"{row['dead']} unreadable, now dead letters"] if row["dead"] else []
-    details += [f"{row['early']} before their time: no Celery tasks"] if row["early"] else []
+    details += [f"{row['early']} delivered early: not Celery tasks"] if row["early"] else []
     more = f" ({', '.join(details)})" if details else ""
     return f"{row['queue']}: {row['moved']} moved{more}"
 
@@ -178,9 +176,9 @@ def _line(row: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("queue", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every durable queue.")
-@click.option("--from", "source", required=True, metavar="URL", help="The broker to empty.")
-@click.option("--to", "target", required=True, metavar="URL", help="The broker to fill.")
+@click.option("--all", "everything", is_flag=True, help="Move all durable queues.")
+@click.option("--from", "source", required=True, metavar="URL", help="The source broker.")
+@click.option("--to", "target", required=True, metavar="URL", help="The target broker.")
 @master_option
 @address_map_option
 @prefix_option
@@ -195,10 +193,10 @@ def move(
     address_map: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Move ready, delayed and dead messages of QUEUE, or of all, to another broker.
+    """Move ready, delayed and dead messages of QUEUE, or of all queues, to another broker.
 
-    Each message is stored there once, however often the command is cut off: run it
-    again to go on. What consumers hold stays with them; run it again when it is back.
+    Each message is stored there once. After an interruption, run the command again. Messages
+    held by consumers stay; to move those that return, run the command again.
 
     \b
     Examples:
@@ -206,7 +204,7 @@ def move(
       reliq move --all --from reliq://b:6379/0 --to reliq://a:6379/0
     """
     if (queue is None) != everything:
-        raise click.UsageError("give a QUEUE, or --all")
+        raise click.UsageError("expected a QUEUE or --all")
     moved: dict[str, int] = {}
     options = target_of((source,), prefix, master_name, address_map).options
     with (

@@ -1,4 +1,4 @@
-"""The options that several commands have, and what a number among them may be."""
+"""Options that several commands share, and their types."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 class Number(click.FloatRange):
-    """A number in a range: click's lets "nan" through any, and "inf" where there is no end."""
+    """A finite number in a range. click accepts "nan" in each range, and "inf" in an open one."""
 
     def convert(self, value: Any, *where: Any) -> float:
-        """Return the number; fails with what was expected."""
+        """Return the number; an error names the expected value."""
         number = float(super().convert(value, *where))
         if not isfinite(number):
             self.fail(f"expected a number, got {value!r}", *where)
@@ -35,7 +35,7 @@ class Number(click.FloatRange):
 
 
 def duration(said: str) -> float:
-    """Return seconds, given as such or as parts with a unit: 90, 15m, 1h30m, 2d."""
+    """Return seconds, from a plain number or parts with units: 90, 15m, 1h30m, 2d."""
     text = said.strip()
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
@@ -48,7 +48,7 @@ def duration(said: str) -> float:
 def _address_map(
     _context: click.Context, _option: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """Return the transport option of that name; fails with what was expected."""
+    """Return the transport option ``address_map``; an error names the expected format."""
     found: dict[str, str] = {}
     for pair in (pair for text in given for pair in re.split(r"[;\s]+", text) if pair):
         announced, equals, reachable = pair.partition("=")
@@ -70,13 +70,13 @@ prefix_option = click.option(
     envvar="RELIQ_KEYPREFIX",
     default="",
     show_envvar=True,
-    help="The global_keyprefix of the transport options, if one is used.",
+    help="The transport option global_keyprefix, if the application sets it.",
 )
 master_option = click.option(
     "--master-name",
     envvar="RELIQ_MASTER_NAME",
     show_envvar=True,
-    help="With URLs of Sentinels: the name under which they know the master.",
+    help="With reliq-sentinel://: the master's name.",
 )
 address_map_option = click.option(
     "--address-map",
@@ -85,57 +85,55 @@ address_map_option = click.option(
     show_envvar=True,
     metavar="HOST:PORT=HOST:PORT",
     callback=_address_map,
-    help="With a Redis Cluster: where a node is reached that announces itself elsewhere, as "
-    "10.0.0.5:6379=localhost:7001; several: again, or between ';'.",
+    help="With reliq-cluster://: the announced and the reachable address of a node, for example "
+    "10.0.0.5:6379=localhost:7001 (repeatable, or separated by ';').",
 )
 priority_order_option = click.option(
     "--priority-order",
     type=click.Choice(["ascending", "descending"]),
-    help="The transport option of that name, if one is used.",
+    help="The transport option priority_order, if the application sets it.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Change nothing; only say how many it would be."
+    "--dry-run", is_flag=True, help="Change nothing; only print the number of messages."
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 _url_option = click.option(
     "--url",
     "urls",
     multiple=True,
     envvar="RELIQ_URL",
     show_envvar=True,
-    help="The broker, for example reliq://localhost:6379/0; several: again, or between ';'.",
+    help="The broker, for example reliq://localhost:6379/0 (repeatable, or separated by ';').",
 )
 
 
-skip_option = click.option(
-    "--skip", type=click.IntRange(0), default=0, help="How many to pass over."
-)
+skip_option = click.option("--skip", type=click.IntRange(0), default=0, help="Number to skip.")
 
 
 def limit_option(default: int) -> Callable[[F], F]:
-    """Return a decorator that adds a number of rows."""
+    """Return a decorator that adds ``--limit``."""
     return click.option(
-        "--limit", type=click.IntRange(1), default=default, show_default=True, help="How many."
+        "--limit", type=click.IntRange(1), default=default, show_default=True, help="Maximum count."
     )
 
 
 def interval_option(least: float, most: float, default: float, text: str) -> Callable[[F], F]:
-    """Return a decorator that adds a number of seconds; *text* is its help."""
+    """Return a decorator that adds ``--interval``, in seconds; *text* is its help."""
     kind = Number(least, most)
     return click.option("--interval", type=kind, default=default, show_default=True, help=text)
 
 
 def listening(port: int, host_help: str) -> Callable[[F], F]:
-    """Return a decorator that adds the options of a command that serves HTTP."""
-    kind, free = click.IntRange(0, 65_535), "0: any that is free."
+    """Return a decorator that adds the options of an HTTP server."""
+    kind, free = click.IntRange(0, 65_535), "The port to listen on; 0: any free port."
     number = click.option("--port", type=kind, default=port, show_default=True, help=free)
     host = click.option("--host", default="127.0.0.1", show_default=True, help=host_help)
     return lambda command: host(number(command))
 
 
 def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
-    """Return a decorator that adds *options*; the command gets ``make(...)`` of them as *name*."""
+    """Return a decorator that adds *options* and passes ``make(...)`` of them as *name*."""
 
     def add(command: F) -> F:
         @functools.wraps(command)
@@ -153,6 +151,6 @@ def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -
 
 _broker_options = (_url_option, master_option, address_map_option, prefix_option)
 broker_options = collected("target", target_of, *_broker_options)
-"""Adds what names the brokers; the command gets it as *target*."""
+"""Adds the options that name the brokers; the command gets them as *target*."""
 on_brokers = collected("target", target_of, *_broker_options, json_option)
-"""Adds --json, too."""
+"""Adds the same options and --json."""

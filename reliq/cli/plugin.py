@@ -1,6 +1,6 @@
-"""``celery -A proj reliq ...``: the same commands, about the application's own brokers.
+"""``celery -A proj reliq ...``: the same commands, for the application's brokers.
 
-Celery loads this module with every command of its own (entry point ``celery.commands``).
+Celery loads this module in each of its own commands (entry point ``celery.commands``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .commands import Commands
 @click.group(cls=Commands)
 @click.pass_context
 def reliq(context: click.Context) -> None:
-    """Look at the queues that reliq keeps, and put them right.
+    """Inspect and repair the queues of reliq.
 
-    The brokers and the transport options are those of the application.
+    The application provides the brokers and the transport options.
 
     \b
     Examples:

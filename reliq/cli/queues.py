@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def queue() -> None:
-    """Pause, resume, purge, delete a queue, or change its settings.
+    """Pause, resume, purge or delete a queue, or change its settings.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def _set_paused(target: Target, name: str, paused: bool) -> None:
 @queue_argument
 @on_brokers
 def pause(target: Target, queue: str) -> None:
-    """Let QUEUE accept and keep messages, and give none out until it is resumed.
+    """Stop deliveries from QUEUE until it is resumed. QUEUE still accepts messages.
 
     \b
     Example:
@@ -67,7 +67,7 @@ def pause(target: Target, queue: str) -> None:
 @queue_argument
 @on_brokers
 def resume(target: Target, queue: str) -> None:
-    """Let QUEUE give out messages again, and wake its consumers.
+    """Resume deliveries from QUEUE, and wake its consumers.
 
     \b
     Example:
@@ -82,9 +82,9 @@ def resume(target: Target, queue: str) -> None:
 @yes_option
 @on_brokers
 def purge(target: Target, queue: str, dry_run: bool, yes: bool) -> None:
-    """Remove what waits in QUEUE, ready and delayed, for good; asks first.
+    """Remove the ready and delayed messages of QUEUE permanently, after confirmation.
 
-    What consumers hold and what is dead stays.
+    Messages held by consumers and dead letters stay.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def purge(target: Target, queue: str, dry_run: bool, yes: bool) -> None:
     """
 
     def work(inspector: Inspector) -> dict[str, Any]:
-        if yes and not dry_run:  # without a look: a partition that is away keeps from no other
+        if yes and not dry_run:  # purge without counting: a partition may be unreachable
             return {"count": inspector.purge(queue), "dry_run": False}
         status = inspector.status(queue)
         number = status.ready + status.delayed
@@ -101,7 +101,7 @@ def purge(target: Target, queue: str, dry_run: bool, yes: bool) -> None:
             where = f"{plain(queue)} at {inspector.broker}"
             out.confirmed(
                 f"Remove {status.ready} ready and {status.delayed} delayed messages of {where} "
-                "for good?",
+                "permanently?",
                 inspector.broker,
                 yes,
             )
@@ -113,12 +113,12 @@ def purge(target: Target, queue: str, dry_run: bool, yes: bool) -> None:
 
 @queue.command()
 @queue_argument
-@click.option("--if-empty", is_flag=True, help="Only if no message waits in it.")
-@click.option("--if-unused", is_flag=True, help="Only if nobody consumes from it.")
+@click.option("--if-empty", is_flag=True, help="Only if the queue has no waiting messages.")
+@click.option("--if-unused", is_flag=True, help="Only if the queue has no consumers.")
 @yes_option
 @on_brokers
 def delete(target: Target, queue: str, if_empty: bool, if_unused: bool, yes: bool) -> None:
-    """Delete QUEUE, its bindings and everything in it, dead letters too; asks first.
+    """Delete QUEUE with its bindings and all messages and dead letters, after confirmation.
 
     \b
     Examples:
@@ -137,13 +137,13 @@ def delete(target: Target, queue: str, if_empty: bool, if_unused: bool, yes: boo
         )
         return {"count": inspector.delete(queue, if_empty=if_empty, if_unused=if_unused)}
 
-    target.change("queue", queue, work, lambda row: f"deleted, {row['count']} messages waited")
+    target.change("queue", queue, work, lambda row: f"deleted with {row['count']} waiting messages")
 
 
 def _setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.BadParameter(f"expected NAME=VALUE, or NAME= to take it back; got {text!r}")
+        raise click.BadParameter(f"expected NAME=VALUE, or NAME= to reset; got {text!r}")
     full = name if name.startswith("x-") else f"x-{name}"
     if not value:
         return full, None
@@ -153,16 +153,15 @@ def _setting(text: str) -> tuple[str, Any]:
 @queue.command("set")
 @queue_argument
 @click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option("--partitions", type=int, help="Divide it into so many; the same as partitions=N.")
+@click.option("--partitions", type=int, help="Number of partitions; the same as partitions=N.")
 @on_brokers
 def set_(target: Target, queue: str, settings: tuple[str, ...], partitions: int | None) -> None:
-    """Change settings of QUEUE while it is in use, or show those that hold.
+    """Change settings of QUEUE while it is in use, or show the current settings.
 
-    x-delivery-limit, x-max-length, x-message-ttl, x-overflow, x-partitions and
-    x-visibility-timeout ("x-" may be left out; times in ms). They hold from the next
-    publish, delivery or lease on, until the queue is deleted; applications go on
-    declaring it as before.
-    NAME= goes back to what was declared.
+    The settings are x-delivery-limit, x-max-length, x-message-ttl, x-overflow, x-partitions and
+    x-visibility-timeout. The prefix x- is optional; times are in milliseconds. The values apply
+    from the next publish, delivery or lease, until the queue is deleted. Applications may
+    still declare the old values. NAME= restores the declared value.
 
     \b
     Examples:
@@ -187,7 +186,7 @@ def set_(target: Target, queue: str, settings: tuple[str, ...], partitions: int 
 
 
 def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
-    """Return messages of one state as a table."""
+    """Return a table of messages in one state."""
     special: dict[str, dict[str, Any]] = {
         "ready": {},
         "delayed": {"due in": lambda row: duration(max(row["due_ms"] - _now_ms(row), 0) / 1000)},
@@ -233,10 +232,10 @@ def _arguments(row: dict[str, Any]) -> str:
 @skip_option
 @on_brokers
 def peek(target: Target, queue: str, state: str, limit: int, skip: int) -> None:
-    """Show messages of QUEUE without taking them.
+    """Show messages of QUEUE without reserving them.
 
-    Bodies are not deserialised: arguments are shown as Celery wrote them for people
-    (argsrepr), a body only where it is JSON or text, as it stands there.
+    Bodies are not deserialised. Arguments are shown in Celery's text form (argsrepr). A body is
+    shown, unchanged, only if it is JSON or text.
 
     \b
     Examples:

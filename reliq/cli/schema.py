@@ -1,4 +1,4 @@
-"""What ``--json`` prints, as JSON Schema: made from the types, so that it stays true."""
+"""``reliq schema``: the JSON Schemas of the ``--json`` output, generated from the types."""
 
 from __future__ import annotations
 
@@ -125,14 +125,13 @@ SCHEMAS: dict[str, Schema] = {
     "status": _STATUS,
     "top": _STATUS,
 }
-"""Command -> the schema of what it prints with ``--json``; ``top`` and ``batch watch`` print one
-such a line."""
+"""Command -> the schema of its ``--json`` output; of each line for ``top`` and ``batch watch``."""
 
 
 @click.command()
 @click.argument("command", nargs=-1)
 def schema(command: tuple[str, ...]) -> None:
-    """Print the JSON Schema of what a COMMAND prints with --json; without one, of all.
+    """Print the JSON Schema of the --json output of COMMAND, or of all commands.
 
     \b
     Examples:
@@ -141,6 +140,6 @@ def schema(command: tuple[str, ...]) -> None:
     """
     name = " ".join(command)
     if name and name not in SCHEMAS:
-        raise click.UsageError(f"no schema for {name!r}: known are {', '.join(SCHEMAS)}")
+        raise click.UsageError(f"no schema for {name!r}; expected one of {', '.join(SCHEMAS)}")
     chosen = SCHEMAS[name] if name else {"properties": SCHEMAS, "type": "object"}
     out.dump({"$schema": "https://json-schema.org/draft/2020-12/schema", **chosen})

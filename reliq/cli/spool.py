@@ -1,4 +1,4 @@
-"""``reliq spool``: what waits in a publisher's journal, and forwarding it by hand."""
+"""``reliq spool``: inspect a spool, and forward its messages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .options import json_option, on_brokers
 if TYPE_CHECKING:
     from .target import Target
 
-# Processes forward every few seconds where a broker answers.
+# While a broker answers, processes forward every few seconds.
 _STUCK_S = 120.0
 
 
 @click.group()
 def spool() -> None:
-    """Inspect and forward a spool: what was published while no broker answered."""
+    """Inspect or forward a spool: messages published while no broker answered."""
 
 
 @spool.command("status")
 @click.argument("path")
 @json_option
 def spool_status(path: str, as_json: bool) -> None:
-    """Show what waits in the spool at PATH: how many, how old, for which queues.
+    """Show number, age and queues of the messages in the spool at PATH.
 
     \b
     Examples:
@@ -45,8 +45,8 @@ def spool_status(path: str, as_json: bool) -> None:
         ">oldest": lambda row: duration(row["oldest_s"]),
     }
     line = (
-        f"{found['publishes']} publishes, {size(found['bytes'])}; so far {found['expired']} "
-        f"expired, {found['doubtful']} perhaps stored twice"
+        f"{found['publishes']} publishes, {size(found['bytes'])}; in total {found['expired']} "
+        f"expired, {found['doubtful']} possibly stored twice"
     )
     out.answer(found, as_json, lambda found: [out.listing(found["routes"], columns), line])
 
@@ -55,9 +55,9 @@ def spool_status(path: str, as_json: bool) -> None:
 @click.argument("path")
 @on_brokers
 def spool_forward(path: str, target: Target) -> None:
-    """Forward what waits in the spool at PATH to a broker, each message once.
+    """Forward the messages in the spool at PATH to a broker, each once.
 
-    Repeatable: a command that was cut off, or another forwarder, does no harm.
+    You can interrupt and repeat the command. Other processes may forward at the same time.
 
     \b
     Examples:
@@ -68,23 +68,23 @@ def spool_forward(path: str, target: Target) -> None:
         connection.connect()
         total = transports.forward(journal, connection.transport)
     found = {"forwarded": total, "left": journal.holds}
-    words = "{forwarded} forwarded, {left} wait in the spool"
+    words = "{forwarded} forwarded, {left} left in the spool"
     out.answer(found, target.as_json, lambda found: [words.format(**found)])
 
 
 def examine(url: str) -> admin.Finding:
-    """Return the doctor's finding about the spool at *url*."""
+    """Return the doctor's finding for the spool at *url*."""
     try:
         journal = JOURNALS.at(url)
         status = journal.status() if journal.holds else None
     except ReliqError as exc:
-        return admin.Finding("spool", "error", str(exc), "correct the URL, or move the file away")
+        return admin.Finding("spool", "error", str(exc), "correct the URL, or move the file")
     if status is None:
-        return admin.Finding("spool", "ok", f"no publishes wait in {journal}")
+        return admin.Finding("spool", "ok", f"no publishes in {journal}")
     return admin.Finding(
         "spool",
         "warning" if status["oldest_s"] > _STUCK_S else "info",
-        f"{status['publishes']} publishes wait in {journal}, for {duration(status['oldest_s'])}",
-        "any process that lists the spool forwards them when a broker answers: start one, or "
+        f"{status['publishes']} publishes in {journal}, up to {duration(status['oldest_s'])} old",
+        "start a process whose URLs include the spool (it forwards them when a broker answers), or "
         "run: reliq spool forward PATH --url BROKER",
     )

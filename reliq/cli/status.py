@@ -1,4 +1,4 @@
-"""``reliq status``, and ``reliq top``, which is the status live: every queue and its broker."""
+"""``reliq status``, and its live form ``reliq top``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def looks(target: Target, interval: float, most: int | None) -> Iterator[Gathered[Report]]:
-    """Yield the reports of the brokers that answer, up to *most* times; None: without end.
+    """Yield the reports of the reachable brokers, *most* times; None: forever.
 
-    Each has the rates since the one before.
+    Each report has the rates since the previous one.
     """
     before: dict[str, Report] = {}
 
@@ -48,7 +48,7 @@ def looks(target: Target, interval: float, most: int | None) -> Iterator[Gathere
 
 
 def status_data(found: Gathered[Report]) -> dict[str, Any]:
-    """Return what ``status --json`` prints."""
+    """Return the output of ``status --json``."""
     brokers: list[dict[str, Any]] = [
         {**asdict(report.broker), "reachable": True, "error": None} for report in found.found
     ]
@@ -67,14 +67,14 @@ def status_data(found: Gathered[Report]) -> dict[str, Any]:
 
 
 def status_tables(data: dict[str, Any]) -> Sequence[Table]:
-    """Return the same as tables: the brokers, and their queues."""
+    """Return tables of the brokers, their queues, and the unreadable queues."""
     brokers = out.listing(
         data["brokers"],
         {
             "broker": "broker",
             "reachable": lambda row: out.yes(row["reachable"]),
             "role": lambda row: out.cell(
-                # It takes no writes, or a node of it does not answer.
+                # The server refuses writes, or a cluster node does not answer.
                 row["role"],
                 "bold red" if re.search("^replica$| answer$", row["role"]) else "",
             ),
@@ -114,8 +114,8 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
         data["untold"],
         {
             "node": lambda row: out.cell(row["node"] or "none", "bold red"),
-            "queues not told": lambda row: ", ".join(row["queues"]) or "not known",
-            "why": "error",
+            "unreadable queues": lambda row: ", ".join(row["queues"]) or "unknown",
+            "reason": "error",
         },
     )
     return (brokers, queues, untold)
@@ -134,14 +134,14 @@ def _consumers(row: dict[str, Any]) -> Any:
 
 
 @click.command()
-@interval_option(0, 3600, 1.0, "Seconds over which the rates are measured; 0: no rates, at once.")
+@interval_option(0, 3600, 1.0, "Seconds over which to measure rates; 0: no rates, no wait.")
 @on_brokers
 def status(target: Target, interval: float) -> None:
-    """Show every queue, and the brokers they are on.
+    """Show all brokers and queues.
 
-    Ready, delayed, unacked and dead messages, consumers, the age of the oldest ready
-    message, messages published and acknowledged a second. Exits with 2 if a broker,
-    or a node of a cluster, cannot be asked, after the others were shown.
+    For each queue: ready, delayed, unacked and dead messages, consumers, age of the oldest ready
+    message, and messages published and acknowledged per second. If a broker or a cluster node
+    does not answer, the command shows the others and exits with 2.
 
     \b
     Examples:
@@ -157,23 +157,22 @@ def status(target: Target, interval: float) -> None:
 
 
 def screen(data: dict[str, Any], interval: float) -> Any:
-    """Return one look as it fills the terminal."""
+    """Return one measurement as a screen for the terminal."""
     away = [item["error"] for item in data["brokers"] if not item["reachable"]]
     head = out.Text(
-        f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C ends it"
+        f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C to exit"
     )
     return out.Group(head, *status_tables(data), *(out.Text(error, "bold red") for error in away))
 
 
 @click.command()
-@interval_option(0.1, 3600, 2.0, "Seconds between two looks.")
-@click.option("--count", type=click.IntRange(1), help="End after so many looks.")
+@interval_option(0.1, 3600, 2.0, "Seconds between measurements.")
+@click.option("--count", type=click.IntRange(1), help="Exit after this many measurements.")
 @on_brokers
 def top(target: Target, interval: float, count: int | None) -> None:
-    """Show the status again and again; Ctrl-C ends it.
+    """Show the status live, until Ctrl-C.
 
-    A broker that does not answer is shown so, and asked again. With --json each look
-    is one line, for whoever reads a pipe.
+    An unreachable broker is marked and queried again. With --json, each measurement is a line.
 
     \b
     Examples:
@@ -194,4 +193,4 @@ def top(target: Target, interval: float, count: int | None) -> None:
             for data in screens:
                 live.update(screen(data, interval), refresh=True)
     except KeyboardInterrupt:
-        return  # that is how one leaves it
+        return  # the usual end of top

@@ -1,4 +1,4 @@
-"""Tables, bars and colours: the one module of the commands that imports rich for them."""
+"""Tables, progress bars and colours: this module imports rich for the commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console, Group  # noqa: F401 - used from here, as all of these
+from rich.console import Console, Group  # noqa: F401 - the commands import all names from here
 from rich.live import Live  # noqa: F401
 from rich.pretty import Pretty
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -26,43 +26,43 @@ T = TypeVar("T")
 
 
 def cell(value: object, style: str = "") -> Text:
-    """Return *value* for a table; nothing in it is markup."""
+    """Return *value* as a table cell, without interpreting markup."""
     return Text(plain(value), style=style)
 
 
 def count(number: int | None, style: str = "") -> Text:
-    """Return a number; a zero is dim, so that the others are seen."""
+    """Return a number as a cell. A zero is dim, so that other numbers stand out."""
     if number is None:
         return Text("-", style="dim")
     return Text(f"{number:,}", style="dim" if number == 0 else style)
 
 
 def rate(number: float | None) -> Text:
-    """Return messages a second."""
+    """Return a rate in messages per second as a cell."""
     if number is None:
         return Text("-", style="dim")
     return Text(per_second(number), style="dim" if number == 0 else "")
 
 
 def yes(good: bool) -> Text:
-    """Return whether something is as it should be."""
+    """Return "yes" in green, or "NO" in red."""
     return cell("yes", "green") if good else cell("NO", "bold red")
 
 
 def listing(
     rows: Sequence[dict[str, Any]], columns: Mapping[str, str | Callable[[dict[str, Any]], Any]]
 ) -> Table:
-    """Return a table of rows, each of some broker, which is shown where there are several.
+    """Return a table of rows. With several brokers, the first column shows the broker.
 
-    columns: title -> the name of a value, or what makes one of a row; a title after ">" is of
-    numbers.
+    columns: title -> the key of a value, or a function of the row. A title that starts with ">"
+    aligns its column to the right.
     """
     if len({row.get("broker") for row in rows}) > 1:
         columns = {"broker": "broker", **columns}
     made = Table(header_style="bold")
     for name in columns:
         side: Any = "right" if name.startswith(">") else "left"
-        # Long texts are folded, not cut: a tag that is cut is of no use.
+        # Fold long texts: a truncated tag is useless.
         made.add_column(name.removeprefix(">"), justify=side, overflow="fold")
     for row in rows:
         values = (row[of] if isinstance(of, str) else of(row) for of in columns.values())
@@ -80,10 +80,10 @@ def fields(values: Mapping[str, Any]) -> Table:
 
 
 def show(*renderables: Any) -> None:
-    """Print to standard output: with colours on a terminal, not wrapped elsewhere."""
+    """Print to standard output: with colours on a terminal, and with wide lines elsewhere."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        # Whoever reads it by a pipe wants a row in a line.
+        # Readers of a pipe expect one line for each row.
         console = Console(highlight=False, width=max(console.width, 200))
     for item in renderables:
         if isinstance(item, str):
@@ -93,7 +93,7 @@ def show(*renderables: Any) -> None:
 
 
 def answer(data: T, as_json: bool, shown: Callable[[T], Iterable[Any]]) -> None:
-    """Print what a command has found: as JSON, or what *shown* makes of it."""
+    """Print the result of a command: as JSON, or as formatted by *shown*."""
     if as_json:
         dump(data)
     else:
@@ -107,7 +107,7 @@ def dump(value: Any) -> None:
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error; give what is called after each step, with its size."""
+    """Show a progress bar on standard error; yield a function that adds a step to it."""
     console = Console(stderr=True)
     columns: Sequence[Any] = (
         TextColumn("{task.description}"),
@@ -123,11 +123,11 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def progressing(
-    label: str, total: int, steps: Iterator[int], again: str = "run it again to go on"
+    label: str, total: int, steps: Iterator[int], again: str = "run the command again to continue"
 ) -> int:
     """Run *steps* under a progress bar; return their sum.
 
-    Ctrl-C ends the command between two steps, says how far it came and what *again* does.
+    Ctrl-C ends the command between two steps; it prints the progress and *again*.
     """
     done = 0
     try:

@@ -1,4 +1,4 @@
-"""The brokers a command is about, and how it asks each of them and prints what they say."""
+"""The brokers of a command: query each of them, and print the results."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """The brokers, and the transport options for all of them."""
+    """The brokers of a command, and their common transport options."""
 
     urls: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     spools: tuple[str, ...] = ()
-    """Those of the URLs that are journals of publishers, and no brokers."""
+    """The URLs of spools, which are not brokers."""
     as_json: bool = False
-    """Whether what is found is printed as JSON."""
+    """Whether to print results as JSON."""
 
     def gather(self, look: Callable[[Inspector], T]) -> Gathered[T]:
-        """Return what *look* says of each broker, and which of them could not be asked.
+        """Return the result of *look* for each broker, and the failures of the others.
 
-        A queue that one broker has and another has not is no failure.
+        If a broker has a result, NotFound on another broker is not a failure.
         """
         found: list[T] = []
         failures: list[tuple[str, ReliqError]] = []
@@ -59,10 +59,10 @@ class Target:
         find: Callable[[Inspector], Iterable[Any]],
         shown: Callable[[list[dict[str, Any]]], Iterable[Any]],
     ) -> list[dict[str, Any]]:
-        """Print what *find* says of each broker, as JSON or as *shown* has it; return its rows.
+        """Print the results of *find* from all brokers, as JSON or by *shown*; return the rows.
 
-        A row is a result and the broker it is of. Raises Refused where a broker could not
-        be asked, or *find* has met something ``unreachable``: after the others were printed.
+        A row is a result and its broker. Raises Refused, after printing the rows, if a broker
+        did not answer or a result of *find* has ``unreachable`` parts.
         """
         unreachable: list[object] = []
 
@@ -84,7 +84,7 @@ class Target:
         work: Callable[[Inspector], dict[str, Any]],
         said: Callable[[dict[str, Any]], str],
     ) -> None:
-        """Do *work* to the *kind* of *name* at each broker that has it; print a line about each."""
+        """Run *work* on each broker that has the *kind* called *name*; print a line for each."""
         self.answer(
             lambda inspector: [{kind: name, **work(inspector)}],
             lambda rows: [f"{name} at {row['broker']}: {said(row)}" for row in rows],
@@ -93,21 +93,21 @@ class Target:
 
 @dataclass(frozen=True)
 class Gathered(Generic[T]):
-    """Answers of several brokers."""
+    """Results of several brokers."""
 
     found: list[T]
     failures: list[tuple[str, ReliqError]]
 
     def require_some(self) -> list[T]:
-        """Return the answers; raise Refused where there is none."""
+        """Return the results; raise Refused if there are none."""
         if not self.found:
             self.complain()
         return self.found
 
     def complain(self, unreachable: Iterable[object] = ()) -> None:
-        """Raise Refused where a broker, or a node of one, could not be asked.
+        """Raise Refused if a broker or a node did not answer.
 
-        After the others were shown. An error names its broker where it is about it.
+        Call this after the output of the other brokers. An error about a broker names it.
         """
         said = [*(str(error) for _, error in self.failures), *map(str, unreachable)]
         if said:
@@ -118,15 +118,15 @@ _BETWEEN = r";(?=\s*reliq[a-z-]*:/|\s*$)"
 
 
 def split_urls(given: Iterable[str]) -> tuple[str, ...]:
-    """Return one entry for each broker: several may stand in one text, between semicolons.
+    """Return one entry for each broker; semicolons separate the brokers of one text.
 
-    The URLs of Sentinels that follow each other in one text are one broker, and so are those of
-    nodes of a cluster; in two texts they are of two.
+    Consecutive Sentinels in one text are one broker, and so are consecutive nodes of a cluster.
+    In two texts, they belong to two brokers.
     """
     found: list[str] = []
     for text in given:
         before = ""
-        # A semicolon that no URL of ours follows is one of a password that nobody has encoded.
+        # A semicolon without a reliq URL behind it belongs to a password that is not encoded.
         for url in filter(None, map(str.strip, re.split(_BETWEEN, text))):
             scheme = url.partition("://")[0]
             if scheme in {"reliq-sentinel", "reliq-cluster"} and scheme == before:
@@ -144,7 +144,7 @@ def target_of(
     address_map: Mapping[str, str] | None = None,
     as_json: bool = False,
 ) -> Target:
-    """Return the brokers of the current command; raises UsageError where none is named."""
+    """Return the brokers of the current command; raises UsageError if none is named."""
     context = click.get_current_context()
     application = context.find_object(Application)
     from_environment = context.get_parameter_source("urls") is ParameterSource.ENVIRONMENT
@@ -152,18 +152,18 @@ def target_of(
     given: dict[str, Any] = {name: value for name, value in said.items() if value}
     if application is not None:
         its_urls, its_options = application.brokers()
-        # A list of Celery's is one text: it may name several nodes of one broker.
+        # Celery's list of URLs is one text: it may name several nodes of one broker.
         its_own = not urls or from_environment
         chosen = split_urls((";".join(its_urls),) if its_own else urls)
         given = {**its_options, **given}
     elif not urls:
         raise click.UsageError("Missing option '--url' (env var: 'RELIQ_URL').")
     else:
-        if from_environment:  # click has split it where there was a space
+        if from_environment:  # click splits the variable at spaces
             urls = (";".join(url.rstrip(";") for url in urls),)
         chosen = split_urls(urls)
     spools = tuple(url for url in chosen if is_spool(url))
     brokers = tuple(url for url in chosen if url not in spools)
     if not brokers:
-        raise click.UsageError("a spool is no broker: reliq spool status PATH shows what is in it")
+        raise click.UsageError("a spool is not a broker; use: reliq spool status PATH")
     return Target(brokers, given, spools, as_json)

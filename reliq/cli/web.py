@@ -1,4 +1,4 @@
-"""``reliq web``: the page to look at, served until it is stopped."""
+"""``reliq web``: serve the web page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _print_hash(context: click.Context, _option: click.Parameter, wanted: bool) 
     if not wanted or context.resilient_parsing:
         return
     _require_installed()
-    from .web_server import hashed  # noqa: PLC0415 - what it imports is an extra
+    from .web_server import hashed  # noqa: PLC0415 - its imports are an extra
 
     if sys.stdin.isatty():
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
@@ -44,12 +44,12 @@ def _require_installed() -> None:
 
 @click.command()
 @broker_options
-@listening(5580, "The address to listen on; another than this machine's own needs users.")
-@click.option("--allow-actions", is_flag=True, help="Let operators pause, purge, replay ...")
+@listening(5580, "The address to listen on. An address other than loopback requires users.")
+@click.option("--allow-actions", is_flag=True, help="Let operators pause, purge, replay and more.")
 @click.option(
     "--users",
     type=click.Path(dir_okay=False),
-    help="A file of lines NAME viewer|operator HASH; or RELIQ_WEB_USERS, with that text.",
+    help="A file with lines NAME viewer|operator HASH. Default: the text in RELIQ_WEB_USERS.",
 )
 @click.option("--user-header", default="", help="The header in which a proxy names the user.")
 @click.option(
@@ -57,32 +57,32 @@ def _require_installed() -> None:
     "proxies",
     multiple=True,
     metavar="ADDRESS",
-    help="From where that header is believed; several: again.  [default: this machine]",
+    help="An address whose header is trusted (repeatable).  [default: this machine]",
 )
 @click.option(
     "--operator",
     "operators",
     multiple=True,
     metavar="NAME",
-    help="Whom of those the proxy names is an operator; several: again.",
+    help="With --user-header: the name of an operator (repeatable).",
 )
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Without users: a name of this machine beside localhost; several: again.",
+    help="Without users: another host name of this machine besides localhost (repeatable).",
 )
 @click.option(
     "--redact",
     multiple=True,
     metavar="KEY",
-    help="Hide what stands under this key in messages, as '*token*'; several: again.",
+    help="Hide the values of matching keys in messages, for example '*token*' (repeatable).",
 )
-@click.option("--root-path", default="", help="The path of a proxy under which the pages are.")
-@interval_option(0.2, 60, 2.0, "Seconds after which a page that somebody looks at is read anew.")
+@click.option("--root-path", default="", help="The path under which a proxy serves the pages.")
+@interval_option(0.2, 60, 2.0, "Seconds between updates of an open page.")
 @click.option(
-    "--action-log", type=click.Path(dir_okay=False), help="Append each action to this file, too."
+    "--action-log", type=click.Path(dir_okay=False), help="Also append each action to this file."
 )
 @click.option(
     "--hash-password",
@@ -90,17 +90,17 @@ def _require_installed() -> None:
     is_eager=True,
     expose_value=False,
     callback=_print_hash,
-    help="Ask for a password, print the hash of it for --users, and exit.",
+    help="Ask for a password, print its hash for --users, and exit.",
 )
 def web(
     target: Target, host: str, port: int, users: str | None, action_log: str | None, **given: Any
 ) -> None:
-    """Serve a page to look at on http://HOST:PORT until it is stopped.
+    """Serve the web page on http://HOST:PORT.
 
-    Queues and their messages, dead letters, consumers, batches, what the doctor finds. Nothing
-    can be changed without --allow-actions. Without users only this machine is answered.
+    It shows queues, messages, dead letters, consumers, batches and the doctor's findings.
+    Without --allow-actions, it is read-only. Without users, it answers only this machine.
 
-    Exits with 0 on SIGTERM or Ctrl-C, with 2 where it cannot begin.
+    Exits with 0 on SIGTERM or Ctrl-C, and with 2 if it cannot start.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def web(
       reliq web --host 0.0.0.0 --users users.txt --redact password --redact '*token*'
     """
     _require_installed()
-    from .web_server import serve  # noqa: PLC0415 - what it imports is an extra
+    from .web_server import serve  # noqa: PLC0415 - its imports are an extra
 
     given["interval_s"] = given.pop("interval")
     given["action_log"] = None if action_log is None else Path(action_log)

@@ -1,4 +1,4 @@
-"""The server of ``reliq web``: uvicorn around the application, on a socket that is ours."""
+"""The server of ``reliq web``: uvicorn with the application, on a socket opened here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["hashed", "serve"]
 
 _STOPS_WITHIN_S = 3
 _BACKLOG = 128
-# So long a connection may be without a whole header of a request, and no answer under way.
+# Seconds that a connection may stay without a complete request header or an open response.
 _HEADER_S = 10.0
 _MOST_CONNECTIONS = 4096
 
@@ -39,24 +39,24 @@ _full = Seldom(60.0)
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type,misc]  # h11's or httptools'
-    """One connection of several; one address has half of them at most."""
+    """A connection; one address may have at most half of all connections."""
 
     most = _MOST_CONNECTIONS
     _seen: Any = None
     _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Take it, or end it at once where there are too many."""
+        """Accept the connection, or abort it if there are too many."""
         super().connection_made(transport)
         self._since = monotonic()
         peer = self.client and self.client[0]
         theirs = sum(bool(one.client) and one.client[0] == peer for one in self.connections)
         if len(self.connections) > self.most or theirs > self.most // 2:
-            _full.warn("a connection from %s was refused, of %d that are open", peer, theirs)
+            _full.warn("refused a connection from %s, which has %d connections", peer, theirs)
             transport.abort()
 
     def end_if_late(self) -> None:
-        """End it where no request has become whole in time."""
+        """Close the connection if no complete request has arrived in time."""
         if self.cycle is not self._seen or not (self.cycle is None or self.cycle.response_complete):
             self._seen, self._since = self.cycle, monotonic()
         elif monotonic() - self._since > _HEADER_S:
@@ -65,13 +65,13 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type,misc]  # h11's o
 
 def _in_one_line(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     if getattr(context.get("exception"), "errno", None) in {errno.EMFILE, errno.ENFILE}:
-        _full.warn("no connection can be taken: %s", context["exception"])
+        _full.warn("cannot accept a connection: %s", context["exception"])
     else:
         loop.default_exception_handler(context)
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of events first: uvicorn waits for every answer that has begun."""
+    """Ends the event streams before a shutdown: uvicorn waits for every open response."""
 
     def __init__(self, config: uvicorn.Config, application: Application) -> None:
         super().__init__(config)
@@ -83,7 +83,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         for one in list(self.server_state.connections) if counter % 10 == 0 else ():
-            one.end_if_late()  # type: ignore[union-attr]  # all of them are ours
+            one.end_if_late()  # type: ignore[union-attr]  # all are _Connections
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
 def serve(
     urls: Sequence[str], options: Mapping[str, Any], host: str, port: int, given: Mapping[str, Any]
 ) -> None:
-    """Serve the pages until SIGTERM or Ctrl-C; raises ConfigurationError, and Refused."""
+    """Serve the pages until SIGTERM or Ctrl-C; raises ConfigurationError and Refused."""
     application = app(*urls, transport_options=options, **given)
     settings = application.site.settings
     if not (settings.users or settings.user_header or is_loopback(host)):
@@ -102,9 +102,8 @@ def serve(
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"serving reliq on http://{shown}:{listening.getsockname()[1]}{settings.root_path}/")
-    # A header that names the peer is believed by nobody but who was told to.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files != resource.RLIM_INFINITY:  # the rest is for brokers, and for those not counted yet
+    if files != resource.RLIM_INFINITY:  # the rest is for brokers and for uncounted connections
         _Connection.most = min(_MOST_CONNECTIONS, files * 3 // 4)
     config = uvicorn.Config(
         application,
@@ -112,13 +111,13 @@ def serve(
         backlog=min(_BACKLOG, max(_Connection.most // 8, 1)),
         log_level="warning",
         access_log=False,
-        proxy_headers=False,
+        proxy_headers=False,  # the application itself decides which proxy to trust
         server_header=False,
         lifespan="off",
         timeout_graceful_shutdown=_STOPS_WITHIN_S,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises it again when it has stopped
+        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after its stop
     try:
         _Server(config, application).run(sockets=[listening])
     finally:
@@ -127,7 +126,7 @@ def serve(
 
 def _listen(host: str, port: int) -> socket.socket:
     six = ":" in host
-    try:  # from here on nobody is refused
+    try:  # the backlog holds connections until the server runs
         return socket.create_server(
             (host.strip("[]"), port),
             family=socket.AF_INET6 if six else socket.AF_INET,

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: a collector over any number of brokers. Needs the extra ``metrics``."""
+"""Metrics for Prometheus: a collector for one or several brokers. Needs the extra ``metrics``."""
 
 from __future__ import annotations
 

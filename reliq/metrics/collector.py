@@ -1,4 +1,4 @@
-"""Collecting: every broker is asked, at each scrape, what its queues hold."""
+"""The collector: it queries every broker at each scrape."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
     from ..store.inspection import Consumer, Measure, Untold
 
-# A scrape must end within Prometheus' own limit, which is 10 s by default.
+# A scrape must end within Prometheus' timeout, by default 10 s.
 _PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 
 
 class Collector(PrometheusCollector):
-    """Collects the metrics of one or several brokers; register it where metrics are served.
+    """Collects the metrics of one or several brokers; register it with your Prometheus registry.
 
-    urls: of the brokers; one of ``reliq-sentinel://`` may name several Sentinels.
-    transport_options: those of the application.
-    all_queues: also temporary queues (auto_delete, x-expires): there may be one for
-        each process that ever waited for a reply.
-    celery_names: also what celery-exporter says of queues, under its names.
+    urls: the brokers; a ``reliq-sentinel://`` URL may name several Sentinels.
+    transport_options: the options of the application.
+    all_queues: include temporary queues (auto_delete, x-expires). Every process that waits
+        for a reply may create one.
+    celery_names: add celery-exporter's metrics of queues, under its names.
 
-    A broker that cannot be asked has ``reliq_up`` 0 and nothing else; of a cluster, what can be
-    read is told. Thread-safe, and connects when it is first scraped. Raises ConfigurationError.
+    An unreachable broker has only ``reliq_up`` 0; a cluster reports its readable queues.
+    Thread-safe; connects at the first scrape. Raises ConfigurationError.
     """
 
     def __init__(
@@ -64,28 +64,28 @@ class Collector(PrometheusCollector):
         self._brokers = [_Broker(url, options, all_queues) for url in brokers]
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask the brokers."""
+        """Return an empty list, because the registration must not query the brokers."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Ask every broker now, and return what there is."""
+        """Query every broker, and return the metrics."""
         families = Families(self._celery_names)
         for broker in self._brokers:
             broker.collect(families)
         spools = []
         for journal in self._spools:
-            with suppress(ReliqError):  # there may be none yet
+            with suppress(ReliqError):  # the spool may not exist yet
                 spools.append(journal.status())
         return [*families.all(), *(spool_gauges(spools) if spools else ())]
 
     def close(self) -> None:
-        """Close the connections for good: from now on each broker is down."""
+        """Close the connections. Later scrapes report every broker as down."""
         for broker in self._brokers:
             broker.close()
 
 
 class _Broker:
-    """One broker, connected when it is first asked, and again after it was lost."""
+    """One broker. It connects at the first scrape, and reconnects after a lost connection."""
 
     _lock = OwnLock()
 
@@ -97,7 +97,7 @@ class _Broker:
         self._well = True
         self._warned: set[str] = set()
         self._names: dict[str, str] = {}
-        # A series that ends while its queue lives looks like one that was never there.
+        # Priorities seen in each queue: their series stay, at 0, while the queue exists.
         self._seen: dict[str, set[int]] = {}
 
     def collect(self, families: Families) -> None:
@@ -109,20 +109,20 @@ class _Broker:
                 parts, measures, lost = coverage(each), merged_measures(each), each.unreachable
                 if not measures:
                     each.whole()
-                # After that: what was acknowledged meanwhile is told before its ack.
+                # Read these after the queues: a worker reports a running task before its ack.
                 consumers = self._consumers(partial=bool(lost))
-                if each.complete:  # else the node is lost that has the list of batches, too
+                if each.complete:  # otherwise, the node with the list of batches is lost too
                     self._add_batches(families)
             except ReliqError as exc:
                 if self._well:
-                    logger.warning("metrics: %s; said once, until it answers again", exc)
+                    logger.warning("metrics: %s; logged once, until the broker answers again", exc)
                 self._well = False
                 families.brokers["up"].add_metric([name], 0)
                 self._add_nodes(families)
                 return
             if self._well and lost:
                 text = "; ".join(map(str, lost))
-                logger.warning("metrics: %s: %s; said once, until all can be read", name, text)
+                logger.warning("metrics: %s: %s; logged once, until all is readable", name, text)
             self._well = not lost
             self._add_nodes(families, lost)
             kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
@@ -138,7 +138,7 @@ class _Broker:
         families.brokers["seconds"].add_metric([name], perf_counter() - began)
 
     def _add_nodes(self, families: Families, untold: Sequence[Untold] = ()) -> None:
-        """Add the nodes of a cluster, above all where it is one of them that does not answer."""
+        """Add the nodes of a cluster, even if one of them does not answer."""
         queues = Counter[str]()
         for item in untold:
             queues[item.node] += len(item.queues)
@@ -147,19 +147,19 @@ class _Broker:
                 families.add_node(self._store.broker, node, queues[node.name])
 
     def _add_batches(self, families: Families) -> None:
-        """Add the batches, unless this user may not read them."""
+        """Add the batches, if this user may read them."""
         try:
             records = looked(self._store)
             now_ms = self._store.now_ms() if records.found else 0
         except BrokerRefused as exc:
-            self._warn_once("there are no series of batches", exc)
+            self._warn_once("the series of batches are missing", exc)
             return
         families.add_batches(self._store.broker, records, self._names, now_ms)
 
     def _consumers(self, *, partial: bool) -> list[Consumer] | None:
-        """Return who consumes; None where this user may not ask.
+        """Return the consumers; None if this user may not read them.
 
-        partial: some queues cannot be read, so perhaps the register cannot: None then, too.
+        partial: some queues are unreadable. Then an unreadable register also returns None.
         """
         try:
             return self._store.reads.consumers()
@@ -169,8 +169,8 @@ class _Broker:
             return None
         except BrokerRefused as exc:
             self._warn_once(
-                "there is no reliq_acked_tasks_running, nor what else is known of workers: give "
-                "this user the rule of `reliq acl exporter`",
+                "reliq_acked_tasks_running and other series of workers are missing: give this user "
+                "the rule of `reliq acl exporter`",
                 exc,
             )
             return None
@@ -178,7 +178,7 @@ class _Broker:
     def _warn_once(self, text: str, error: BrokerRefused) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            logger.warning("metrics: %s; %s; said once", error, text)
+            logger.warning("metrics: %s; %s; logged once", error, text)
 
     def _by_priority(self, measure: Measure) -> dict[int, int]:
         found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)

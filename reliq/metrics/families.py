@@ -1,4 +1,4 @@
-"""The metrics of one scrape: their names and descriptions, and what a queue adds to each."""
+"""The metrics of one scrape: their names, descriptions and values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _QUEUE = ("broker", "queue")
 
-# counter of the ledger -> name without _total, what it counts
+# counter of the ledger -> name without _total, description
 _COUNTERS = {
     "published": ("reliq_messages_published", "Messages stored in the queue."),
     "acked": ("reliq_messages_acked", "Messages finished."),
@@ -32,72 +32,66 @@ _COUNTERS = {
         "reliq_messages_redelivered",
         "Deliveries of messages that had been delivered before.",
     ),
-    "nacked": ("reliq_messages_nacked", "Messages that a consumer gave back as failed."),
-    "expired": ("reliq_messages_expired", "Messages removed because their TTL had passed."),
+    "nacked": ("reliq_messages_nacked", "Messages returned as failed."),
+    "expired": ("reliq_messages_expired", "Messages removed at the end of their TTL."),
     "purged": ("reliq_messages_purged", "Messages removed by a purge."),
-    "dropped": ("reliq_dead_letters_dropped", "Dead letters removed by their cap or age."),
-    "replayed": ("reliq_dead_letters_replayed", "Dead letters put back into their queue."),
+    "dropped": ("reliq_dead_letters_dropped", "Dead letters removed by their cap or TTL."),
+    "replayed": ("reliq_dead_letters_replayed", "Dead letters returned to their queue."),
     "moved": ("reliq_messages_moved", "Messages moved to another queue or broker."),
-    "token": ("reliq_leases_granted", "Deliveries that have to be acknowledged."),
-    "lapsed": (
-        "reliq_leases_lost",
-        "Leases that ended because they were not renewed, or their consumer was gone.",
-    ),
+    "token": ("reliq_leases_granted", "Deliveries that require an acknowledgement."),
+    "lapsed": ("reliq_leases_lost", "Leases that were not renewed, or whose consumer died."),
 }
 _BROKERS = {
-    "up": ("reliq_up", "1 where the broker answered this scrape."),
-    "seconds": ("reliq_scrape_duration_seconds", "What asking the broker took."),
+    "up": ("reliq_up", "1 if the broker answered this scrape."),
+    "seconds": ("reliq_scrape_duration_seconds", "Duration of the queries to the broker."),
 }
 _GAUGES = {
-    "delayed": ("reliq_messages_delayed", "Messages that are not to be given out yet."),
-    "due": (
-        "reliq_messages_due",
-        "Delayed messages whose time has come: the next consumer that asks gets them.",
-    ),
+    "delayed": ("reliq_messages_delayed", "Delayed messages."),
+    "due": ("reliq_messages_due", "Delayed messages that are due: the next reserve takes them."),
     "unacked": ("reliq_messages_unacked", "Messages held by consumers."),
     "dead": ("reliq_dead_letters", "Dead letters that are kept."),
     "consumers": ("reliq_queue_consumers", "Consumers of the queue."),
     "running": (
         "reliq_acked_tasks_running",
-        "Celery tasks that run and were acknowledged as they began: no longer in the queue.",
+        "Running Celery tasks that are acknowledged, and thus no longer in the queue.",
     ),
-    "paused": ("reliq_queue_paused", "1 while the queue gives nothing out."),
+    "paused": ("reliq_queue_paused", "1 while the queue is paused."),
     "oldest": (
         "reliq_oldest_ready_age_seconds",
-        "Since the oldest ready message was published; 0 where nothing is ready.",
+        "Time since the oldest ready message was published; 0 without ready messages.",
     ),
     "difference": (
         "reliq_ledger_difference",
-        "Messages published minus messages accounted for: 0, or a key was deleted.",
+        "Published messages minus those accounted for; 0 unless a key was deleted.",
     ),
 }
 
 NODES = {
-    "up": ("reliq_node_up", "Of a cluster: 1 where the node answered this scrape."),
-    "slots": ("reliq_node_slots", "Of a cluster: how many hash slots the node has."),
+    "up": ("reliq_node_up", "Redis Cluster: 1 if the node answered this scrape."),
+    "slots": ("reliq_node_slots", "Redis Cluster: hash slots of the node."),
     "untold": (
         "reliq_node_queues_untold",
-        "Of a cluster: queues known to be at the node that could not be read.",
+        "Redis Cluster: known queues of the node that could not be read.",
     ),
-    "memory": ("reliq_node_memory_bytes", "Of a cluster: what the data of the node takes."),
+    "memory": ("reliq_node_memory_bytes", "Redis Cluster: size of the node's data."),
 }
 
 SPOOLS = {
-    "publishes": ("reliq_spool_publishes", "Publishes that wait in the spool for a broker."),
-    "oldest_s": ("reliq_spool_oldest_age_seconds", "Since the oldest of them; 0 for none."),
-    "bytes": ("reliq_spool_bytes", "The size of the spool on the disk."),
+    "publishes": ("reliq_spool_publishes", "Publishes in the spool."),
+    "oldest_s": ("reliq_spool_oldest_age_seconds", "Age of the oldest of them; 0 without any."),
+    "bytes": ("reliq_spool_bytes", "Size of the spool on the disk."),
     "doubtful": ("reliq_spool_doubtful", "Forwarded publishes that may be stored twice."),
 }
 
 PARTITIONS = (
     "reliq_queue_partitions_untold",
-    "Of a divided queue: how many of its partitions could not be read.",
+    "Partitioned queue: partitions that could not be read.",
 )
 
 OTHERS = "(others)"
-"""The label of all batches whose names have no series of their own."""
+"""The label of all batches without separate series for their names."""
 
-# Whoever puts a date into the name of each batch makes no series for each.
+# This bounds the series if each batch has a different name, for example with a date.
 _MOST_NAMES = 50
 _MOST_LABEL = 100
 
@@ -106,18 +100,18 @@ _BATCHES = {
     "jobs": ("reliq_batch_jobs", "Jobs of the batches that are kept.", ("name", "state")),
     "oldest": (
         "reliq_batch_oldest_age_seconds",
-        "Since the oldest batch that has not ended was opened; 0 where all have.",
+        "Time since the oldest unfinished batch was opened; 0 if all have ended.",
         ("name",),
     ),
     "untold": ("reliq_batches_untold", "Batches that could not be read.", ()),
     "more": (
         "reliq_batches_more",
-        "1 while there are more batches than a scrape reads: those opened last are told of.",
+        "1 while there are more batches than a scrape reads: only the most recent are exported.",
         (),
     ),
 }
 
-# The names, labels and descriptions of celery-exporter, for dashboards that were made for it.
+# The names, labels and descriptions of celery-exporter, for its dashboards.
 _CELERY = {
     "length": ("celery_queue_length", "The number of message in broker queue."),
     "consumers": (
@@ -140,9 +134,7 @@ class Families:
 
     def __init__(self, celery_names: bool) -> None:
         gauge = GaugeMetricFamily
-        self.build = gauge(
-            "reliq_build_info", "The version of reliq that collects.", labels=["version"]
-        )
+        self.build = gauge("reliq_build_info", "The version of reliq.", labels=["version"])
         self.build.add_metric([__version__], 1)
         self.brokers = _families(_BROKERS, ("broker",))
         self.ready = gauge(
@@ -164,11 +156,11 @@ class Families:
             for key, (name, text, labels) in _BATCHES.items()
         }
         self.celery = _families(_CELERY if celery_names else {}, ("queue_name",))
-        # One series for each name, whichever brokers have a queue of that name.
+        # One series for each queue name, summed over all brokers.
         self._sums: dict[str, dict[str, int]] = {key: {} for key in self.celery}
 
     def all(self) -> list[Metric]:
-        """Return them, for Prometheus."""
+        """Return the metrics for Prometheus."""
         for key, values in self._sums.items():
             for queue, value in values.items():
                 self.celery[key].add_metric([queue], value)
@@ -179,7 +171,7 @@ class Families:
         return [*first, *some, *rest, *(item for item in self.batches.values() if item.samples)]
 
     def add_node(self, broker: str, node: Node, untold: int) -> None:
-        """Add one node of a broker that consists of several; *untold*: queues not read."""
+        """Add one node of a cluster. untold: the number of its unreadable queues."""
         labels = [broker, node.name]
         self.nodes["up"].add_metric(labels, int(node.up))
         self.nodes["slots"].add_metric(labels, node.slots)
@@ -195,10 +187,10 @@ class Families:
         consumers: Sequence[Consumer] | None,
         parts: Coverage,
     ) -> None:
-        """Add one queue. ready: by priority; consumers: of all queues, None: they cannot be told.
+        """Add one queue. ready: by priority; consumers: of all queues, None if unreadable.
 
-        Where partitions are missing, what can be read waits all the same, and is told. But sums of
-        counters would go back, which Prometheus takes for a counter that has begun again.
+        If partitions are missing, the gauges cover the others. The counters are omitted: lower
+        sums would look like a restarted counter to Prometheus.
         """
         status = measure.status
         name = plain(status.name)
@@ -210,7 +202,7 @@ class Families:
         theirs = {"length": status.ready + measure.due, "consumers": status.consumers}
         running = None
         if consumers is not None:
-            # Also of a worker whose connection is gone: it may be about to have a new one.
+            # Include disconnected workers: they may be about to reconnect.
             running = sum(one.running.get(status.name, 0) for one in consumers)
             serving = (one for one in consumers if one.connected and status.name in one.queues)
             workers = [one.processes for one in serving if one.pool]
@@ -237,12 +229,12 @@ class Families:
     def add_batches(
         self, broker: str, records: Records, names: dict[str, str], now_ms: int
     ) -> None:
-        """Add the batches of one broker. names: those that have series, and their labels."""
+        """Add the batches of one broker. names: name -> label, of the names with series."""
         if any(not item.batches for item in records.untold):
-            return  # it is not known which there are
+            return  # the list of batches is unreadable
         add = {key: family.add_metric for key, family in self.batches.items()}
         labels = _labels(names, (record.name for record in records.found))
-        # Several long names may have one label.
+        # Long names are cut, so several of them may share a label.
         batches = {label: Counter[str]() for label in labels.values()}
         jobs = {label: Counter[str]() for label in labels.values()}
         oldest = dict.fromkeys(labels.values(), now_ms)
@@ -264,14 +256,14 @@ class Families:
     def _add_counters(self, labels: list[str], ledger: Mapping[str, int]) -> None:
         for key, counter in self.counters.items():
             count = ledger.get(key, 0)
-            if key == "token":  # events of jobs are numbered as leases are
+            if key == "token":  # leases and job events share this counter
                 count -= ledger.get("job_events", 0)
             counter.add_metric(labels, count)
         by_reason = dict.fromkeys(REASONS, 0)
         for key, count in ledger.items():
             if key.startswith("dead:"):
                 by_reason[key[len("dead:") :]] = count
-        # Of before the reasons were counted.
+        # Dead letters from before the reasons were counted.
         by_reason["unknown"] = ledger.get("dead_lettered", 0) - sum(by_reason.values())
         for reason, count in by_reason.items():
             if count or reason != "unknown":
@@ -279,7 +271,7 @@ class Families:
 
 
 def spool_gauges(found: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
-    """Return the metrics of spools, of each what its journal says."""
+    """Return the metrics of spools from the status of their journals."""
     for key, gauge in _families(SPOOLS, ("spool",)).items():
         for status in found:
             gauge.add_metric([status["spool"]], status[key])
@@ -287,7 +279,7 @@ def spool_gauges(found: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
 
 
 def _labels(kept: dict[str, str], used: Iterable[str]) -> dict[str, str]:
-    """Return the label of each name that is used; one in *kept* has its own while it is used."""
+    """Return the label of each name in *used*; update *kept*, the names with their own label."""
     names = list(dict.fromkeys(used))
     for gone in kept.keys() - set(names):
         del kept[gone]

@@ -1,4 +1,4 @@
-"""Messages from Kombu's Redis transport to reliq, and back."""
+"""Migration of messages from Kombu's Redis transport to reliq, and back."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A message of Kombu's Redis transport as one of reliq's, and the other way round.
+"""Conversion of messages between Kombu's Redis transport and reliq.
 
-Pure functions: what becomes of priority, eta, redelivery, and of what nobody can read.
+Pure functions for priority, eta, redelivery and unreadable messages.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .kombu_messages import read, write
 if TYPE_CHECKING:
     from ..options import Options
 
-# An eta that became a delay may differ from it by as much as the two clocks drifted.
+# Drift of the two clocks by which an eta may differ from the delay made from it.
 _SAME_ETA_MS = 1000
 _LATEST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
 def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: int) -> Move:
-    """Return *message* of Kombu's as what is stored in reliq.
+    """Return Kombu's *message* as a message for reliq.
 
-    The eta of a Celery task becomes a delay, unless ``native_delay`` is off. A message TTL
-    is not enforced: Kombu's Redis transport did not either. What cannot be read becomes
-    a dead letter with the bytes as they were, died *now_ms*.
+    The eta of a Celery task becomes a delay, unless ``native_delay`` is off. A message TTL is
+    not enforced, as in Kombu's Redis transport. An unreadable message becomes a dead letter with
+    the original bytes and the time *now_ms*.
     """
     try:
         envelope, priority, redelivered = read(message)
-        # x-delay meant nothing to Kombu: the message does not wait now for having moved.
+        # Kombu ignored x-delay, so a move must not start the delay.
         headers = dict(envelope.headers)
         unused = {DELAY: headers.pop(DELAY)} if DELAY in headers else {}
         stored, delay_ms = take_delay(headers, options.native_delay)
@@ -51,11 +51,10 @@ def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: i
 
 
 def to_foreign(move: Move) -> tuple[int, bytes, bool]:
-    """Return priority (0 to 9) and bytes as Kombu stores them, and whether an eta is not yet.
+    """Return Kombu's priority (0 to 9) and bytes, and whether the task has an eta in the future.
 
-    Raises EnvelopeError for a *move* that cannot be read.
-    A delayed Celery task gets an eta: its own, or the time when it is due, where that is
-    another one. Failed deliveries become "redelivered"; what is left of a TTL is forgotten.
+    A delayed Celery task gets an eta: its original one, or its due time if that differs. Failed
+    deliveries become "redelivered". The TTL is lost. Raises EnvelopeError.
     """
     envelope, waits = _with_eta(decode(move.envelope), move.delay_ms)
     priority, message = write(envelope, new_tag(0), redelivered=move.failed >= 0)

@@ -1,9 +1,7 @@
-"""Messages as Kombu's Redis transport stores them: JSON with the body in base64.
+"""Kombu's stored format of messages (JSON with the body in base64), and its bindings.
 
-Reading never unpickles: the body stays the bytes it is. The JSON is Kombu's own, so
-that what it can say (datetime, UUID, Decimal, bytes) is understood.
-
-Bindings on both sides, too: which queues a message leads to, and bound alike.
+Reading never unpickles: the body stays bytes. The JSON functions are Kombu's, because they
+support its extra types (datetime, UUID, Decimal, bytes).
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ _UNREADABLE = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError,
 
 
 def read(data: bytes) -> tuple[Envelope, int, bool]:
-    """Return the message in *data*, an element of a list or of the unacked hash.
+    """Return the message in *data*, its priority (0 to 9), and whether it is redelivered.
 
-    And its priority, 0 to 9, and whether it is redelivered. Raises EnvelopeError.
+    *data* is an element of a list or a value of the unacked hash. Raises EnvelopeError.
     """
     try:
         raw = loads(data)
@@ -57,14 +55,14 @@ def read(data: bytes) -> tuple[Envelope, int, bool]:
             info.get("routing_key") or "",
         )
     except _UNREADABLE as exc:
-        raise EnvelopeError(f"not a message of Kombu's: {type(exc).__name__}: {exc}") from exc
+        raise EnvelopeError(f"not a Kombu message: {type(exc).__name__}: {exc}") from exc
     return envelope, priority, unacked or said
 
 
 def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:
-    """Return (priority, what Kombu's Redis transport stores for *envelope*).
+    """Return the priority and Kombu's stored bytes for *envelope*.
 
-    *tag* has to be unique. Raises EnvelopeError where JSON cannot say it.
+    *tag* must be unique. Raises EnvelopeError if JSON cannot represent the message.
     """
     properties: dict[str, Any] = dict(envelope.properties)
     headers = dict(envelope.headers)
@@ -99,13 +97,13 @@ _REPLIES, _EVENTS = ".pidbox", "celeryev"
 
 
 def of_durable_queue(binding: KombuBinding) -> bool:
-    """Whether a binding of Kombu's is not of a queue that goes with its consumer."""
+    """Whether Kombu's *binding* belongs to a queue that outlives its consumer."""
     own = binding.exchange.endswith(_REPLIES) or binding.exchange == _EVENTS
     return not (binding.temporary or own)
 
 
 def queues_of(message: bytes, bindings: Iterable[KombuBinding]) -> list[str]:
-    """Return where Kombu would restore an unacked message to; nothing for an unreadable one."""
+    """Return the queues to which Kombu would restore an unacked message; [] if unreadable."""
     try:
         _, exchange, routing_key = ("" if part is None else part for part in loads(message))
     except _UNREADABLE:
@@ -129,10 +127,10 @@ def queues_of(message: bytes, bindings: Iterable[KombuBinding]) -> list[str]:
 
 
 def bind_in_reliq(store: Store, queue: str, bindings: Iterable[KombuBinding]) -> None:
-    """Bind *queue* as it is bound at Kombu's side, by *bindings* among others.
+    """Bind *queue* in reliq as in Kombu. *bindings*: of all queues.
 
-    Exchanges are not declared, because Kombu does not store their types: one is direct
-    until the application declares it, which each of its processes does.
+    Exchanges are not declared, because Kombu does not store their types. An exchange is direct
+    until a process of the application declares it.
     """
     for item in bindings:
         if item.queue == queue and item.exchange and of_durable_queue(item):
@@ -142,7 +140,7 @@ def bind_in_reliq(store: Store, queue: str, bindings: Iterable[KombuBinding]) ->
 
 
 def kombu_bindings_of(store: Store, queue: str) -> list[KombuBinding]:
-    """Return what *queue* is bound to in reliq, as Kombu has it."""
+    """Return the bindings of *queue* in reliq, in Kombu's format."""
     found = []
     for exchange in store.exchanges():
         table = store.exchange_table(exchange)
@@ -151,7 +149,7 @@ def kombu_bindings_of(store: Store, queue: str) -> list[KombuBinding]:
             routing_key, name = unpack(binding)
             if name == queue:
                 pattern = ""
-                if type_ == "topic":  # as Kombu stores it with the binding
+                if type_ == "topic":  # Kombu stores the pattern with the binding
                     pattern = TopicExchange(None).key_to_pattern(routing_key)
                 found.append(KombuBinding(exchange, routing_key, pattern, queue))
     return found

@@ -1,4 +1,4 @@
-"""From the URL of Kombu's Redis transport to a connection, for those who migrate."""
+"""Connections to the data of Kombu's Redis transport, from its URLs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
 _OURS = frozenset({"global_keyprefix", "master_name", "sentinel_username", "sentinel_password"})
-# Kombu reads the last two without naming them there.
+# The last two are missing from Kombu's list, but Kombu reads them.
 _KNOWN = {*SentinelChannel.from_transport_options, "polling_interval", "reauth_check_interval"}
 
 
 def is_kombu(url: str) -> bool:
-    """Whether *url* is one of Kombu's Redis transport."""
+    """Whether *url* is a URL of Kombu's Redis transport."""
     return scheme_of(url.split(";", maxsplit=1)[0]) in KOMBUS
 
 
 def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> KombuRedis:
-    """Return a connection to what Kombu's Redis transport keeps at *url*.
+    """Return a connection to the data of Kombu's Redis transport at *url*.
 
-    *options* are its transport options: those that say where its messages are count
-    (global_keyprefix, sep, priority_steps, unacked_key, unacked_index_key, master_name).
-    Raises ConfigurationError for an unknown or wrong one, BrokerUnavailable.
+    *options* are its transport options. Only those that locate its messages have an effect:
+    global_keyprefix, sep, priority_steps, unacked_key, unacked_index_key and master_name.
+    Raises ConfigurationError for an unknown or wrong option, and BrokerUnavailable.
     """
     given = dict(options or {})
     known = _KNOWN | _OURS
@@ -67,8 +67,8 @@ def _layout(given: dict[str, Any]) -> KombuLayout:
         kinds = {type(step) for step in steps} if isinstance(steps, (list, tuple)) else set()
         if kinds != {int} or list(steps) != [step for step in range(10) if step in steps]:
             raise ConfigurationError(
-                "expected priority_steps to be whole numbers from 0 to 9, the smallest "
-                f"first, got: {steps!r}"
+                "expected priority_steps to be whole numbers from 0 to 9 in ascending order, "
+                f"got: {steps!r}"
             )
         given["priority_steps"] = tuple(steps)
     return KombuLayout(**given)

@@ -1,8 +1,8 @@
-"""Migration: messages from Kombu's Redis transport to reliq, and back, each stored once.
+"""Migration of messages from Kombu's Redis transport to reliq, and back, each stored once.
 
-By the three steps of transfer/numbered.py; taken out of the source a message is in a place where
-only this move finds it again. Old consumers and publishers may go on meanwhile: a message is
-either theirs or ours.
+It uses the three steps of transfer/numbered.py. The first step sets a message aside at the
+source, where only this migration finds it. Old consumers and publishers may keep running: a
+message belongs either to them or to the migration.
 """
 
 from __future__ import annotations
@@ -36,49 +36,49 @@ __all__ = ["Migration", "Plan", "Step"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a queue of the source holds. Counts of one moment, not of one instant."""
+    """The contents of a queue at the source. The counts are not read at one instant."""
 
     queue: str
     ready: int
-    """Messages that would move and be given out at once."""
+    """Messages that would move and be ready."""
     delayed: int
-    """Messages that would move and wait: delayed in reliq, with an eta in Kombu's lists."""
+    """Messages that would move and be delayed: by reliq, or by an eta in Kombu's lists."""
     unacked: int
-    """Messages that consumers hold, or that are half way to Kombu: the former stay, but
-    see :meth:`Migration.run_unacked`."""
+    """Messages held by consumers, or set aside on their way to Kombu. The former stay; see
+    :meth:`Migration.run_unacked`."""
     dead: int
-    """Dead letters: they stay, Kombu has no place for them."""
+    """Dead letters. They stay, because Kombu cannot store them."""
     half_way: int = 0
-    """Out of Kombu's lists by a migration to this target that was cut off: they would move."""
+    """Messages set aside by an interrupted migration to this target. They would move."""
     elsewhere: int = 0
-    """The same, to another target: run that migration again, or wait for a day."""
+    """The same for another target. Run that migration again, or wait for a day."""
     priorities: dict[int, int] = field(default_factory=dict)
-    """Messages in Kombu's lists, by step of priority."""
+    """Messages in Kombu's lists, by priority step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of a migration moved: up to 100 messages."""
+    """The messages moved by one step of a migration, at most 100."""
 
     moved: int
-    """All of them."""
+    """All moved messages."""
     delayed: int = 0
-    """Of these, messages that are delayed in reliq now, or have an eta in Kombu's lists."""
+    """Those that are now delayed in reliq, or have an eta in Kombu's lists."""
     dead: int = 0
-    """Of these, messages that nobody can read: dead letters in reliq now."""
+    """Those that are unreadable, and now dead letters in reliq."""
     early: int = 0
-    """Of these, delayed messages that are no Celery tasks: Kombu delivers them at once."""
+    """Delayed messages that are not Celery tasks. Kombu delivers them at once."""
 
 
 class Migration(AbstractContextManager["Migration"]):
     """Moves messages between Kombu's Redis transport and reliq; a context manager.
 
-    source, target: one URL of each kind (``redis://``, ``rediss://``, ``redis+socket://``
-        or ``sentinel://``; any of reliq's). They may be on the same server and database.
-    kombu_options: those of Kombu's side, see :func:`connect_kombu`.
-    transport_options: those of reliq's side.
+    source, target: a URL of Kombu (``redis://``, ``rediss://``, ``redis+socket://`` or
+        ``sentinel://``) and one of reliq. They may name the same server and database.
+    kombu_options: the options of Kombu's side; see :func:`connect_kombu`.
+    transport_options: the options of reliq's side.
 
-    Raises ConfigurationError for a wrong URL or option, BrokerUnavailable.
+    Raises ConfigurationError for a wrong URL or option, and BrokerUnavailable.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Migration(AbstractContextManager["Migration"]):
         if self.to_reliq == is_kombu(target):
             kind = "Kombu's" if self.to_reliq else "reliq's"
             raise ConfigurationError(
-                "expected one URL of Kombu's (redis://, rediss://, redis+socket://, sentinel://) "
-                f"and one of reliq's, got two of {kind}; from reliq to reliq: reliq move"
+                "expected a URL of Kombu's (redis://, rediss://, redis+socket://, sentinel://) "
+                f"and one of reliq's, got two of {kind}; between reliq URLs, use: reliq move"
             )
         theirs, ours = (source, target) if self.to_reliq else (target, source)
         name = f"migration:{socket.gethostname()}:{os.getpid()}"
@@ -118,13 +118,13 @@ class Migration(AbstractContextManager["Migration"]):
         self._store.close()
         self._kombu.close()
 
-    # -- looking
+    # -- reading
 
     def queues(self) -> list[str]:
-        """Return the source's queues that do not go by themselves.
+        """Return the durable queues of the source.
 
-        Of Kombu's: those that an exchange leads to, without the reply and event queues of
-        workers. Others have to be named, because they look like anybody's lists.
+        On Kombu's side, these are the queues bound to an exchange, except reply and event queues
+        of workers. Name other queues explicitly: they look like any Redis list.
         """
         if self.to_reliq:
             self._known = None
@@ -138,9 +138,9 @@ class Migration(AbstractContextManager["Migration"]):
         ]
 
     def plan(self, queue: str) -> Plan:
-        """Return what *queue* holds; changes nothing. Reads each of Kombu's waiting messages.
+        """Return the contents of *queue*; changes nothing. Reads all waiting messages of Kombu.
 
-        Raises NotFound for a queue that reliq does not have.
+        Raises NotFound for an unknown queue of reliq.
         """
         if not self.to_reliq:
             status = status_of(self._store, queue)
@@ -166,7 +166,7 @@ class Migration(AbstractContextManager["Migration"]):
         )
 
     def _bindings(self) -> Sequence[KombuBinding]:
-        # They are found by a look at every key of the server: one for all queues.
+        # Finding the bindings reads every key of the server, so do it once for all queues.
         if self._known is None:
             self._known = self._kombu.bindings()
         return self._known
@@ -174,30 +174,29 @@ class Migration(AbstractContextManager["Migration"]):
     # -- moving
 
     def run(self, queue: str) -> Iterator[Step]:
-        """Move what waits in *queue* until nothing does; yield what was done, step by step.
+        """Move all waiting messages of *queue*; yield each step.
 
-        Killed at any point it loses and doubles nothing; the next call goes on. Messages that
-        consumers hold, and dead letters, stay. Raises NotFound, BrokerUnavailable.
+        An interruption neither loses nor duplicates a message; the next call continues. Dead
+        letters and messages held by consumers stay. Raises NotFound and BrokerUnavailable.
         """
         return self._to_reliq(queue) if self.to_reliq else self._to_kombu(queue)
 
     def run_unacked(
         self, older_than_s: float, queues: Sequence[str] | None = None
     ) -> Iterator[tuple[str, Step]]:
-        """Move too what Kombu's consumers got so long ago and have not acknowledged.
+        """Also move messages that Kombu's consumers have held unacked for longer than this.
 
-        With 0 for when the old workers are gone; while they run, with more than their
-        ``visibility_timeout``, after which they deliver it again themselves. Of *queues*,
-        or of all that :meth:`queues` names. Yields (queue, step) as :meth:`run` does, with
-        what waits in those queues among it; as safe.
+        Use 0 if no old worker runs. Otherwise, use more than their ``visibility_timeout``: they
+        redeliver messages of that age themselves. queues: by default, all of :meth:`queues`.
+        Yields (queue, step), including their waiting messages; as safe as :meth:`run`.
 
-        A message goes to each queue that its exchange leads to now, as where Kombu
-        restores it; one that leads nowhere, or to another queue too, stays. Raises
-        ConfigurationError where the source is reliq: there what is unacked comes back.
+        As when Kombu restores it, a message goes to each queue to which its exchange now routes
+        it. It stays if there is none, or if one is not in *queues*. Raises ConfigurationError if
+        the source is reliq, where unacked messages return to their queue.
         """
         if not self.to_reliq:
             raise ConfigurationError(
-                "what reliq's consumers hold comes back by itself: stop them, and migrate again"
+                "messages held by reliq's consumers return automatically: stop them, then migrate"
             )
         wanted = set(self.queues() if queues is None else queues)
         self._known = None
@@ -215,7 +214,7 @@ class Migration(AbstractContextManager["Migration"]):
     def _recover(
         self, older_than_s: float, routed: Sequence[tuple[str, Sequence[str]]]
     ) -> Iterator[tuple[str, Step]]:
-        # Some at a time, each stored before the next: a step reads all that is half way.
+        # Store each part before the next, because a step reads all messages set aside.
         self._kombu.take_unacked(self._target, older_than_s, routed)
         for queue in sorted({queue for _, goes_to in routed for queue in goes_to}):
             yield from ((queue, step) for step in self._to_reliq(queue))
@@ -234,7 +233,7 @@ class Migration(AbstractContextManager["Migration"]):
                 now_ms = self._store.now_ms()
                 moves = [to_move(queue, *item, self._options, now_ms) for item in items]
                 if NO_QUEUE in self._store.accept(queue, origin, low_water, moves):
-                    raise NotFound(f"queue {queue!r} was deleted in reliq while it was migrated")
+                    raise NotFound(f"queue {queue!r} was deleted in reliq during the migration")
                 self._kombu.drop([number for number, _ in items])
                 yield Step(
                     len(moves),
@@ -257,7 +256,7 @@ class Migration(AbstractContextManager["Migration"]):
                 try:
                     priority, message, waits = to_foreign(move)
                 except EnvelopeError as exc:
-                    # A consumer would give it up as well. The move holds it with token 0.
+                    # A consumer could not read it either. The move holds it with token 0.
                     lease = Lease(move.tag, "0")
                     self._store.dead_letter(queue, "undecodable", str(exc), [lease])
                     continue

@@ -1,1 +1,1 @@
-"""Messages on their way to another queue or broker, each stored there once."""
+"""Moves of messages to another queue or broker, where each is stored once."""

@@ -1,7 +1,7 @@
-"""Callbacks of batches: messages that were made when the batch was opened, published when due.
+"""Callbacks of batches: messages made when the batch is opened, and published when due.
 
-Each is stored once in every queue it is routed to, whoever is killed meanwhile: its number is that
-of the batch's callback, whoever publishes it. Then it is noted as said, and is not due again.
+A callback has a fixed publish number. It is therefore stored once in every queue to which it is
+routed, even if several processes publish it or are killed. It is then recorded as published.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CallbackMessage(NamedTuple):
-    """What is published when a callback is due."""
+    """The message to publish when a callback is due."""
 
     exchange: str
     routing_key: str
@@ -35,14 +35,14 @@ class CallbackMessage(NamedTuple):
 
 
 def packed(message: CallbackMessage) -> str:
-    """Return *message* as it is noted with the batch."""
+    """Return *message* in the stored format of the batch's record."""
     return b64encode(pack(list(message))).decode()
 
 
 def publish_due(store: Store, record: BatchRecord) -> None:
-    """Publish what is due of a batch, once each, and tell its parent; waits. Raises ReliqError.
+    """Publish the due callbacks of a batch, each once, and inform its parent. Raises ReliqError.
 
-    What finds no queue, or a full one, stays due: the next look tries it again.
+    Waits for the broker. A callback without a queue, or with a full one, stays due for a retry.
     """
     for callback in record.due:
         stored = record.fields.get(CALLBACK_FIELD + callback)
@@ -53,7 +53,7 @@ def publish_due(store: Store, record: BatchRecord) -> None:
 
 
 def change(store: Store, batch: str, *changes: Change) -> Changed | None:
-    """Change jobs of *batch*, and publish what is due of it then; waits. Raises ReliqError."""
+    """Change jobs of *batch*, and publish its due callbacks; waits. Raises ReliqError."""
     changed = store.batches.change(batch, changes)
     record = store.batches.batch(batch) if changed is not None and changed.due else None
     if record is not None:
@@ -62,7 +62,7 @@ def change(store: Store, batch: str, *changes: Change) -> Changed | None:
 
 
 def tell_parent(store: Store, record: BatchRecord) -> None:
-    """Have a batch that is a job of another one end there, where it has; waits. Repeatable."""
+    """End the job that this batch is in its parent batch, if it has ended; waits. Repeatable."""
     parent, counts = record.fields.get(PARENT), record.counts
     if not parent or not record.ended_ms:
         return
@@ -71,7 +71,7 @@ def tell_parent(store: Store, record: BatchRecord) -> None:
     if record.cancelled_ms or counts["cancelled"]:
         state, text = "cancelled", f"cancelled, with {counts['cancelled']} of its jobs"
     changes = [Change("end", record.id, state, tag=NESTED, text=text)]
-    if state == "succeeded":  # perhaps after all: what had failed in it was replayed
+    if state == "succeeded":  # its job may have failed before, until a failed job was replayed
         changes.insert(0, Change("replay", record.id, tag=NESTED))
     change(store, parent, *changes)
 
@@ -79,10 +79,10 @@ def tell_parent(store: Store, record: BatchRecord) -> None:
 def cancel_nested(
     store: Store, batch: str, at_work: Callable[[list[str]], None] | None = None
 ) -> None:
-    """Cancel the batches that are open jobs of *batch*, at all levels, and publish what is due.
+    """Cancel the nested batches of *batch* at all levels, and publish their due callbacks.
 
-    A process that is killed before that leaves it to consumers. *at_work* is given the ids of the
-    jobs that run in each of them, some hundred at a time. Waits. Raises ReliqError; repeatable.
+    If the process is killed, consumers finish this. *at_work* gets the ids of the running jobs,
+    some hundred at a time. Waits. Raises ReliqError. Repeatable.
     """
     left, seen = [batch], {batch}
     while left:
@@ -101,8 +101,8 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
     try:
         message = CallbackMessage(*unpack(b64decode(stored)))
     except (EnvelopeError, TypeError, ValueError):
-        logger.error(  # noqa: TRY400 - it says all
-            "batch %r: the message of its callback on_%s cannot be read: it is not published",
+        logger.error(  # noqa: TRY400 - the text is sufficient
+            "batch %r: the message of its callback on_%s is unreadable, and is not published",
             record.id,
             callback,
         )
@@ -116,8 +116,8 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
     if item.stored and not item.refused:
         return True
     logger.warning(
-        "batch %r: its callback on_%s has no queue to go to, or a full one (exchange %r, routing "
-        "key %r); it is tried again",
+        "batch %r: its callback on_%s has no queue, or its queue is full (exchange %r, routing key "
+        "%r); reliq retries it",
         record.id,
         callback,
         exchange,

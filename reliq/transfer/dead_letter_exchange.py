@@ -1,7 +1,7 @@
-"""Rerouting: dead letters of queues that were declared with ``x-dead-letter-exchange``.
+"""Dead-letter exchanges: route dead letters of queues with ``x-dead-letter-exchange``.
 
-They are routed on as RabbitMQ does, with the header ``x-death``, by a background loop. Until then,
-and where no queue is bound for them, they are dead letters like any other.
+A background loop routes them as RabbitMQ does, with the header ``x-death``. Until then, and while
+no queue is bound for them, they are ordinary dead letters.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _LONGEST_S = 960.0
 
 
 class _Stuck(NamedTuple):
-    """Dead letters of one queue that could not be routed when they were looked at last."""
+    """Dead letters of one queue that could not be routed at the last attempt."""
 
     until: float
-    """When they are tried again, all of them (this process's monotonic clock)."""
+    """The time of the next attempt for all of them (this process's monotonic clock)."""
     pause_s: float
     version: bytes | None
-    """Of the exchange's bindings then: others may have a queue for them."""
+    """The version of the exchange's bindings. Another version causes an attempt at once."""
     newest_ms: int
-    """When the latest of them died."""
+    """The death time of the newest of them."""
     newest: frozenset[str]
-    """The tags of those that died then."""
+    """The tags of those with this death time."""
 
 
 class DeadLetterRouter:
-    """Routes dead letters on, for one session."""
+    """Routes dead letters for one session."""
 
     def __init__(self) -> None:
         self._stuck: dict[str, _Stuck] = {}
 
     def route(self, queue: str, store: Store) -> None:
-        """Route the dead letters of *queue* on, oldest first; waits for the broker.
+        """Route the dead letters of *queue*, oldest first; waits for the broker.
 
-        Each is stored once in every queue it is routed to, whoever is killed meanwhile.
-        Those that could not be routed are left alone for a while, and not read again before.
+        Each is stored once in every queue to which it is routed, even if processes are killed.
+        Dead letters that cannot be routed are read again only after a pause.
         """
         status = store.reads.status(queue)
         arguments = status.declared if status is not None else {}
@@ -81,16 +81,16 @@ class DeadLetterRouter:
             return
         if known is not None:
             until, pause_s = known.until, known.pause_s
-        else:  # longer each time that nothing has changed
+        else:  # pause longer each time, unless the bindings have changed
             same = before is not None and before.version == version
             pause_s = min(2 * before.pause_s, _LONGEST_S) if before and same else _STUCK_S
             until = monotonic() + pause_s
         self._stuck[queue] = _Stuck(until, pause_s, version, newest_ms, frozenset(newest))
         if stuck:
             logger.warning(
-                "%d dead letters of %r stay there: exchange %r has no queue for them, they came "
-                "round in a circle, or they cannot be read; tried again in %.3g s, or when "
-                "something is bound",
+                "%d dead letters of %r stay there: exchange %r has no queue for them, they would "
+                "go round in a cycle, or they are unreadable; next attempt in %.3g s, or after a "
+                "new binding",
                 stuck,
                 queue,
                 exchange,
@@ -106,14 +106,14 @@ def _route(
     routing_key: str | None,
     dead_letters: Sequence[DeadLetter],
 ) -> list[str]:
-    """Move some dead letters on, wherever they are routed; return the tags of those that stay."""
+    """Move dead letters to the queues of their routes; return the tags of those that stay."""
     ways: dict[str, tuple[DeadLetter, Envelope, str]] = {}
     for dead_letter in dead_letters:
         envelope = dead_letter.message
         if envelope is None or _came_round(envelope.headers, dead_letter.reason, queue):
             continue
         key = envelope.routing_key if routing_key is None else routing_key
-        # One that has nowhere to go gets no number: it can be replayed like any other.
+        # One without a route gets no number, so that it can still be replayed.
         if not exchange or routes.cached(exchange).lookup(key):
             ways[dead_letter.tag] = dead_letter, envelope, key
     stuck = [dead_letter.tag for dead_letter in dead_letters if dead_letter.tag not in ways]
@@ -125,7 +125,7 @@ def _route(
             sent = encode(dead_lettered(envelope, dead_letter, queue, exchange, key))
             item = outgoing(queue, move, low_water, sent, key, exchange)
             send(store, routes, (item,))
-            # All of them: a letter that one full queue refused is tried again.
+            # It must be in all queues: retry a dead letter that a full queue refused.
             (done if item.stored and not item.full else stuck).append(move.tag)
         return done
 
@@ -134,9 +134,9 @@ def _route(
 
 
 def _came_round(headers: Mapping[str, Any], reason: str, queue: str) -> bool:
-    """Whether a message died here of *reason* before and nobody has rejected it.
+    """Whether a message died here of *reason* before and was never rejected.
 
-    RabbitMQ drops such a message; here it stays a dead letter.
+    RabbitMQ drops such a message. reliq keeps it as a dead letter.
     """
     deaths = _deaths(headers)
     here = any(one.get("queue") == queue and one.get("reason") == reason for one in deaths)
@@ -153,10 +153,10 @@ def _deaths(headers: Mapping[str, Any]) -> list[dict[str, Any]]:
 def dead_lettered(
     envelope: Envelope, dead_letter: DeadLetter, queue: str, exchange: str, routing_key: str
 ) -> Envelope:
-    """Return *envelope* as it is routed on, with RabbitMQ's headers about its death.
+    """Return *envelope* for the dead-letter exchange, with RabbitMQ's headers about its death.
 
-    See https://www.rabbitmq.com/docs/dlx: one entry of ``x-death`` for each queue and
-    reason, the latest first; the message has no expiration any more.
+    See https://www.rabbitmq.com/docs/dlx: one entry of ``x-death`` for each queue and reason,
+    the latest first. The expiration is removed.
     """
     headers, properties = dict(envelope.headers), dict(envelope.properties)
     deaths = _deaths(headers)

@@ -1,9 +1,8 @@
-"""Moving: messages to another queue, or to another broker, each stored there once.
+"""Moves: transfer messages to another queue or broker, where each is stored once.
 
-Three steps, each atomic and each safe to repeat: the message gets a number, once; it is stored in
-the other queue, or on the other broker, under that number, which knows it by then; it is taken out
-here. Whoever is killed in between is continued by the next who moves to the same target. Of a queue
-that moves to another broker what consumers hold is not touched; it can be moved when it is back.
+Three steps, each atomic and repeatable: number the message; store it at the target, which records
+the number; remove it from the source. After a kill, the next move to the same target continues.
+A move of a queue to another broker leaves messages held by consumers until they return.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
     from ..store.values import Move, Publication
 
-# Of a tag those that tell it from others: a process's and its counter's.
+# The digits of a tag that make it unique: those of the process and its counter.
 _DIGITS = 16
 
 
@@ -44,11 +43,11 @@ def pages(
     from_ms: int = 0,
     known: Collection[str] = (),
 ) -> Iterator[list[DeadLetter]]:
-    """Yield the dead letters of *queue*, oldest first, some at a time, each once.
+    """Yield pages of the dead letters of *queue*, oldest first, each dead letter once.
 
-    Those of a page may be moved or removed before the next one is asked for. With
-    *from_ms* only those that died then or later, but for those *known*, which died just
-    then; where there are no others, no envelope is read.
+    The caller may move or remove those of a page before it takes the next. With *from_ms*,
+    yield only those that died then or later, except *known*, which died exactly then. If there
+    are no others, no envelope is read.
     """
     seen = set(known)
     while True:
@@ -72,13 +71,13 @@ def pages(
 def outgoing(
     source: str, move: Move, low_water: int, envelope: bytes, routing_key: str, exchange: str = ""
 ) -> Outgoing:
-    """Return *move*, from the queue *source*, as it is sent on."""
+    """Return the publish of *move*, which comes from the queue *source*."""
     rank, of_job = rank_of(move.tag), is_of_job(move.tag)
 
     def own_tag(queue: str) -> str:
         if not of_job:
             return new_tag(rank)
-        # Whoever goes on with the move knows it, too.
+        # Derive the tag, so that every process that continues the move gets the same one.
         begins = len(move.tag) - _DIGITS - 1
         named = f"{source}\n{queue}\n{move.number}\n{move.tag}".encode("utf-8", "surrogateescape")
         digest = blake2b(named, digest_size=_DIGITS // 2).hexdigest()
@@ -90,7 +89,7 @@ def outgoing(
 
 
 def _tell_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:
-    """Tell batches that jobs whose messages were dead letters wait in *target* now; waits."""
+    """Record in batches that the jobs of moved dead letters wait in *target* now; waits."""
     by_batch: dict[str, list[Change]] = {}
     for move, stored in sent:
         if not is_of_job(move.tag):
@@ -114,10 +113,10 @@ def move_all(
     tags: Sequence[str],
     stored: Callable[[int, Sequence[Move]], Sequence[str]],
 ) -> int:
-    """Move the dead letters *tags* of *queue*; return how many were taken out.
+    """Move the dead letters *tags* of *queue*; return the number removed from it.
 
-    *target* names where to; *stored* is given (low, moves), stores them, and returns
-    the tags of those that are stored. Not atomic as a whole; repeat it to go on.
+    *target* names the target. *stored* gets the low-water mark and moves, stores the messages,
+    and returns the tags of those stored. Not atomic as a whole; repeat the call to continue.
     """
     count = 0
     for chunk in chunks(tags, MOVED_AT_ONCE):
@@ -129,21 +128,20 @@ def move_all(
 
 
 def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
-    """Move the dead letters *tags* of *queue* into *target*; return how many.
+    """Move the dead letters *tags* of *queue* to *target*; return their number.
 
-    Raises NotFound for a *target* that does not exist, QueueFull when it takes no more;
-    what was not moved stays where it is.
+    Raises NotFound if *target* does not exist, and QueueFull if it is full; the others then stay.
     """
     if store.reads.status(target) is None:
-        raise NotFound(f"no queue {target!r} to move dead letters of {queue!r} to; declare it")
+        raise NotFound(f"no queue {target!r} for dead letters of {queue!r}; declare it first")
 
     def stored(low_water: int, moves: Sequence[Move]) -> Sequence[str]:
         items = [outgoing(queue, move, low_water, move.envelope, target) for move in moves]
         send(store, Routes(store), items)
         if all(item.full for item in items):
             raise QueueFull(
-                f"queue {target!r} is full and rejects: {len(moves)} dead letters of "
-                f"{queue!r} stay where they are"
+                f"queue {target!r} is full and rejects messages: {len(moves)} dead letters of "
+                f"{queue!r} stay there"
             )
         pairs = zip(moves, items, strict=True)
         done = [(move, item.stored[target]) for move, item in pairs if item.stored]
@@ -154,18 +152,17 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
 
 
 def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
-    """Move what waits in *queue*, and its dead letters; yield how many, step by step.
+    """Move the waiting messages and dead letters of *queue*; yield the number of each step.
 
-    Delayed messages keep their time, those with a TTL what is left of it, all of them their failed
-    deliveries; dead letters stay dead. The queue is declared on *target* where it does not exist.
-    But one that only a publish has made is not made there by replies: they are dropped as they
-    would have been there, and the log says so. Raises NotFound, and ConfigurationError where both
-    are one broker.
+    Messages keep their due time, remaining TTL and failed deliveries; dead letters stay dead. A
+    missing queue is declared on *target*. Exception: a queue that only a publish created is not
+    created there for replies. Such replies are dropped, as the target would do, and logged.
+    Raises NotFound, and ConfigurationError if both stores are the same broker.
     """
     here, other = source.broker_id(), target.broker_id()
     if here == other:
-        raise ConfigurationError(f"queue {queue!r} cannot be moved: both URLs are one broker")
-    # A partition is this broker's own matter: what is in it goes to the queue.
+        raise ConfigurationError(f"queue {queue!r} cannot move: both URLs name the same broker")
+    # Partitions are internal to a broker: messages of a partition go to its queue.
     to = queue_of(queue)
     exists = declare(source, target, to)
     name, origin = f"broker:{other}", f"{here}:{queue}"
@@ -175,7 +172,7 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
         nonlocal exists
         if not exists and all(_answers(move.envelope) for move in moves):
             logger.warning(
-                "%d replies for queue %r are dropped: it is gone at %s, as is who waited for them",
+                "dropped %d replies for queue %r: it does not exist at %s, so no client waits",
                 *(len(moves), to, target.broker),
             )
             return [move.tag for move in moves]
@@ -185,12 +182,12 @@ def move_queue(source: Store, target: Store, queue: str) -> Iterator[int]:
         arriving = [move._replace(dead_letter=dead_letters.get(move.tag)) for move in moves]
         outcomes = target.accept(to, origin, low_water, arriving)
         if NO_QUEUE in outcomes:
-            raise NotFound(f"queue {to!r} was deleted on the target while it was moved there")
+            raise NotFound(f"queue {to!r} was deleted on the target during the move")
         stored = [move.tag for move, got in zip(moves, outcomes, strict=True) if got != FULL]
         if not stored:
             raise QueueFull(
-                f"queue {to!r} is full on the target and rejects: {len(moves)} messages stay "
-                "where they are; add consumers there, or raise its limit"
+                f"queue {to!r} on the target is full and rejects messages: {len(moves)} messages "
+                "stay at the source; add consumers at the target, or raise its limit"
             )
         return stored
 
@@ -213,9 +210,9 @@ def _answers(data: bytes) -> bool:
 
 
 def declare(source: Store, target: Store, queue: str) -> bool:
-    """Declare *queue* on *target* as it is on *source*, unless it exists there; bind it.
+    """Declare *queue* on *target* as on *source*, unless it exists there, and bind it.
 
-    Returns whether it is there now: one that only a publish has made is not made by this.
+    Returns whether it exists afterwards: a queue that only a publish created is not declared.
     """
     status = source.reads.status(queue)
     if status is None:
@@ -225,7 +222,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
     if status.arguments.get("") or arguments:
         declare_queue(target, queue, *queue_arguments(queue, auto_delete, arguments))
         there_is = True
-    else:  # a publish made it: its declaration is still to come, there too
+    else:  # only a publish created it: its declaration will follow, on the target too
         there_is = target.reads.status(queue) is not None
     for exchange in source.exchanges():
         table = source.exchange_table(exchange)

@@ -590,7 +590,7 @@ def test_each_role_alone_and_all_of_them():
     assert one.startswith(start), one
     assert set(re.findall(r"\+(\S+)", rules["producer"])) < set(re.findall(r"\+(\S+)", one))
     done = run(None, "acl", "--user", "a b")
-    assert (2, True) == (done.returncode, "user to be free of spaces" in done.stderr)
+    assert (2, True) == (done.returncode, "user without spaces" in done.stderr)
 
 
 def test_a_rule_that_lacks_something_is_found_by_the_doctor(guarded):

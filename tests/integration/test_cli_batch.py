@@ -204,7 +204,7 @@ def test_jobs_of_a_batch_by_state(broker, inspector):
 def test_there_is_no_such_batch(broker, command):
     """It is said, with what may be the reason; exit 2."""
     done = broker.run("batch", *shlex.split(command), code=2)
-    assert "no batch 'nothing': it was not opened here, or its batch_ttl is over" in done.stderr
+    assert "no batch 'nothing': it was not opened here, or its batch_ttl has expired" in done.stderr
     assert broker.batches.batch("nothing") is None
 
 
@@ -244,7 +244,7 @@ def test_a_cancelled_batch(broker):
     """Who cancels is asked first; what waits does not begin."""
     broker.open("b", 2)
     done = broker.run("batch", "cancel", "b", code=2)
-    assert "2 of 2 jobs have not ended? Nobody is there to answer: give --yes" in done.stderr
+    assert "2 of 2 jobs not yet ended? There is no terminal to confirm: use --yes" in done.stderr
     assert 0 == broker.batches.batch("b").cancelled_ms
     assert only(broker.ask("batch", "cancel", "b", "--yes"))["cancelled"]
     assert [CANCELLED] == broker.batches.change("b", [begin("j0")]).outcomes
@@ -558,7 +558,7 @@ def test_the_doctor_looks_at_batches(broker, inspector):
     broker.end("j0", batch="quiet")
     broker.batches.change("quiet", [Change("seal")])
     broker.set("quiet", due_complete=1)
-    assert [("ok", "2, none left open or with a callback that stays due", "")] == found()
+    assert [("ok", "2, none abandoned or with an overdue callback", "")] == found()
     broker.open("left", 1, name="import", seal_timeout_ms="1")
     broker.open("unsaid", 1, name="mail", on_complete="message")
     broker.end("j0", batch="unsaid")

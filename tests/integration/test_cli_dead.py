@@ -135,7 +135,9 @@ def test_interrupted_and_run_again(client, tmp_path):
         assert process.wait() in INTERRUPTED, process.tail()
     finally:
         process.kill_group()
-    assert re.search(r"interrupted after \d+ of 40; run it again to go on", process.log())
+    assert re.search(
+        r"interrupted after \d+ of 40; run the command again to continue", process.log()
+    )
     left = client.status("orders").dead
     assert 0 < left < 40
     assert left == count(data(client.url, "dead", "replay", "orders"))
@@ -147,7 +149,7 @@ def test_interrupted_and_run_again(client, tmp_path):
 def test_purged_after_a_question(client, connection):
     """Without --yes nobody is there to say it, and nothing is removed."""
     done = run(client.url, "dead", "purge", "orders")
-    assert (2, True) == (done.returncode, "give --yes" in done.stderr)
+    assert (2, True) == (done.returncode, "use --yes" in done.stderr)
     assert 4 == client.status("orders").dead
     assert 1 == count(
         data(client.url, "dead", "purge", "orders", "--task", "shop.mail", "--dry-run")
@@ -231,7 +233,7 @@ def test_a_file_that_is_wrong(client, connection, tmp_path, change, words):
             inspector.import_dead_letters("other", path)
         assert 0 == inspector.status("other").stored
         path.write_text("{}\n")
-        with pytest.raises(ConfigurationError, match="no export of dead letters"):
+        with pytest.raises(ConfigurationError, match="not an export of dead letters"):
             inspector.import_dead_letters("other", path)
 
 

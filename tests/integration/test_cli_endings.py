@@ -67,7 +67,7 @@ def test_a_migration_that_is_interrupted_says_how_far_it_came(client, redis_serv
     arguments = ("migrate", redis_server.url("redis"), client.url, "q")
     some = lambda: (client.raw.hlen("reliq:{q}:messages") or 0) > 0  # noqa: E731
     code, out, err = interrupted(None, *arguments, until=some)
-    assert (130, True) == (code, "run it again to go on" in err), err
+    assert (130, True) == (code, "run the command again to continue" in err), err
     assert out.startswith("q: ")
     assert 0 < raw.llen("q") < 20_000
     assert 0 == run(None, *arguments).returncode
@@ -85,7 +85,7 @@ def test_each_of_several_brokers_is_asked_about(client, redis_factory):
     code, said = answer(list(urls), "y\nn\n", "queue", "purge", "orders")
     assert 2 == code
     assert f"orders at {client.url}: 2 removed" in said
-    assert f"nothing was done at {other.url()}" in said
+    assert f"nothing was changed at {other.url()}" in said
     assert 0 == client.status("orders").ready
 
 

@@ -41,7 +41,7 @@ def test_purged_after_a_question(client):
     taker = Taker(connection, "orders", prefetch_count=1)
     (held,) = taker.take()
     done = run(client.url, "queue", "purge", "orders")
-    assert (2, True) == (done.returncode, "give --yes" in done.stderr)
+    assert (2, True) == (done.returncode, "use --yes" in done.stderr)
     (row,) = data(client.url, "queue", "purge", "orders", "--dry-run")
     assert (3, True) == (row["count"], row["dry_run"])
     assert 2 == client.status("orders").ready
@@ -78,7 +78,7 @@ def test_the_question_names_what_is_lost(client):
     assert (2, True) == (code, "2 ready, 0 delayed, 0 unacked and 0 dead" in said), said
     assert 2 == client.status("orders").ready
     code, said = answer(client.url, "y\n", "queue", "delete", "orders")
-    assert (0, True) == (code, "deleted, 2 messages waited" in said), said
+    assert (0, True) == (code, "deleted with 2 waiting messages" in said), said
     assert client.status("orders") is None
 
 
@@ -131,7 +131,7 @@ def test_settings_that_make_no_sense(client):
         for changes, words in (
             ({"x-max-length": 0}, "x-max-length to be a whole number of messages, at least 1"),
             ({"x-max-priority": 9}, "'x-max-priority' cannot be changed: expected one of"),
-            ({"x-overflow": "drop-head"}, "x-overflow means nothing without x-max-length"),
+            ({"x-overflow": "drop-head"}, "x-overflow has no effect without x-max-length"),
             ({"x-max-length": 5, "x-overflow": "burst"}, "'drop-head' or 'reject-publish'"),
         ):
             with pytest.raises(ConfigurationError, match=words):

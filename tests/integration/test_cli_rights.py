@@ -12,8 +12,8 @@ from tests.support.commands import data
     ("rights", "words"),
     [
         ("~reliq:* +@all -time", "may not use TIME"),
-        ("~reliq:* +@all -@hash", "could be looked at"),
-        ("~shop:* +@all", "could be looked at"),
+        ("~reliq:* +@all -@hash", "queues and consumers are unreadable"),
+        ("~shop:* +@all", "queues and consumers are unreadable"),
     ],
 )
 def test_what_a_user_may_not_do_is_found(client, redis_server, rights, words):

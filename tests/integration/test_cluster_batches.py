@@ -139,7 +139,7 @@ def test_the_node_of_their_list_is_lost(cluster):
     with killed(cluster, anchor):
         for words in (("batch", "list"), ("audit",)):
             done = run(cluster, *words, code=2)
-            assert "the list of batches cannot be read" in done.stderr
+            assert "the list of batches is unreadable" in done.stderr
             assert f"127.0.0.1:{anchor.port}" in done.stderr
         assert "failed job" in run(cluster, "batch", "show", there).stdout
         assert {} == collect(cluster.url()).by("stage", "reliq_batches")

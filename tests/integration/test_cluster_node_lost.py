@@ -158,7 +158,7 @@ def test_status(cluster, victim, elsewhere, lose):
     assert f"if {at(victim)} is down, start it again" in done.stderr
     assert "--cluster fix" not in done.stderr
     assert [] == [name for name in absent if repr(name) not in done.stderr]
-    assert "queues not told" in done.stdout
+    assert "unreadable queues" in done.stdout
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_a_letter_of_a_broker_whose_clock_is_ahead(inspector, tmp_path):
         ({"died_ms": 10**30}, "line 2: number, count or died_ms is too large"),
         ({"count": 10**30}, "line 2: number, count or died_ms is too large"),
         ({"number": 10**30}, "line 2: number, count or died_ms is too large"),
-        ({"error": "\ud800"}, "line 2: consumer or error is no text"),
+        ({"error": "\ud800"}, "line 2: consumer or error is not text"),
     ],
 )
 def test_a_record_that_no_broker_can_hold(inspector, tmp_path, record, words):

@@ -204,7 +204,7 @@ def test_the_demo_shows_the_outcome(tmp_path):
     """Without --json a table and the audit line stand at the end."""
     done = reliq_command("demo", "--tasks", "100", TMPDIR=str(tmp_path), COLUMNS="120")
     assert 0 == done.returncode, done.stdout + done.stderr
-    for text in ("a folder of its own", "SIGKILL to the first worker", "recovery", "lost"):
+    for text in ("a temporary folder", "SIGKILL to the first worker", "recovery", "lost"):
         assert text in done.stdout
     assert "reliq-embedded audit: published 100 = acked 100: balanced" in done.stdout
 

@@ -742,7 +742,7 @@ def test_the_commands(place, tmp_path):
     assert 2 == reliq_command("embedded", "repair", place.path).returncode
     assert "stopped\n" == reliq_command("embedded", "stop", place.path).stdout
     assert [] == place.processes()
-    assert "it did not run\n" == reliq_command("embedded", "stop", place.path).stdout
+    assert "the broker was not running\n" == reliq_command("embedded", "stop", place.path).stdout
     runs = subprocess.Popen(
         [sys.executable, "-m", "reliq.cli", "embedded", "run", copy.path, "--fsync", "always"],
         stderr=subprocess.PIPE,

@@ -497,7 +497,7 @@ def test_an_exporter_without_the_right_to_read_batches(redis_factory, exporter):
         assert 1 == found.of("reliq_up")
         assert 0 == found.of("reliq_messages_unacked", queue="q")
         assert {} == found.by("name", "reliq_batches")
-    assert 1 == process.log().count("no series of batches")
+    assert 1 == process.log().count("series of batches are missing")
 
 
 def exported(client):

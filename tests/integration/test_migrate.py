@@ -384,7 +384,7 @@ def test_what_old_consumers_hold(client, redis_server):
         for name in ("q", "q", "elsewhere"):
             assert queue.channel.basic_get(name) is not None
         told = run(there, here)
-        assert "q: workers of the other side hold 2, which return when these stop" in told.stderr
+        assert "q: workers of the other side hold 2; they return when the" in told.stderr
         assert {"q": moved(0)} == migrate(there, here, "--unacked-older", 60)
         assert {"q": moved(2)} == migrate(there, here, "--unacked-older", 0)
         assert (1, 1) == (raw.hlen("unacked"), raw.zcard("unacked_index"))
@@ -612,7 +612,7 @@ def test_wrong_urls_and_options(client, redis_server):
     there = redis_server.url("redis")
     for urls in ((there, there), (client.url, client.url)):
         done = run(*urls)
-        assert (2, True) == (done.returncode, "one URL of Kombu's" in done.stderr), done.stderr
+        assert (2, True) == (done.returncode, "a URL of Kombu's" in done.stderr), done.stderr
     assert "no queue 'nothing'" in run(client.url, there, "nothing").stderr
     assert "--unacked-older" in run(there, client.url, "--dry-run", "--unacked-older", 1).stderr
     assert "priority_steps" in run(there, client.url, "--priority-steps", "3,0").stderr
@@ -621,7 +621,7 @@ def test_wrong_urls_and_options(client, redis_server):
             Migration(there, client.url, kombu_options=options)
     with (
         Migration(client.url, there) as migration,
-        pytest.raises(ConfigurationError, match="comes back by itself"),
+        pytest.raises(ConfigurationError, match="return automatically"),
     ):
         list(migration.run_unacked(0))
 

@@ -64,8 +64,8 @@ def test_nothing_to_move_from(client, other):
     """An unknown queue, no queue, both: each is an error that says so."""
     done = move(client, other, "nothing")
     assert (2, True) == (done.returncode, "no queue 'nothing'" in done.stderr)
-    assert "give a QUEUE, or --all" in move(client, other).stderr
-    assert "give a QUEUE, or --all" in move(client, other, "q", "--all").stderr
+    assert "expected a QUEUE or --all" in move(client, other).stderr
+    assert "expected a QUEUE or --all" in move(client, other, "q", "--all").stderr
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_the_other_was_installed_last(url, folder):
     assert "<class 'reliq.reliq.reliq'> False\n" == imported.stdout
     severity, message, remedy = found(url, code=1)
     assert "error" == severity
-    assert "reliq/__init__.py is not that of kombu-reliq" in message
+    assert "reliq/__init__.py is not from kombu-reliq" in message
     assert "pip uninstall reliq kombu-reliq" in remedy
 
 

@@ -484,7 +484,7 @@ def test_possibly_stored_twice(redis_factory, tmp_path, monkeypatch, caplog, why
     assert expected == [Away(server, tmp_path).bodies() for server in servers]
     assert 1 == sum("1 messages may be stored twice" in one for one in caplog.messages)
     assert 1 == collect(*away.urls).of("reliq_spool_doubtful", spool=away.urls[1])
-    assert "1 perhaps stored twice" in run(None, "spool", "status", away.path).stdout
+    assert "1 possibly stored twice" in run(None, "spool", "status", away.path).stdout
     for server in servers:
         assert_balanced(server.url("reliq"))
 
@@ -506,17 +506,17 @@ def test_what_waits_is_seen(away, go_on, monkeypatch, caplog):
 
     with away.connect() as connection:
         away.publish(connection, -1)
-        assert ("ok", f"no publishes wait in {spool}") == finding()
+        assert ("ok", f"no publishes in {spool}") == finding()
         away.server.kill()
         away.publish(connection, 0)
         began = time.time()
         away.publish(connection, 1)
         away.publish(connection, 2, "r")
-        assert f"3 publishes wait in {spool}" in run(away.urls, "doctor").stderr
+        assert f"3 publishes in {spool}" in run(away.urls, "doctor").stderr
         away.server.start()
         severity, message = finding()
         assert "info" == severity
-        assert message.startswith(f"3 publishes wait in {spool}, for ")
+        assert message.startswith(f"3 publishes in {spool}, up to ")
         least_s = time.time() - began
         waiting, oldest_s, size, doubtful = gauges()
         assert (3, 0) == (waiting, doubtful)

@@ -105,7 +105,7 @@ def test_what_is_only_for_who_asks():
 
 def test_a_password_with_a_space_is_not_shown():
     """It is refused, without a part of it."""
-    with pytest.raises(ConfigurationError, match="password to be free of spaces") as caught:
+    with pytest.raises(ConfigurationError, match="password without spaces") as caught:
         acl_rule("worker", password="hush hush")
     assert "hush" not in str(caught.value)
 

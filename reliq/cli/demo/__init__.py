@@ -1,1 +1,1 @@
-"""``reliq demo``: workers that are killed, and what becomes of their tasks."""
+"""``reliq demo``: kill a worker, and show the recovery of its tasks."""

@@ -1,8 +1,8 @@
-"""The Celery app of the demo, which its worker processes and its publisher load.
+"""The Celery application of the demo, for its workers and its publisher.
 
-``python -m celery -A reliq.cli.demo.app worker`` works; ``python -m
-reliq.cli.demo.app`` publishes. A task lasts some milliseconds, so that a kill
-meets tasks that are running, and writes down that it started and finished.
+``python -m celery -A reliq.cli.demo.app worker`` is a worker, and ``python -m
+reliq.cli.demo.app`` publishes. A task takes some milliseconds, so that a kill
+interrupts running tasks. It records its start and its end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ app.conf.update(
     broker_url=SETTINGS.broker_url,
     broker_transport_options=dict(SETTINGS.transport_options),
     broker_connection_retry_on_startup=True,
-    # The anonymous exchange: on a broker that is not ours, one queue is all there is to clean up.
+    # With the anonymous exchange, the only object to delete from a user's broker is one queue.
     task_queues=[Queue(SETTINGS.queue, Exchange(""), routing_key=SETTINGS.queue)],
     task_default_queue=SETTINGS.queue,
     task_default_exchange="",
@@ -68,7 +68,7 @@ task_received.connect(_received, weak=False)
 
 
 def publish() -> None:
-    """Publish the demo's tasks, each confirmed by the broker, over one connection."""
+    """Publish the demo's tasks over one connection; the broker confirms each."""
     names = texts()
     with app.connection_for_write() as connection, connection.Producer() as producer:
         for number in range(SETTINGS.tasks):

@@ -1,4 +1,4 @@
-"""``reliq demo``: kill a worker half way and see what becomes of its tasks."""
+"""``reliq demo``: kill a worker during its work, and count lost and repeated tasks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .run import Outcome
 
 Connection: Any = kombu_connection.Connection  # Kombu is untyped
-# At Kombu's defaults the tasks of a killed worker return after an hour, looked for
-# every 100 s. Versions before 5.7 know only the first of these.
+# At Kombu's defaults, the tasks of a killed worker return after an hour, with a check every
+# 100 s. Versions before 5.7 know only the first of these options.
 KOMBU_OPTIONS = {
     "visibility_timeout": 5,
     "unacked_restore_interval": 1,
@@ -46,14 +46,14 @@ KOMBU_SCHEMES = {"reliq": "redis", "reliqs": "rediss", "reliq-unix": "redis+sock
 
 
 def reliq_side(url: str, queue: str) -> Side:
-    """Return the run over *url*, every option at its default."""
+    """Return the run over *url*, with default options."""
     options = Options()
     patience_s = options.visibility_timeout + 3 * options.restore_interval
     return Side(url.partition("://")[0], url, {}, queue, patience_s)
 
 
 def kombu_side(url: str, queue: str) -> Side:
-    """Return the run over Kombu's own transport and the server that *url* names."""
+    """Return the run over Kombu's own transport and the server of *url*."""
     scheme, _, rest = url.partition("://")
     name = KOMBU_SCHEMES.get(scheme, scheme)
     if scheme == EMBEDDED:
@@ -63,19 +63,19 @@ def kombu_side(url: str, queue: str) -> Side:
 
 
 def clean(side: Side) -> None:
-    """Delete what the run left on the broker."""
+    """Delete the queue of the run from the broker."""
     with Connection(side.url, transport_options=dict(side.transport_options)) as connection:
         channel = connection.default_channel
         if side.has_ledger:
             channel.queue_delete(side.queue)
         else:
-            # Kombu deletes only queues that the same process has bound.
+            # Kombu deletes only queues that the same process bound.
             channel.client.delete(side.queue, "unacked", "unacked_index", "unacked_mutex")
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Make SIGTERM end the block as Ctrl-C does, so that everything is cleaned up."""
+    """Treat SIGTERM like Ctrl-C in the block, so that the cleanup runs."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -98,21 +98,21 @@ def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None
     if compare:
         settings = ", ".join(f"{name} {value}" for name, value in KOMBU_OPTIONS.items())
         lines.append(
-            f"         Kombu's transport: {settings}. At its defaults a killed worker's tasks "
-            "come back after an hour; at these, a task longer than 5 s runs twice."
+            f"         Kombu's transport: {settings}. With its defaults, a killed worker's tasks "
+            "come back after an hour. With these options, a task longer than 5 s runs twice."
         )
     for line in lines:
         console.print(line, markup=False, highlight=False)
 
 
 def _run(url: str | None, tasks: int, compare: bool, as_json: bool) -> int:
-    # With --json the outcome alone is on standard output.
+    # With --json, only the outcome goes to standard output.
     console = Console(stderr=as_json, soft_wrap=True)
     try:
         with _interruptible(), tempfile.TemporaryDirectory(prefix="reliq-demo-") as name:
             outcomes = _outcomes(url, tasks, compare, Path(name), console)
     except KeyboardInterrupt:
-        console.print("interrupted; what the demo had started is stopped and removed")
+        console.print("interrupted; the processes and data of the demo are removed")
         return INTERRUPTED
     except (ReliqError, ProcessFailed) as error:
         raise Refused(str(error)) from error
@@ -127,7 +127,7 @@ def _outcomes(
     outcomes = []
     with broker() if url is None else nullcontext(url) as own:
         sides = _sides(own, f"reliq-demo-{secrets.token_hex(4)}", compare)
-        private = "an embedded Valkey or Redis, in a folder of its own"
+        private = "an embedded Valkey or Redis in a temporary folder"
         _introduce(console, tasks, private if url is None else Connection(url).as_uri(), compare)
         for number, side in enumerate(sides):
             place = folder / str(number)
@@ -147,7 +147,7 @@ def _sides(url: str, queue: str, compare: bool) -> list[Side]:
     own = scheme in KOMBU_SCHEMES or scheme == EMBEDDED
     if not own and scheme not in KOMBU_SCHEMES.values():
         known = ", ".join(f"{name}://" for name in (*KOMBU_SCHEMES, EMBEDDED))
-        raise click.BadParameter(f"expected a URL of {known}", param_hint="--url")
+        raise click.BadParameter(f"expected a URL with {known}", param_hint="--url")
     sides = [reliq_side(url, queue) if own else kombu_side(url, queue)]
     if compare and own:
         sides.append(kombu_side(url, f"{queue}-kombu"))
@@ -157,18 +157,18 @@ def _sides(url: str, queue: str, compare: bool) -> list[Side]:
 @click.command()
 @click.option("--url", help="Use this broker instead of a private one.")
 @click.option(
-    "--tasks", type=click.IntRange(40, 100_000), default=300, show_default=True, help="How many."
+    "--tasks", type=click.IntRange(40, 100_000), default=300, show_default=True, help="Task count."
 )
 @click.option(
     "--compare",
     is_flag=True,
-    help="Run the same over Kombu's own redis:// as well.",
+    help="Also run the demo over Kombu's redis:// transport.",
 )
 @json_option
 def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
-    """Kill a Celery worker half way and count what is lost or done twice.
+    """Kill a Celery worker during its work, and count lost and repeated tasks.
 
-    Exits with 1 if reliq lost a task, ran one twice, or its ledger does not balance.
+    Exits with 1 if reliq lost a task or finished one twice, or if its ledger does not balance.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""The tasks of a demo run, apart from Celery, and its record: what they wrote down.
+"""The tasks of a demo run, without Celery, and the record that they write.
 
-One file of short lines, opened to append, so that a line is written whole or not at all.
-It is not in the broker, which is what is being examined.
+The record is a file of short lines, opened to append, so each line is written completely or not
+at all. It is independent of the broker, which is under test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ READY, RECEIVED, STARTED, FINISHED = "ready", "received", "started", "finished"
 
 
 def now_ms() -> float:
-    """Return milliseconds of a clock that every process of this machine shares."""
+    """Return milliseconds of a clock that all processes of this machine share."""
     return time.monotonic_ns() / 1e6
 
 
@@ -34,7 +34,7 @@ def write(path: str, kind: str, worker: str, task: int = -1, value: int = 0) -> 
 
 @dataclass(slots=True)
 class TaskHistory:
-    """When, in ms, and by which worker one task was received, started and finished."""
+    """Times (in ms) and workers of the receipts, starts and ends of one task."""
 
     received: list[tuple[float, str]] = field(default_factory=list)
     started: list[tuple[float, str]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class TaskHistory:
 
 
 class Record:
-    """Reads the file as it grows, and answers what happened so far."""
+    """Reads the growing file, and reports the events so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class Record:
         self.finished = 0
 
     def refresh(self) -> bool:
-        """Read what was added; return whether anything was."""
+        """Read new lines; return whether there were any."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -81,11 +81,11 @@ class Record:
         getattr(history, kind).append((float(at), worker))
 
     def running(self, worker: str) -> dict[int, TaskHistory]:
-        """Return the tasks that *worker* started and nobody finished."""
+        """Return the unfinished tasks that *worker* started."""
         return self._unfinished(worker, "started")
 
     def held(self, worker: str) -> set[int]:
-        """Return the tasks that *worker* received and nobody finished."""
+        """Return the unfinished tasks that *worker* received."""
         return set(self._unfinished(worker, "received"))
 
     def _unfinished(self, worker: str, what: str) -> dict[int, TaskHistory]:
@@ -103,7 +103,7 @@ PACKAGE = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a process of the demo has to know; it travels in one environment variable."""
+    """The settings of a process of the demo, passed in one environment variable."""
 
     process: str
     broker_url: str
@@ -113,7 +113,7 @@ class Settings:
     tasks: int
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variable to add to a process's environment."""
+        """Return the variable for the environment of a process."""
         return {SETTINGS: json.dumps(asdict(self))}
 
     @classmethod
@@ -132,16 +132,16 @@ def texts() -> list[str]:
 
 
 def count_words(name: str) -> int:
-    """Return how many words the file *name* of the package has."""
+    """Return the number of words in the file *name* of the package."""
     return len(re.findall(r"\w+", (PACKAGE / name).read_text(encoding="utf-8")))
 
 
 def words_of(tasks: int) -> int:
-    """Return how many words that many tasks count."""
+    """Return the number of words that *tasks* tasks count."""
     counts = [count_words(name) for name in texts()]
     return sum(counts[number % len(counts)] for number in range(tasks))
 
 
 def lasts_ms(number: int) -> int:
-    """Return how long task *number* takes at least; the same in every run."""
+    """Return the minimum duration of task *number*, which is the same in every run."""
     return SHORTEST_MS + number * 7 % (LONGEST_MS - SHORTEST_MS + 1)

@@ -1,4 +1,4 @@
-"""One run of the demo over one broker, and what it shows: publish, kill, recover, count."""
+"""One run of the demo over one broker, with its output: publish, kill, recover, count."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 BOOTS_WITHIN_S = 60.0
 AIMS_WITHIN_S = 5.0
 SETTLES_WITHIN_S = 10.0
-# A task that is this far from its start and its end is in the middle of its work.
+# Minimum distance of a kill from the start and the end of a task.
 MARGIN_MS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One broker to run over. *patience_s*: silence after which missing tasks count as lost."""
+    """A broker for a run. *patience_s*: silence after which missing tasks count as lost."""
 
     name: str
     url: str
@@ -42,13 +42,13 @@ class Side:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether its messages go over reliq."""
+        """Whether the transport is reliq."""
         return self.url.startswith("reliq")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run showed. Times are seconds; None: it never happened."""
+    """The result of one run. Times are in seconds; None: never."""
 
     name: str
     published: int
@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was lost or done twice, and the ledger (if any) balances."""
+        """Whether no task was lost or finished twice, and the ledger (if any) balances."""
         balanced = self.audit is None or self.audit.balanced
         return not self.lost and not self.finished_twice and balanced
 
@@ -77,7 +77,7 @@ class Outcome:
 
 
 class Screen(Progress):
-    """What the run called *name* shows while it goes on: a bar, and events above it."""
+    """The display of the run called *name*: a progress bar with events above it."""
 
     def __init__(self, console: Console, name: str, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -94,7 +94,7 @@ class Screen(Progress):
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Print the table, and the ledger of each run that has one."""
+    """Print the table, and the audit line of each run."""
     table = Table(title="outcome", title_justify="left")
     table.add_column()
     for outcome in outcomes:
@@ -117,7 +117,7 @@ ROWS: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
     ("ran twice (finished more than once)", lambda o: str(o.finished_twice)),
     ("held by the worker when it was killed", lambda o: str(o.held_at_kill)),
     ("  of these running", lambda o: str(o.running_at_kill)),
-    ("  ran again after the kill: was running when killed", lambda o: str(o.ran_again)),
+    ("  started again after the kill", lambda o: str(o.ran_again)),
     ("recovery: kill until the first of these ran", lambda o: _seconds(o.first_recovered_s)),
     ("recovery: kill until all of these ran", lambda o: _seconds(o.all_recovered_s)),
     ("words counted", lambda o: f"{o.words:,} of {o.words_expected:,}"),
@@ -149,7 +149,7 @@ class DemoRun:
         self._record = Record(folder / "record")
 
     def run(self) -> Outcome:
-        """Do it all; every process that was started has ended when this returns or raises."""
+        """Do the run. All its processes have ended when this returns or raises."""
         began = time.monotonic()
         with ExitStack() as stack:
             first = worker(self._settings("first"), self._folder, stack)
@@ -192,7 +192,7 @@ class DemoRun:
         process: Process,
         pause_s: float = 0.02,
     ) -> bool:
-        """Return whether *condition* came true in time (None: in patience_s of silence)."""
+        """Return whether *condition* came true in time (None: before patience_s of silence)."""
         heard = began = time.monotonic()
         while not condition():
             process.check()
@@ -208,10 +208,10 @@ class DemoRun:
         return True
 
     def _in_the_middle(self) -> bool:
-        """Whether every process is well inside a task.
+        """Whether every process is in the middle of a task.
 
-        A task whose ack is on its way when the worker is killed is run again by every broker there
-        is. The demo aims beside that instant: what it counts as "ran twice" is never this.
+        Every broker repeats a task whose ack is in transit when the worker is killed. The demo
+        avoids that instant, so such a task is never counted as "ran twice".
         """
         self._record.refresh()
         now = now_ms()
@@ -233,21 +233,21 @@ class DemoRun:
             back = [at for at in self._recovered_s(held, killed) if at is not None]
             if back and not told:
                 told = True
-                self._watcher.say(f"{min(back):.1f} s after the kill a task it had held runs again")
+                self._watcher.say(f"{min(back):.1f} s after the kill, a task that it held restarts")
             return self._record.finished >= self._total
 
         self._wait(all_ran, None, second)
 
     def _recovered_s(self, held: set[int], killed: float) -> list[float | None]:
-        """Return for each held task how long after the kill it was started again."""
+        """Return, for each held task, the time from the kill to its next start."""
         started = (self._record.tasks[task].started for task in held)
         again = ((at for at, worker in events if worker == "second") for events in started)
         return [next(((at - killed) / 1000 for at in times), None) for times in again]
 
     def _settle(self) -> AuditResult | None:
-        """Wait until the broker holds nothing more, then return what its ledger says."""
+        """Wait until the broker holds no live message, then return the audit of the queue."""
         if not self._side.has_ledger:
-            time.sleep(1.0)  # an acknowledgement may still be on its way
+            time.sleep(1.0)  # an ack may still be in transit
             return None
         deadline = time.monotonic() + SETTLES_WITHIN_S
         with Inspector(self._side.url, dict(self._side.transport_options)) as inspector:
@@ -290,5 +290,5 @@ class DemoRun:
 
 
 def seconds_of_work(tasks: int) -> float:
-    """Return how long the workers need at least for *tasks* tasks."""
+    """Return the minimum time that the workers need for *tasks* tasks."""
     return sum(map(lasts_ms, range(tasks))) / 1000 / PROCESSES

@@ -1,4 +1,4 @@
-"""The Celery processes of the demo: started, killed, stopped, never left behind."""
+"""The Celery processes of the demo: start, kill and stop them, and leave none behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOPS_WITHIN_S = 20.0
 PUBLISHES_WITHIN_S = 600.0
 APP = "reliq.cli.demo.app"
 
-# What Celery's command line would read instead of what the demo says.
+# Variables by which Celery's command line would override the demo's settings.
 FOREIGN_SETTINGS = frozenset(
     {
         "APP",
@@ -38,11 +38,11 @@ FOREIGN_SETTINGS = frozenset(
 
 
 class ProcessFailed(Exception):
-    """A process of the demo ended by itself; the text ends with its log."""
+    """A process of the demo ended unexpectedly; the text ends with its log."""
 
 
 class Process:
-    """A process and its children, in a process group of its own; killed when *stack* ends."""
+    """A process and its children in a separate process group, killed when *stack* ends."""
 
     def __init__(
         self, name: str, command: Sequence[str], settings: Settings, folder: Path, stack: ExitStack
@@ -57,7 +57,7 @@ class Process:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-m", *command],
                 cwd=folder,
-                # What a killed worker leaves in its temporary folder is then removed with ours.
+                # Temporary files of a killed worker are then removed with the demo's folder.
                 env={**kept, "TMPDIR": str(folder), **settings.to_environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -68,20 +68,20 @@ class Process:
             stack.callback(self.kill)
 
     def check(self) -> None:
-        """Raise ProcessFailed if it is no longer running."""
+        """Raise ProcessFailed if the process has ended."""
         code = self._process.poll()
         if code is not None:
             text = self._log.read_text(errors="replace")[-3000:]
             raise ProcessFailed(f"the {self._name} ended with code {code}. Its log:\n{text}")
 
     def kill(self) -> None:
-        """SIGKILL it and its children, all at once."""
+        """Send SIGKILL to the process and its children at once."""
         if self._process.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
             self.wait()
 
     def stop(self) -> None:
-        """Ask for a warm shutdown, and kill what does not end in time."""
+        """Request a warm shutdown; kill the process if it does not end in time."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -91,7 +91,7 @@ class Process:
 
 
 def publish(settings: Settings, folder: Path) -> None:
-    """Publish the tasks from a process of its own; raises ProcessFailed."""
+    """Publish the tasks in a separate process; raises ProcessFailed."""
     with ExitStack() as stack:
         process = Process("publisher", [APP], settings, folder, stack)
         if process.wait(PUBLISHES_WITHIN_S):

@@ -42,7 +42,7 @@ def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
 
     page.get_by_role("link", name="Purge").click()
     expect(page.locator("main")).to_contain_text(re.compile(r"3\s+messages now"))
-    page.get_by_role("link", name="Leave it").click()
+    page.get_by_role("link", name="Back").click()
     expect(row(page, "shop.ship")).to_have_count(3)
     page.get_by_role("link", name="Purge").click()
     page.get_by_role("button", name="Purge").click()

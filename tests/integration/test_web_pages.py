@@ -201,7 +201,7 @@ def test_a_batch_is_sealed_and_cancelled(url, browser):
     with Inspector(url) as inspector:
         inspector._store.batches.open_batch("b", "nightly", {})
         inspector._store.batches.change("b", [Change("enter", "j", "waiting", tag="t", queue="q")])
-        assert "No more jobs" in told(browser, "/confirm?action=seal+batch&id=b")
+        assert "add further jobs" in told(browser, "/confirm?action=seal+batch&id=b")
         assert "sealed" in told(browser, post(browser, "/actions/seal-batch?id=b"))
         assert "cancelled" in told(browser, post(browser, "/actions/cancel-batch?id=b"))
         assert inspector.batch("b").cancelled_ms

@@ -44,8 +44,8 @@ def app(
     header in which a proxy at one of *proxies* names the user, a viewer unless in *operators*.
     Without users and header, only requests from this machine are answered, for its own names and
     those in *hosts*. redact: keys whose values are hidden in messages. root_path: the path under
-    which a proxy serves the page; a mounted application takes it from its parent. interval_s:
-    seconds between two reads of a viewed page. action_log: a file to which actions are appended.
+    which a proxy serves the page; a mounted application gets it from its parent.
+    interval_s: seconds between two reads of a viewed page. action_log: a file for all actions.
 
     Connects at the first request. Raises ConfigurationError.
     """

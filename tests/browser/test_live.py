@@ -27,7 +27,7 @@ def never_reloaded(page):
 def test_the_overview_changes_by_itself(stand, sign_in, tmp_path):
     """An operator and a viewer see a queue come, fill and empty as its tasks run."""
     pages = [sign_in(stand.url, user).open(live=True) for user in ("otto", "vera")]
-    for page, user, role in zip(pages, ("otto", "vera"), ("operator", "read only"), strict=True):
+    for page, user, role in zip(pages, ("otto", "vera"), ("operator", "read-only"), strict=True):
         expect(page.locator(".who")).to_contain_text(user)
         expect(page.locator(".who")).to_contain_text(role)
         stays(page)

@@ -118,7 +118,7 @@ def _make(
 ) -> None:
     """Create missing partitions with the settings of the queue, paused if it is paused.
 
-    They have the number of partitions to publish to of *layout*, until partition 0 raises it.
+    Until partition 0 has a higher number to publish to, they have the one from *layout*.
     Raises NotFound if the queue is deleted meanwhile: the partitions would have no consumer.
     """
     settings = store.configure(queue, {}) or {}

@@ -1,7 +1,7 @@
-"""reliq: a message transport for Kombu and Celery that loses nothing.
+"""reliq: a message transport for Kombu and Celery that loses no messages.
 
-Importing it makes ``reliq://``, ``reliqs://`` and ``reliq-unix://`` known to
-Kombu. A Celery process needs no import: see :mod:`reliq.plugin`.
+Importing it registers its URL schemes, such as ``reliq://`` and ``reliqs://``, with Kombu. Celery
+processes need no import: see :mod:`reliq.plugin`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Once: a handler's side effect that must not be repeated.
+"""Once: claims, which keep a handler's side effect from being repeated.
 
-Knows messages and Celery's requests only by what they carry, and no engine.
+Reads ids from messages and from Celery's requests. Independent of the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .store.protocol import Store
 
 _LONGEST_S = 10 * 366 * 86_400.0
-# A claim is extended so many times in a lease, and looked at so many times by who waits.
+# Per lease: extensions of a claim by its owner, and checks of it by a waiting process.
 _EXTENDED = 3
 _LOOKED_AT = 20
 _FIRST_PAUSE_S = 0.005
@@ -39,29 +39,28 @@ def once(
     url: str | None = None,
     transport_options: Mapping[str, Any] | None = None,
 ) -> AbstractContextManager[bool]:
-    """Return a context manager that is True where the block may do what must be done once.
+    """Return a context manager whose value is True if the block may run its side effect.
 
-    *what* is an id of your own, a Kombu message (its ``message_id`` property, else its
-    header ``id``, else its delivery tag), or a Celery request (its task id). Among all
-    processes that share the broker the block is entered with True by one at a time, and
-    by none for *ttl* seconds after one has left it without an exception. Whatever
-    exception leaves the block gives the claim up at once, so that another may try.
+    *what* is an id of your own, a Kombu message (its ``message_id`` property, else its header
+    ``id``, else its delivery tag), or a Celery request (its task id). Of all processes that share
+    the broker, only one at a time gets True. After a block ends without an exception, no process
+    gets True for *ttl* seconds. An exception releases the claim at once for other processes.
 
-    While the block runs, the claim is a lease of *lease* seconds that a thread extends. Who
-    finds another's claim waits until it is finished (False), extended (False: the other lives)
-    or free (True), at most about the other's *lease*.
+    While the block runs, the claim is a lease of *lease* seconds, which a thread extends. Another
+    process waits until the claim is finished (False), extended (False: the owner is alive) or free
+    (True). It waits for at most about the owner's *lease*.
 
-    It does not make an effect exactly-once: a process that is killed after the effect
-    and before the end of the block, or that is frozen for longer than *lease*, lets
-    it run again. Claims live in one broker, and as safely as the messages in it.
+    This does not make an effect exactly-once. The effect may run again if its process is killed
+    before the end of the block, or frozen for longer than *lease*. One broker keeps the claims, as
+    durably as its messages.
 
-    The broker is that of *url* with *transport_options*; else the one the message came
-    from; else that of the current Celery application. Raises ConfigurationError, and
-    BrokerUnavailable: on entering nothing was done, on leaving the end could not be noted.
+    The broker is that of *url* with *transport_options*, else the one that delivered the message,
+    else that of the current Celery application. Raises ConfigurationError and BrokerUnavailable:
+    at the start, nothing was done; at the end of the block, its end was not recorded.
     """
     for name, value in (("ttl", ttl), ("lease", lease)):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0.001 <= value <= _LONGEST_S:  # noqa: PLR2004 - what Redis can keep
+        if not number or not 0.001 <= value <= _LONGEST_S:  # noqa: PLR2004 - limits of Redis
             raise ConfigurationError(
                 f"expected {name} to be a number of seconds from 0.001 to {_LONGEST_S:g}, "
                 f"got: {value!r}"
@@ -78,7 +77,7 @@ def _name(what: Any) -> str:
         found = getattr(what, "id", None)
     if not isinstance(found, str) or not found:
         raise ConfigurationError(
-            f"expected an id (a string that is not empty), a message or a request, got: {what!r}"
+            f"expected an id (a non-empty string), a message or a request, got: {what!r}"
         )
     return found
 
@@ -88,7 +87,7 @@ def _opener(
 ) -> Callable[[], Store]:
     transport = getattr(getattr(what, "channel", None), "transport", None)
     if url is None and transport_options is not None:
-        raise ConfigurationError("expected a url beside transport_options, got none")
+        raise ConfigurationError("expected a url with transport_options, got none")
     if url is not None or transport is None:
         return opener("once", url, transport_options, current_connection)
 
@@ -110,10 +109,10 @@ def opener(
     transport_options: Mapping[str, Any] | None,
     connection: Callable[[], Any],
 ) -> Callable[[], Store]:
-    """Return a function that opens a connection of its own to the broker at *url*.
+    """Return a function that opens a new connection to the broker at *url*.
 
-    Without one, to the first broker that answers of the Kombu connection that *connection*
-    returns; where that is None it raises ConfigurationError.
+    Without *url*, it connects to the first reachable broker of the Kombu connection from
+    *connection*. If that is None, it raises ConfigurationError.
     """
     name = _client_name(kind)
     if url is not None:
@@ -129,7 +128,7 @@ def opener(
 
 
 class _Once(AbstractContextManager[bool]):
-    """One use of a claim, over a connection of its own."""
+    """One use of a claim, over its own connection."""
 
     def __init__(self, name: str, ttl: float, lease: float, opener: Callable[[], Store]) -> None:
         self._name = name
@@ -138,7 +137,7 @@ class _Once(AbstractContextManager[bool]):
         self._open = opener
 
     def __enter__(self) -> bool:
-        """Claim; True if the block may do it. Raises BrokerUnavailable."""
+        """Claim; return whether the block may run its effect. Raises BrokerUnavailable."""
         self._process = here()
         self._token = os.urandom(12).hex()
         self._lost = False
@@ -160,9 +159,9 @@ class _Once(AbstractContextManager[bool]):
         return True
 
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        """Keep the claim as finished, or give it up if the block has raised.
+        """Record the claim as finished, or release it after an exception.
 
-        In a child that was forked inside the block the claim is its parent's.
+        In a child forked inside the block, do nothing: the claim belongs to the parent.
         """
         if self._stop is None or self._process != here():
             return
@@ -176,8 +175,8 @@ class _Once(AbstractContextManager[bool]):
         except ReliqError as error:
             if exc_type is None:
                 raise
-            logger.warning(  # the block's own exception says more
-                "the claim on %r could not be given up and ends by itself in %g s: %s",
+            logger.warning(  # the exception of the block matters more
+                "cannot release the claim on %r, which expires in %g s: %s",
                 self._name,
                 self._lease,
                 error,
@@ -191,7 +190,7 @@ class _Once(AbstractContextManager[bool]):
             left = self._store.claim(self._name, self._token, self._lease_ms)
             if left == CLAIMED:
                 return True
-            # Extended since the last look: whoever holds it lives, and is at it.
+            # Extended since the last check: the owner is alive.
             if left == FINISHED or left > known:
                 return False
             known = left
@@ -206,7 +205,7 @@ class _Once(AbstractContextManager[bool]):
                 down = False
             except ReliqError as exc:
                 if not down:
-                    logger.warning("the claim on %r could not be extended: %s", self._name, exc)
+                    logger.warning("cannot extend the claim on %r: %s", self._name, exc)
                 down = True
             if self._lost:
                 return
@@ -223,8 +222,8 @@ class _Once(AbstractContextManager[bool]):
                 sleep(self._lease / _LOOKED_AT)
         if self._lost or left != CLAIMED:
             logger.warning(
-                "the claim on %r was lost to another process while its block ran longer than "
-                "the lease of %g s without being extended: it may have been done twice",
+                "the claim on %r was lost to another process, because it was not extended within "
+                "its lease of %g s: the block may have been done twice",
                 self._name,
                 self._lease,
             )

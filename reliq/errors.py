@@ -1,9 +1,8 @@
-"""What can go wrong, as a user sees it.
+"""The errors of reliq.
 
-Every error that leaves reliq is one of these. Foreign errors (redis, sockets)
-become ours at one border, ``engines/redis/connect.py``. This module knows
-nothing of any engine; it knows Kombu's channel errors only by the base class
-that py-amqp gives them, so that ``except connection.channel_errors`` works.
+Every error that reliq raises is one of these. ``engines/redis/connect.py`` translates errors of
+Redis and sockets. This module is independent of the engines. It uses py-amqp's base class of
+channel errors, so that ``except connection.channel_errors`` works.
 """
 
 from __future__ import annotations
@@ -20,39 +19,40 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 logger = logging.getLogger("reliq")
-"""The log of all of reliq: what is said to an operator, and not raised."""
+"""The logger of reliq: reports to operators."""
 _NOT_FOUND = "NOT_FOUND - "
 
 
 class Flushable(Protocol):
-    """What can be tried again after a failure."""
+    """An object whose publishes can be retried after a failure."""
 
     def flush(self) -> None:
-        """Try again; each message is stored once."""
+        """Retry; each message is stored once."""
 
 
 class ReliqError(Exception):
-    """The root: catches everything that reliq raises on its own account.
+    """The base class of all errors of reliq.
 
-    Its text is one line that may be shown on any terminal, whatever names are in it.
+    The text is one printable line, safe for terminals, whatever names it contains.
     """
 
     reply = ""
-    """The broker's own words, where it said that it did not carry a command out."""
+    """The error reply of the broker, if it did not run a command."""
 
     def __str__(self) -> str:
-        """Return what happened, where, and what to do."""
+        """Return the problem, its place and the remedy."""
         return plain(super().__str__())
 
 
 class BatchClosed(ReliqError):
-    """A batch takes no more jobs: it is sealed, or cancelled. Nothing was stored."""
+    """The batch is sealed or cancelled, and accepts no more jobs. Nothing was stored."""
 
 
 class Failed(Exception):
-    """A task raises it for a business failure: its job has failed, and that is no error.
+    """A task raises this for a business failure: its job has failed, without an error.
 
-    It is shown with the job, and not retried. Outside a batch it is an exception like any other.
+    Its text is shown with the job. The task is not retried. Outside a batch, it has no special
+    meaning.
     """
 
 
@@ -60,10 +60,10 @@ E = TypeVar("E", bound=ReliqError)
 
 
 def again(error: E) -> E:
-    """Return a new error that says what *error* says, and knows nothing of where that was met.
+    """Return a copy of *error* without its traceback.
 
-    For one that is kept, or raised from where it was kept: its traceback leads to the locals of
-    everyone who had called, and all of that stays alive with it.
+    For errors that are kept or raised again: a traceback keeps the local variables of all callers
+    alive.
     """
     new = type(error).__new__(type(error), *error.args)
     new.__dict__.update(error.__dict__)
@@ -75,58 +75,58 @@ class ConfigurationError(ReliqError, ValueError):
 
 
 def refuse_sqlite() -> NoReturn:
-    """Raise ConfigurationError: there is no broker in an SQLite file."""
+    """Raise ConfigurationError: the SQLite broker was removed."""
     raise ConfigurationError(
-        "reliq-sqlite:// is gone: use reliq-embedded:////folder for a broker without a server to "
-        "set up, or reliq-spool:////file, last in a list of brokers, for a publisher's journal"
+        "reliq-sqlite:// was removed: use reliq-embedded:////folder for a broker without server "
+        "setup, or reliq-spool:////file, last in a list of brokers, for a publisher's journal"
     )
 
 
 def unknown(what: str, name: object, known: Collection[str]) -> ConfigurationError:
-    """Return the error for a *name* that is none of *known*, with the one it comes near."""
+    """Return the error for a *name* that is not in *known*, with the nearest known name."""
     near = get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
     return ConfigurationError(f"unknown {what} {name!r}: {hint}")
 
 
 def require_one_of(what: str, value: str, known: Collection[str]) -> None:
-    """Raise ConfigurationError where *value* is none of *known*."""
+    """Raise ConfigurationError if *value* is not in *known*."""
     if value not in known:
         raise ConfigurationError(f"expected {what} to be one of {', '.join(known)}, got: {value!r}")
 
 
 class BrokerUnavailable(ReliqError, ConnectionError):
-    """The broker cannot be reached, or cannot serve now; connecting again may help.
+    """The broker is unreachable, or cannot serve now; reconnecting may help.
 
-    Kombu and Celery treat it as a recoverable connection error. It is also a
-    builtin :class:`ConnectionError`, hence an :class:`OSError`, without an errno.
+    Kombu and Celery treat this as a recoverable connection error. It is also a built-in
+    :class:`ConnectionError`, and therefore an :class:`OSError`, without an errno.
     """
 
     unsent = False
-    """Whether the command was certainly carried out by nobody."""
+    """Whether the command was definitely not run."""
     untouched: frozenset[str] = frozenset()
-    """Of a publish: the queues into which it has certainly stored nothing."""
+    """For a publish: the queues in which it definitely stored nothing."""
 
 
 class BrokerTimeout(BrokerUnavailable):
     """The broker did not reply within ``socket_timeout``.
 
-    Deliberately not a :class:`TimeoutError`: that is ``socket.timeout``, which
-    Kombu reads as "no message arrived".
+    Not a :class:`TimeoutError`, because that is ``socket.timeout``, which Kombu interprets as "no
+    message arrived".
     """
 
 
 class NotConfirmed(BrokerUnavailable):
-    """The broker has stored the message, but it is not as safe yet as ``confirm`` asks.
+    """The broker has stored the message, but not as durably as ``confirm`` requires.
 
-    Not on enough replicas, or not on disk, within ``confirm_timeout``. It may be
-    lost with this broker, and it may well be delivered: trying again with the same
-    properties is safe, stores it once, and waits again.
+    It was not on enough replicas, or not on disk, within ``confirm_timeout``. The message may be
+    lost with this broker, or delivered. A retry with the same properties is safe: it stores the
+    message once, and waits again.
     """
 
 
 class BrokerRefused(ReliqError):
-    """The broker understood and said no (out of memory, permission, wrong type).
+    """The broker refused the command (out of memory, permission, wrong type).
 
     Connecting again does not help, so Kombu must not retry it.
     """
@@ -139,13 +139,13 @@ class MessageRefused(ReliqError, ValueError):
 class BatchUncertain(ReliqError):
     """A batch was not flushed; some, all or none of its messages may be stored.
 
-    Not a connection error: what helps is not to publish again but to call
-    ``flush()`` again, which stores each message once, however often it is called.
+    Not a connection error, because a new publish may store messages twice. Call ``flush()`` again
+    instead: it stores each message once, however often it is called.
 
-    batch: the batch; its ``flush()`` works also after the ``with`` block of Kombu's
-        ``Producer.batch()`` has ended. Whoever drops it gives the messages up.
-    messages: how many messages are uncertain.
-    queues: where they go, as far as it is known: names of queues.
+    batch: the batch; its ``flush()`` also works after the ``with`` block of Kombu's
+        ``Producer.batch()``. If you drop the batch, its uncertain messages are abandoned.
+    messages: number of uncertain messages.
+    queues: names of their target queues, as far as known.
     """
 
     def __init__(self, text: str, batch: Flushable, messages: int, queues: tuple[str, ...]) -> None:
@@ -156,17 +156,17 @@ class BatchUncertain(ReliqError):
 
 
 class PartlyPublished(ReliqError):
-    """``publish_many`` has stopped before the end of what it was given. The cause says why.
+    """``publish_many`` stopped before the end of its items. The cause has the reason.
 
-    Each item that it took is in one of three states.
+    Each taken item is in one of three states.
 
-    sent: how many items are stored (or dropped, where no queue is bound for them, as by
-        ``delay()``). Their ids were handed to ``on_sent``.
-    unsent: the items that were certainly not stored, in their order. Where one of them is to
-        blame it is the first.
-    uncertain: the ids of tasks that may be stored or not.
-    batch: what keeps the uncertain ones; its ``flush()`` stores each once, however often it is
-        called. None where nothing is uncertain, or where the broker is no broker of reliq.
+    sent: number of stored items (including items dropped without a bound queue, as with
+        ``delay()``). Their ids were passed to ``on_sent``.
+    unsent: the items that were definitely not stored, in order. If an item caused the failure, it
+        is the first.
+    uncertain: the ids of tasks that may be stored.
+    batch: keeps the uncertain messages; its ``flush()`` stores each once, however often it is
+        called. None if nothing is uncertain, or if the broker is not a broker of reliq.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class PartlyPublished(ReliqError):
 class NotFound(ReliqError, ChannelError):
     """A queue, an exchange or a dead letter does not exist (AMQP 404).
 
-    Its text begins with AMQP's word for that, by which programs know it.
+    The text begins with AMQP's NOT_FOUND, which programs recognise.
     """
 
     code = 404
@@ -207,14 +207,13 @@ class PreconditionFailed(ReliqError, ChannelError):
 class QueueFull(ReliqError, ChannelError):
     """A queue is at its limit and was declared with ``x-overflow: reject-publish``.
 
-    Nothing was stored in it. Publishing again helps only when there is room, so Kombu
-    does not retry it.
+    Nothing was stored in it. Kombu does not retry, because a retry needs room in the queue.
     """
 
     code = 406
 
 
 class Unroutable(ReliqError, ChannelError):
-    """No queue is bound for the message, and ``unroutable="error"`` asks to be told."""
+    """No queue is bound for the message, and ``unroutable="error"`` is set."""
 
     code = 312

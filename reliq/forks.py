@@ -1,16 +1,16 @@
-"""Forks: the identity of this process, and the work of the package around a fork.
+"""Forks: the identity of this process, and the steps of the package at a fork.
 
-This file alone registers fork hooks with Python. Every other part that has threads, locks or
-identities registers its steps here. They run in this order for the whole package:
+Only this file registers fork hooks with Python. Every part with threads, locks or identities
+registers its steps here. They run in this order for the whole package:
 
-1. Before the fork, threads **stop**. No lock is held yet, since such a thread may need any.
-2. Then the locks are **held** that threads of the application may hold too.
+1. Before the fork, threads **stop**. No lock is held yet, because such a thread may need any lock.
+2. Locks that threads of the application may hold are **held**.
 3. The parent **releases** the locks, and then **starts** its threads.
-4. The child has none of the threads. It **forgets** identities, sockets and leases, which are
-   its parent's, and makes its locks anew (:class:`OwnLock`).
+4. The child has no threads. It **forgets** identities, sockets and leases, which belong to the
+   parent, and creates new locks (:class:`OwnLock`).
 
-After a fork without hooks (uWSGI's default, any fork in C), the child finds a mark that no child
-inherits, or another pid, at its first use: :func:`here` then does the fourth step.
+After a fork without hooks (uWSGI's default, any fork in C), the child notices at its first use that
+a mark is missing, or that its pid differs. :func:`here` then runs the fourth step.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _nothing() -> None:
 
 
 class Part(NamedTuple):
-    """What one part of the package does at a fork; each must return, whatever it meets.
+    """The steps of one part of the package at a fork. Each step must return in every state.
 
-    ``forget`` runs in the child, alone or before anything else of the part is used there.
-    It must use no broker, and no other part that forgets: there is no order among them.
+    ``forget`` runs in the child before any other use of the part. It must not use a broker, nor
+    another part with ``forget``, because these have no order.
     """
 
     name: str
@@ -49,22 +49,22 @@ Lock: TypeAlias = "threading.Lock | threading.RLock"
 
 
 class OwnLock:
-    """An attribute that is a lock of this process; a forked child gets a new one, not held.
+    """An attribute with a lock of this process. A forked child gets a new, free lock.
 
-    Reading it checks for a fork first (:func:`here`), so the lock guards this process's state.
+    Each read first checks for a fork (:func:`here`), so the lock guards the state of this process.
     """
 
     def __init__(self, reentrant: bool = False) -> None:
         self._reentrant = reentrant
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Learn the name, under which each instance keeps its lock."""
+        """Set the name of the attribute in which each instance keeps its lock."""
         self._name = f"{name} of its process"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Lock:
-        """Return the instance's lock; it is made when it is looked at first."""
+        """Return the instance's lock, created at first use."""
         now = PROCESS[0] or here()
-        # Not in __dict__: CPython reads each attribute of the instance slower once that is a dict.
+        # Not in __dict__: with a real dict, CPython reads all attributes of the instance slower.
         found: tuple[int, Lock] | None = getattr(instance, self._name, None)
         return self._made(instance, now) if found is None or found[0] != now else found[1]
 
@@ -72,7 +72,7 @@ class OwnLock:
         with _changing():
             found: tuple[int, Lock] | None = getattr(instance, self._name, None)
             if found is None or found[0] != now:
-                # Looked up late: gevent may have put its own in their place.
+                # Look up the classes now: gevent may have replaced them.
                 made = threading.RLock() if self._reentrant else threading.Lock()
                 found = now, made
                 setattr(instance, self._name, found)
@@ -80,7 +80,7 @@ class OwnLock:
 
 
 class _Pid:
-    """In place of a page that a fork empties, where there is none: 0 in any other process."""
+    """A mark for systems without pages that a fork wipes: 0 in any other process."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -94,10 +94,10 @@ class _Pid:
 
 
 def _made_mark() -> memoryview | _Pid:
-    """Make the mark that has a number at [0] in this process, and 0 in a child of it.
+    """Return a mark with a number at [0] in this process, and 0 in its children.
 
-    It is looked at several times for each publish. A page that the kernel empties in a child
-    costs a tenth of the system call that tells the pid, and no pid is used twice there.
+    Each publish reads it several times. A page that the kernel wipes in a child costs a tenth of
+    the system call for the pid, and is not fooled by a reused pid.
     """
     mark: memoryview | _Pid = _Pid()
     if sys.platform == "linux":
@@ -105,7 +105,7 @@ def _made_mark() -> memoryview | _Pid:
         try:
             page.madvise(_MADV_WIPEONFORK)
             mark = memoryview(page).cast("Q")
-        except OSError:  # older than Linux 4.14, or something in its place
+        except OSError:  # older than Linux 4.14, or an emulation
             page.close()
     mark[0] = 1
     return mark
@@ -113,31 +113,31 @@ def _made_mark() -> memoryview | _Pid:
 
 _MADV_WIPEONFORK = 18
 PROCESS = _made_mark()
-"""At [0] is the number that :func:`here` returns; 0 in a child that has not noticed yet.
+"""At [0], the number that :func:`here` returns; 0 in a child that has not noticed the fork yet.
 
-To compare it costs no call: for code that runs for each message.
+For code that runs for each message: comparing it needs no call.
 """
 _parts: list[Part] = []
 _generation = 1
 _forgetting = False
-# By pid: one that another thread of the parent held is not found by the child.
+# By pid, so that a child does not find a lock that a thread of its parent held.
 _locks: dict[int, Lock] = {}
 
 
 def _changing() -> Lock:
-    """Return the lock of this process under which it changes what a fork has left."""
+    """Return the lock of this process for changing inherited state."""
     return _locks.setdefault(getpid(), threading.RLock())
 
 
 def register(part: Part) -> None:
-    """Do at every fork from now on what *part* says."""
+    """Run the steps of *part* at every later fork."""
     _parts.append(part)
 
 
 def here() -> int:
-    """Return which process this is: a number that no process has which it was forked from.
+    """Return the number of this process, which differs from those of its ancestors.
 
-    In a child whose fork ran no hooks the first call forgets what is the parent's.
+    In a child whose fork ran no hooks, the first call discards the inherited state.
     """
     if not PROCESS[0]:
         _become_child()
@@ -147,8 +147,8 @@ def here() -> int:
 def _become_child(certainly: bool = False) -> None:
     global _generation, _forgetting  # noqa: PLW0603 - a process is one
     with _changing():
-        # Once, whoever comes first: a hook of somebody else's may have used us before ours
-        # has run. What forgets may come by here; another thread waits.
+        # Only once: a foreign fork hook may have used the package before our hook. A `forget` step
+        # may call this function again; other threads wait.
         if _forgetting or (PROCESS[0] and not certainly):
             return
         _forgetting = True
@@ -166,7 +166,7 @@ def _become_child(certainly: bool = False) -> None:
 
 
 class _Fork:
-    """The forks that this process is making: more than one where threads make them."""
+    """The forks in progress in this process; threads may fork concurrently."""
 
     _counting = OwnLock()
     _one_at_a_time = OwnLock()
@@ -180,7 +180,7 @@ class _Fork:
             self.under_way += 1
         for part in _parts:
             part.stop()
-        # Not earlier: one of the threads that were stopped may have been forking itself.
+        # Not earlier: one of the stopped threads may have been forking itself.
         lock = self._one_at_a_time
         lock.acquire()
         self._held = lock
@@ -201,7 +201,7 @@ class _Fork:
                 part.start()
 
     def after_in_child(self) -> None:
-        # None where a hook of somebody else's has used us already.
+        # Without a held lock, a foreign fork hook may already have used the package.
         _become_child(certainly=self._held is not None)
 
     def forget(self) -> None:
@@ -218,16 +218,16 @@ os.register_at_fork(
 
 
 def under_way() -> bool:
-    """Whether this process is about to fork: no thread is to be started."""
+    """Whether this process is about to fork, so that no thread may be started."""
     return _fork.under_way > 0
 
 
 def renew() -> None:
-    """Begin anew as a process of its own, as a forked child does.
+    """Start as a new process, as a forked child does.
 
-    For copies of a process image (a snapshot): nothing tells such a copy that it is one, not even
-    its pid. To be called before the copy publishes or consumes; no other thread may use the
-    package meanwhile.
+    For copies of a process image (snapshots), which cannot detect that they are copies, not even by
+    their pid. Call it before the copy publishes or consumes. No other thread may use the package
+    meanwhile.
     """
     _fork.before()
     _become_child(certainly=True)

@@ -1,4 +1,4 @@
-"""The host that a request names: a foreign page can give its own name this machine's address."""
+"""The host names of HTTP requests: a foreign page can point its own name at this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether *host*, an address or a name, means this machine to itself alone."""
+    """Whether *host*, an address or a name, is a loopback address."""
     name = host.strip("[]").lower()
     if name == "localhost":
         return True
@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_of_this_machine(netloc: str, names: Collection[str]) -> bool:
-    """Whether a Host header names this machine: by a name of its own, or one of *names*."""
+    """Whether a Host header names this machine: by a loopback name, or one of *names*."""
     host = host_of(netloc).lower()
     return is_loopback(host) or host in names
 

@@ -1,4 +1,4 @@
-"""Lazy imports and attributes, made on first access: not every process needs them."""
+"""Lazy imports and attributes, created at first access: not every process needs them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Lazy(Generic[T]):
-    """An attribute that is made when it is first looked at, and kept.
+    """An attribute that is created at first access, and kept.
 
-    As functools.cached_property, which keeps it in ``__dict__``: CPython reads each attribute of
-    the instance slower from then on.
+    Unlike functools.cached_property, it does not use ``__dict__``, after whose use CPython reads
+    all attributes of the instance slower.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -24,18 +24,18 @@ class Lazy(Generic[T]):
         self.__doc__ = make.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Learn the name."""
+        """Set the name of the attribute."""
         self._name = name
 
     def __get__(self, instance: Any, owner: type) -> T:
-        """Make it; not called again."""
+        """Create and store the value; called once for each instance."""
         made = self._make(instance)
         setattr(instance, self._name, made)
         return made
 
 
 def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of *package*; *places*: module -> names in it, between spaces."""
+    """Return a ``__getattr__`` for *package*; *places*: module -> names separated by spaces."""
     modules = {name: module for module, names in places.items() for name in names.split()}
 
     def load(name: str) -> Any:

@@ -1,7 +1,6 @@
-"""Many: one task called for each item of an iterable, sent hundreds at a time.
+"""Many: publishes a call of one task for each item of an iterable, hundreds at a time.
 
-How Celery makes the messages is known below (``integrations.task_calls``), how they are sent in
-``transports``.
+``integrations.task_calls`` makes the messages as Celery does, and ``transports`` sends them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     BeforeSend = Callable[[str, dict[str, Any], dict[str, Any]], object]
 
 _AT_ONCE = 500
-# What waits for its like is sent with the first item that comes after this.
+# Waiting items are sent with the first item that arrives after this time.
 _WAITS_S = 1.0
 
 
@@ -40,44 +39,44 @@ def publish_many(
     before_send: BeforeSend | None = None,
     **options: Any,
 ) -> int:
-    """Publish a call of *task* for each item of *iterable*; return how many.
+    """Publish a call of *task* for each item of *iterable*; return the number of calls.
 
-    As ``for item in iterable: task.apply_async((item,), **options)`` does, with the same
-    messages and the same promises, at a tenth of the time or less. *task* is a task of Celery, a
-    signature, or the name of a task of *app*. Each item is the one argument of a call; with
-    *star* it is a tuple of arguments, or a mapping of keyword arguments. *options* are those of
-    ``apply_async``, without ``task_id``, and are evaluated once.
+    Equals ``for item in iterable: task.apply_async((item,), **options)``, with the same messages
+    and guarantees, in a tenth of the time or less. *task* is a Celery task, a signature, or the
+    name of a task of *app*. Each item is the single argument of a call; with *star*, it is a tuple
+    of arguments, or a mapping of keyword arguments. *options* are those of ``apply_async``, without
+    ``task_id``, and are evaluated once.
 
-    Up to 500 items are taken and sent at a time, or what has come within a second: memory stays
-    flat, and no results are made. *on_sent* is called with the ids of those that are stored, in
-    the order of their items; ``AsyncResult(id)`` reads a result. *before_send* is called with
-    the task's name, headers and properties of each message, and may change the two.
+    Sends up to 500 items at a time, or those that arrive within a second. Memory use is constant,
+    and no result objects are created. *on_sent* is called with the ids of stored messages, in the
+    order of their items; ``AsyncResult(id)`` reads a result. *before_send* is called with the
+    task's name, the headers and the properties of each message, and may change headers and
+    properties.
 
-    Raises PartlyPublished where it stops early, for whatever reason, which is its cause, and
-    says what is stored, what is not, and what is uncertain; not atomic. A soft time limit and
-    Ctrl-C pass as they are. Raises ConfigurationError for wrong arguments, before anything is
-    taken.
+    Raises PartlyPublished if it stops early, with the reason as its cause. The error lists stored,
+    unsent and uncertain items; not atomic. A soft time limit and Ctrl-C are raised unchanged.
+    Raises ConfigurationError for wrong arguments, before taking any item.
     """
     calls = TaskCalls(task, app, options, star)
     return Many(calls, on_sent, before_send).publish(iterable)
 
 
 class _Taken:
-    """Items that were taken together, and what became of each."""
+    """Items that were taken together, and their outcomes."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
         self.ids: list[str] = []
-        """Of those whose messages were made."""
+        """The ids of items whose messages were made."""
         self.flushed = 0
-        """How many of these were tried to be stored."""
+        """The number of these that were flushed."""
         self.stored: list[int] = []
         self.uncertain: list[int] = []
         self.batch: Flushable | None = None
 
     @property
     def unsent(self) -> list[Any]:
-        """The items that were certainly not stored."""
+        """The items that were definitely not stored."""
         known = {*self.stored, *self.uncertain}
         return [item for place, item in enumerate(self.items) if place not in known]
 
@@ -97,7 +96,7 @@ class Many:
         self._sent = 0
 
     def publish(self, iterable: Iterable[Any]) -> int:
-        """Publish a call for each item; return how many. Raises PartlyPublished."""
+        """Publish a call for each item; return the number. Raises PartlyPublished."""
         items = iter(iterable)
         more = True
         while more:
@@ -120,7 +119,7 @@ class Many:
             self._tell(taken)
         except Exception as exc:
             if not tried:
-                with suppress(Exception):  # this one's is said
+                with suppress(Exception):  # the first error is raised
                     self._tell(taken)
             raise_interrupt(exc)
             raise self._stopped(exc, taken) from exc
@@ -176,12 +175,12 @@ class Many:
                 if full:
                     self._flush(taken, chunk)
         except Exception:
-            self._flush(taken, chunk)  # what came before the one at fault, as a loop would have
+            self._flush(taken, chunk)  # send the items before the failed one, as a loop would have
             raise
         self._flush(taken, chunk)
 
     def _flush(self, taken: _Taken, chunk: Chunk) -> None:
-        """Store what is in *chunk*; note, and tell, what became of it also where this raises."""
+        """Store the messages of *chunk*; record the outcome even if this raises."""
         places = range(taken.flushed, len(taken.ids))
         taken.flushed = len(taken.ids)
         if not places:
@@ -196,13 +195,13 @@ class Many:
             taken.batch = done.batch
 
     def _stopped(self, error: Exception, taken: _Taken) -> PartlyPublished:
-        """Return what says that *error* has ended it."""
+        """Return the error that reports the early stop by *error*."""
         unsent, uncertain = taken.unsent, tuple(taken.ids[place] for place in taken.uncertain)
-        text = f"publishing many calls of {self._calls.name!r} stopped, {self._sent} are stored"
+        text = f"publishing calls of {self._calls.name!r} stopped: {self._sent} stored"
         if unsent:
-            text += f", {len(unsent)} that were taken are not (unsent)"
+            text += f", {len(unsent)} taken but not stored (unsent)"
         if uncertain:
-            text += f", {len(uncertain)} may be or not"
+            text += f", {len(uncertain)} uncertain"
             if taken.batch is not None:
                 text += " (batch.flush() stores each once)"
         text += f": {type(error).__name__}: {error}"
@@ -210,7 +209,7 @@ class Many:
 
 
 def _take(items: Iterator[Any], taken: list[Any]) -> bool:
-    """Take what is to be sent next; return whether there may be more. Raises what *items* does."""
+    """Take the items to send next; return whether there may be more. Raises errors of *items*."""
     late = monotonic() + _WAITS_S
     for item in items:
         taken.append(item)

@@ -1,11 +1,11 @@
-"""Options: ``transport_options`` parsed once into a frozen object.
+"""Options: ``transport_options``, parsed once into a frozen object.
 
-A wrong type, an unknown name or a contradiction raises ConfigurationError that
-names the option, what was expected and what it got. All durations are seconds,
-as Kombu's are. Nothing here knows an engine or Kombu.
+A wrong type, an unknown name or a contradiction raises ConfigurationError with the option, the
+expectation and the value. All durations are in seconds, as in Kombu. Independent of the engine
+and of Kombu.
 """
 
-# ruff: noqa: RUF009 - each default of Options is a field, with its rule
+# ruff: noqa: RUF009 - each default of Options is a field with its rule
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .units import bytes_of
 Check: TypeAlias = Callable[[Any], Any]
 Confirm: TypeAlias = Literal["none", "accepted", "replicated", "fsynced"]
 
-# A host and a port; an IPv6 address stands in brackets.
+# A host and a port; an IPv6 address needs brackets.
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
 _LAST_PORT = 65_535
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 
 
-# Kombu writes the first seven into transport_options on publish(retry=True); the
-# others belong to transports that a user may share the mapping with.
+# Kombu writes the first seven into transport_options at publish(retry=True). The others belong to
+# transports that may share the mapping.
 PASSED_THROUGH = frozenset(
     {
         "max_retries",
@@ -50,16 +50,16 @@ PASSED_THROUGH = frozenset(
 )
 
 _LONGEST_S = 10 * 366 * 86_400.0
-_MOST_PARTITIONS = 64  # as message/queue_names.py names them
+_MOST_PARTITIONS = 64  # the limit of message/queue_names.py
 
 
 def _option(default: Any, rule: tuple[str, Check]) -> Any:
-    """Return a field of :class:`Options`. rule: what is expected, and what checks a value."""
+    """Return a field of :class:`Options`. rule: the expectation in words, and the check."""
     return field(default=default, metadata={"rule": rule})
 
 
 def whole(value: Any, low: float, high: float, kinds: Any = int) -> Any:
-    """Return *value*, a number from *low* to *high*; raises TypeError, ValueError."""
+    """Return *value*, a number from *low* to *high*; raise TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise TypeError
     if not low <= value <= high:
@@ -81,7 +81,7 @@ def _count(low: int, high: float = inf) -> tuple[str, Check]:
 
 
 def choice(*names: str) -> tuple[str, Check]:
-    """Return the rule of a value that is one of *names*."""
+    """Return the rule for one of *names*."""
 
     def check(value: Any) -> str:
         if value not in names:
@@ -92,7 +92,7 @@ def choice(*names: str) -> tuple[str, Check]:
 
 
 def typed(kind: type, words: str) -> tuple[str, Check]:
-    """Return the rule of a value of one type."""
+    """Return the rule for a value of one type."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
@@ -114,13 +114,13 @@ def _backoff(value: Any) -> tuple[float, float]:
 def _client_name(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
-    if not all("!" <= char <= "~" for char in value):  # as CLIENT SETNAME has it
+    if not all("!" <= char <= "~" for char in value):  # the rule of CLIENT SETNAME
         raise ValueError
     return value
 
 
 def _address_map(value: Any) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a mapping: options are compared and hashed."""
+    """Return the pairs of a mapping, because options are compared and hashed."""
     pairs = value.items() if isinstance(value, Mapping) else value
     if not isinstance(pairs, Iterable) or isinstance(pairs, str):
         raise TypeError
@@ -144,68 +144,67 @@ def _size(low: int) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything a user can set, with its default.
+    """All connection options, with their defaults.
 
-    visibility_timeout: seconds after a consumer stops renewing until its
-        messages return. It does not limit how long a task may run. Defaults to 60.
-    restore_interval: seconds between two passes of ``restore_visible`` over a
-        queue, however many consumers there are. Defaults to 5.
-    orphan_grace: seconds a consumer's connection must be missing before its
-        leases are ended early. Defaults to 5.
-    consumer_timeout: seconds after which a held message is no longer renewed.
-        Defaults to None: no limit.
-    poll_interval: seconds a waiting consumer trusts the notifier. Defaults to 5.
-    delivery_limit: failed deliveries after which a message is dead-lettered.
-        Defaults to 20; None: no limit.
-    redelivery_backoff: None (the default), or (min, max) in seconds: how long a message
-        waits after its first failed delivery, doubled with each further one, at most max.
-    dead_letter_max, dead_letter_ttl: how many dead letters a queue keeps, and
-        for how many seconds. Default to 10 000 and 180 days.
-    max_message_bytes: largest envelope that is stored; a compressed message counts as it
-        is compressed. Defaults to 128 MiB.
-    queue_order_strategy: ``round_robin``, ``sorted`` or ``priority``: the order
-        in which a consumer's queues are asked. Defaults to ``round_robin``.
-    priority_order: ``ascending`` (0 is served first, as Kombu's Redis transport
-        does; the default) or ``descending`` (AMQP's order).
-    confirm: when a publish returns. ``none``: when it is written to the socket.
-        ``accepted`` (the default): when the broker has stored the message.
-        ``replicated``: when ``confirm_replicas`` replicas have it too. ``fsynced``:
-        when the broker has it on disk (Redis 7.2 or newer, with AOF).
-    confirm_replicas: how many replicas ``replicated`` waits for. Defaults to 1.
-    confirm_timeout: seconds that ``replicated`` and ``fsynced`` may take, after
-        which the publish raises NotConfirmed. Defaults to 5.
-    probe_interval: seconds between two questions to the first broker of several, while
-        another one is used. Defaults to 5.
-    failback: whether to go back to it when it answers. Defaults to True.
+    visibility_timeout: seconds until messages return after their consumer stops renewing
+        them. Does not limit the duration of a task. Defaults to 60.
+    restore_interval: seconds between two passes of ``restore_visible`` over a queue, shared by
+        all consumers. Defaults to 5.
+    orphan_grace: seconds that a consumer's connection must be missing before its leases end
+        early. Defaults to 5.
+    consumer_timeout: seconds after which a held message is no longer renewed. Defaults to None:
+        no limit.
+    poll_interval: seconds after which a waiting consumer polls, even without a notification.
+        Defaults to 5.
+    delivery_limit: failed deliveries after which a message becomes a dead letter. Defaults to
+        20; None: no limit.
+    redelivery_backoff: None (the default), or (min, max): seconds that a message waits after
+        its first failed delivery, doubled for each further one, at most max.
+    dead_letter_max, dead_letter_ttl: number of dead letters that a queue keeps, and for how many
+        seconds. Default to 10 000 and 180 days.
+    max_message_bytes: largest envelope, as stored (compressed). Defaults to 128 MiB.
+    queue_order_strategy: ``round_robin``, ``sorted`` or ``priority``: the order in which a
+        consumer reads its queues. Defaults to ``round_robin``.
+    priority_order: ``ascending`` (0 is served first, as in Kombu's Redis transport; the default)
+        or ``descending`` (AMQP's order).
+    confirm: when a publish returns. ``none``: when it is written to the socket. ``accepted`` (the
+        default): when the broker has stored the message. ``replicated``: when
+        ``confirm_replicas`` replicas have it too. ``fsynced``: when the broker has it on disk
+        (Redis 7.2 or newer, with AOF).
+    confirm_replicas: replicas that ``replicated`` waits for. Defaults to 1.
+    confirm_timeout: seconds that ``replicated`` and ``fsynced`` may take before the publish
+        raises NotConfirmed. Defaults to 5.
+    probe_interval: seconds between checks of the primary broker while another is in use.
+        Defaults to 5.
+    failback: whether to return to the primary broker when it answers. Defaults to True.
     unroutable: ``drop`` (the default, logged once) or ``error``.
-    partitions: into how many partitions a queue is divided that is declared without
-        ``x-partitions`` and stays. Of queues that are there it changes nothing. Defaults to 1.
-    native_delay: whether Celery's ``eta`` and ``countdown`` wait in the broker, not in
+    partitions: partitions of a new durable queue that is declared without ``x-partitions``.
+        Existing queues do not change. Defaults to 1.
+    native_delay: whether tasks with Celery's ``eta`` or ``countdown`` wait in the broker, not in
         a worker. Defaults to True.
-    global_keyprefix: goes before every key. Defaults to "".
-    spool_max: how large the file of ``reliq-spool://`` may grow, in bytes or as text with a
-        unit (500MB). Defaults to 1 GB.
-    embedded_fsync: of ``reliq-embedded://``: "second", or "always": with each step it waits
-        for the disk, so that a loss of power loses nothing. Defaults to "second".
+    global_keyprefix: prefix of every key. Defaults to "".
+    spool_max: maximum size of the file of ``reliq-spool://``, in bytes or as text with a unit
+        (500MB). Defaults to 1 GB.
+    embedded_fsync: for ``reliq-embedded://``: "second", or "always": each step waits for the
+        disk, so that a power loss loses nothing. Defaults to "second".
     embedded_maxmemory: the memory of its server, in bytes or as "64MB" (kB, MB, GB). Defaults
         to None: the smaller of 256 MB and a quarter of the memory of machine or cgroup.
-    embedded_idle: seconds after its last client at which it ends; 0: it stays. Defaults to 60.
-    embedded_server: the path of its valkey-server or redis-server. Defaults to None: that of
-        an installed wheel, else of PATH.
-    socket_timeout, socket_connect_timeout: seconds to wait for a reply, for a
-        connection. Default to 10 and 5.
+    embedded_idle: seconds without clients after which its server ends; 0: never. Defaults to 60.
+    embedded_server: path of its valkey-server or redis-server. Defaults to None: from an
+        installed wheel, else from PATH.
+    socket_timeout, socket_connect_timeout: seconds to wait for a reply and for a connection.
+        Default to 10 and 5.
     socket_keepalive: TCP keepalive. Defaults to True.
-    health_check_interval: seconds of silence after which a connection is looked
-        at before it is used again. Defaults to 25.
-    client_name: prefix of the connection's name in CLIENT LIST. Defaults to "reliq".
-    username, password: for URLs that have no place for them (``reliq-unix://``).
-    master_name: of ``reliq-sentinel://``: the name under which the Sentinels know
-        the master. Defaults to None; it must be given there.
-    address_map: of ``reliq-cluster://``: where nodes are reached that announce themselves
-        as others (behind NAT, in containers): ``{"10.0.0.5:6379": "example.org:7001"}``.
-        Defaults to none.
-    sentinel_username, sentinel_password: the login at the Sentinels themselves, if
-        they ask for one; that in the URL is the master's. Default to None.
+    health_check_interval: seconds of silence after which a connection is checked before use.
+        Defaults to 25.
+    client_name: prefix of the connection names in CLIENT LIST. Defaults to "reliq".
+    username, password: for URLs that cannot contain them (``reliq-unix://``).
+    master_name: for ``reliq-sentinel://``: the master's name at the Sentinels, required there.
+        Defaults to None.
+    address_map: for ``reliq-cluster://``: reachable addresses of nodes that announce other ones
+        (behind NAT, in containers): ``{"10.0.0.5:6379": "example.org:7001"}``. Defaults to none.
+    sentinel_username, sentinel_password: login at the Sentinels, if they require one; the login
+        in the URL is for the master. Default to None.
     """
 
     visibility_timeout: float = _option(60.0, _seconds(0.1))
@@ -236,11 +235,11 @@ class Options:
     native_delay: bool = _option(True, typed(bool, "True or False"))
     global_keyprefix: str = _option("", typed(str, "a string"))
     spool_max: int = _option(
-        1_000_000_000, ("a size of at least 1 MB, as 500000000 or '500MB'", _size(10**6))
+        1_000_000_000, ("a size of at least 1 MB, such as 500000000 or '500MB'", _size(10**6))
     )
     embedded_fsync: Literal["second", "always"] = _option("second", choice("second", "always"))
     embedded_maxmemory: int | None = _option(
-        None, _optional(("a size of at least 8 MB, as 64000000 or '64MB'", _size(8 * 10**6)))
+        None, _optional(("a size of at least 8 MB, such as 64000000 or '64MB'", _size(8 * 10**6)))
     )
     embedded_idle: float = _option(
         60.0,
@@ -257,7 +256,7 @@ class Options:
     socket_keepalive: bool = _option(True, typed(bool, "True or False"))
     health_check_interval: float = _option(25.0, _seconds(1))
     client_name: str = _option(
-        "reliq", ("a string of printable ASCII without blanks", _client_name)
+        "reliq", ("a string of printable ASCII without spaces", _client_name)
     )
     username: str | None = _option(None, _optional(typed(str, "a string")))
     password: str | None = _option(None, _optional(typed(str, "a string")))
@@ -269,7 +268,7 @@ class Options:
     sentinel_password: str | None = _option(None, _optional(typed(str, "a string")))
 
     def __repr__(self) -> str:
-        """Show what differs from the defaults, never the password."""
+        """Return the options that differ from the defaults, with passwords hidden."""
         shown = ", ".join(
             f"{one.name}={'**' if one.name in _SECRETS else repr(value)}"
             for one in fields(self)
@@ -282,7 +281,7 @@ RULES: dict[str, tuple[str, Check]] = {
     option.name: option.metadata["rule"] for option in fields(Options)
 }
 
-# Where a program hands on text only, as Airflow does; text is none of their values.
+# These also accept text, for programs that pass only text (Airflow). No valid value is text.
 _FROM_TEXT = frozenset({"consumer_timeout", "delivery_limit", "redelivery_backoff", "address_map"})
 _SECRETS = frozenset({"password", "sentinel_password"})
 
@@ -294,9 +293,9 @@ def _from_text(value: Any) -> Any:
 
 
 def parse(transport_options: Mapping[str, Any] | None) -> Options:
-    """Return the validated options; raises ConfigurationError, before anything connects."""
+    """Return the validated options; raise ConfigurationError before anything connects."""
     values: dict[str, Any] = {}
-    # A copy: Kombu writes into the mapping as it publishes, from any thread.
+    # A copy, because Kombu writes into the mapping while publishing, from any thread.
     for name, value in dict(transport_options or {}).items():
         if name in PASSED_THROUGH:
             continue
@@ -307,7 +306,7 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
         try:
             values[name] = check(_from_text(value) if name in _FROM_TEXT else value)
         except (TypeError, ValueError) as exc:
-            got = "a value that is kept secret" if name in _SECRETS else repr(value)
+            got = "a secret value" if name in _SECRETS else repr(value)
             raise ConfigurationError(f"expected {name} to be {expected}, got: {got}") from exc
     options = Options(**values)
     limit = options.consumer_timeout
@@ -318,7 +317,7 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
         )
     if set("{}") & set(options.global_keyprefix):
         raise ConfigurationError(
-            "expected global_keyprefix to be free of braces, which mark the cluster "
-            f"slot of a key, got: {options.global_keyprefix!r}"
+            "expected global_keyprefix without braces, which mark the cluster slot of a key, "
+            f"got: {options.global_keyprefix!r}"
         )
     return options

@@ -1,13 +1,12 @@
-"""What Kombu loads by itself: the entry point ``kombu.serializers``.
+"""The plug-in that Kombu loads: an entry point of ``kombu.serializers``.
 
 Kombu has no entry point for transports, but loads those for serializers when
-``kombu.serialization`` is imported, which Celery always does. So ours is a real
-serializer, and loading it makes ``reliq://`` known. Runs in the middle of
-Kombu's own import: it must import nothing of Kombu but ``kombu.transport`` and
-``kombu.connection``, which do without serialization.
+``kombu.serialization`` is imported, which Celery always does. reliq has a real serializer there,
+and loading it registers ``reliq://``. The module runs during Kombu's own import, so it may import
+only ``kombu.transport`` and ``kombu.connection`` of Kombu, which do not need serialization.
 
-Nor may it fail: every program that has Kombu and reliq installed runs it. What cannot be loaded
-is a warning here, and an error for whoever uses a URL or the serializer of reliq.
+It must not fail, because every program with Kombu and reliq installed runs it. A failed import
+is a warning here, and an error when a URL or the serializer of reliq is used.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _broken: Exception | None = None
 try:
     from .message.envelope import pack, unpack
 except Exception as exc:  # noqa: BLE001 - a broken package may raise anything; see above
-    _broken = exc.with_traceback(None)  # the importer's stack is not to stay with it
+    _broken = exc.with_traceback(None)  # do not keep the importer's stack alive
     warnings.warn(
         f"reliq cannot be loaded ({type(exc).__name__}: {exc}): its URLs and its serializer "
-        "raise this error, everything else works; mend or reinstall what it names",
+        "raise this error, everything else works; fix or reinstall the named package",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -39,7 +38,7 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: Any) -> Any:
-    """Return what :func:`dumps` was given."""
+    """Return the value of *data* from :func:`dumps`."""
     _require()
     return unpack(bytes(data))
 
@@ -49,7 +48,7 @@ def _require() -> None:
         raise ImportError(f"reliq cannot be loaded: {_broken}") from _broken
 
 
-#: What ``kombu.serialization.register`` is called with, after the name.
+#: The arguments of ``kombu.serialization.register``, after the name.
 SERIALIZER = (dumps, loads, CONTENT_TYPE, "binary")
 
 register()

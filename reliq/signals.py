@@ -1,6 +1,6 @@
-"""Signals: what reliq tells the application about its messages, in its own process.
+"""Signals: report to the application what happens to its messages, in the same process.
 
-Blinker signals, so that an application can keep its own table of tasks in step::
+They are Blinker signals, with which an application can, for example, maintain a table of tasks::
 
     from reliq.signals import message_dead
 
@@ -8,18 +8,17 @@ Blinker signals, so that an application can keep its own table of tasks in step:
     def on_dead(broker, *, task_id, reason, **more):
         ...
 
-Every signal is sent after the state has changed on the broker, once or not at
-all: a process that dies between the two sends nothing. The sender is the name of
-the broker as log messages give it, ``reliq://host:6379/0``, never with a user or a
-password. Further arguments may be added in later versions: end a receiver's with
+Every signal is sent after the state has changed at the broker, and at most once: a process that
+dies in between sends no signal. The sender is the broker's name as in log messages,
+``reliq://host:6379/0``, without user or password. Later versions may add arguments, so accept
 ``**more``.
 
-A receiver is called by the thread that did the work, in a Celery prefork worker
-by the event loop: it must not block. What it raises is logged and goes no
-further. Where nobody listens nothing is prepared. docs/signals.md has more.
+A receiver runs in the thread that did the work, which in a Celery prefork worker may be the event
+loop. It must not block. Its exceptions are logged. A signal without receivers costs nothing. See
+docs/signals.md.
 
-This module knows envelopes and nothing of brokers or Kombu; whoever changes a
-state calls :func:`emit` afterwards, with no lock held.
+This module is independent of brokers and Kombu. The code that changes a state calls :func:`emit`
+afterwards, without holding a lock.
 """
 
 from __future__ import annotations
@@ -50,90 +49,89 @@ message_published = NamedSignal(
     "message_published",
     """A publish is confirmed: the broker has stored the message.
 
-    Once for each queue, when the publish returns; with ``confirm="none"`` when the reply is read.
-    Not sent for a message that was routed nowhere, nor where publishing raised an error in the end.
-    By: the process and thread that publishes.
+    Sent once for each queue when the publish returns; with ``confirm="none"``, when the reply is
+    read. Not sent if no queue stored the message, or if the publish finally raised an error.
+    By: the publishing thread.
 
-    queue: str, the queue it was stored in.
+    queue: str, the queue that stored it.
     tag: str, its delivery tag there. task_id: str or None, its header ``id``.
-    headers: dict, as stored; not to be changed.
-    exchange, routing_key: str, what it was published to; "" is the anonymous exchange.
-    delay_s: float, seconds it waits before it can be taken. ttl_s: float or None,
-    seconds after which it expires.
+    headers: dict, as stored; do not change it.
+    exchange, routing_key: str, its destination; "" is the anonymous exchange.
+    delay_s: float, seconds until a consumer can take it. ttl_s: float or None, seconds until it
+    expires.
     """,
 )
 
 message_restored = NamedSignal(
     "message_restored",
-    """A message went back to its queue because the lease on it ended.
+    """A message returned to its queue because its lease ended.
 
-    Not sent where a living consumer gives a message back itself (requeue, shutdown).
-    By: the background loop of whichever consumer made the pass: the event loop in a Celery prefork
+    Not sent when a live consumer returns the message itself (requeue, shutdown).
+    By: the background loop of the consumer that made the pass: the event loop in a Celery prefork
     worker, else the thread ``reliq-background``.
 
-    queue, tag, task_id, headers: as for ``message_published``; headers are empty where they
-    cannot be read.
-    count: int, failed deliveries of the message by now.
-    consumer: str, who had it: ``host:pid:random/number``.
+    queue, tag, task_id, headers: as for ``message_published``; headers are empty if unreadable.
+    count: int, failed deliveries of the message so far.
+    consumer: str, the previous holder: ``host:pid:random/number``.
     """,
 )
 
 message_dead = NamedSignal(
     "message_dead",
-    """A message became a dead letter, or is on its way on from there.
+    """A message became a dead letter, or moves on to a dead-letter exchange.
 
-    Not sent for messages that expired or were dropped by a length limit: scripts do that wholesale.
+    Not sent for messages that expired or were dropped by a length limit: scripts remove them.
     By: at the delivery limit, as ``message_restored``, or the thread that requeued it; otherwise
     the thread that rejected it.
 
-    queue, tag, task_id, headers, count, consumer: as for ``message_restored``; headers as they
-    were received, where this process had received the message.
+    queue, tag, task_id, headers, count, consumer: as for ``message_restored``; headers as
+    received, if this process had received the message.
     reason: str, ``"delivery_limit"``, ``"rejected"``, ``"undecodable"`` or ``"malformed"``.
-    error: str, in words; may be empty.
+    error: str, a description; may be empty.
     """,
 )
 
 lease_lost = NamedSignal(
     "lease_lost",
-    """This process holds a message that is no longer its own: it may run, or have run, twice.
+    """This process has lost the lease of a message: its work may be done twice.
 
     By: the background loop of the process that held it.
 
-    queue, tag, task_id, headers: as for ``message_published``; None and empty where the message
-    was not handed to the application, or was dropped.
-    reason: str, ``"returned"``: it was not renewed in time and went back; ``"gone"``: so it did,
-    and is finished, or its queue was deleted; ``"consumer_timeout"``: it is held for longer than
-    that, renewed no more, and goes back when its lease ends.
+    queue, tag, task_id, headers: as for ``message_published``; task id None and headers empty if
+    the application does not hold the message.
+    reason: str, ``"returned"``: it was not renewed in time, and returned; ``"gone"``: it returned
+    and was finished elsewhere, or its queue was deleted; ``"consumer_timeout"``: it was held for
+    longer than that, is no longer renewed, and returns when its lease ends.
     held_s: float, seconds since this process took it.
     """,
 )
 
 broker_switched = NamedSignal(
     "broker_switched",
-    """A connection went from one broker of its list to another, as the first of its process.
+    """A connection switched from one broker of its list to another, as the first of its process.
 
-    By: the thread that connects, when it is connected. The sender is the new broker.
+    By: the thread that connects, once it is connected. The sender is the new broker.
 
-    old, new: str, the names of the brokers. reason: str, why, in words.
+    old, new: str, the brokers' names. reason: str, a description.
     """,
 )
 
 
 def emit(signal: NamedSignal, broker: str, **arguments: Any) -> None:
-    """Call every receiver of *signal* that listens to *broker*, with *arguments*.
+    """Call every receiver of *signal* that is connected to *broker*, with *arguments*.
 
-    Never raises what a receiver raises: it is logged, and the next one is called.
-    Not blinker's ``send``, which ends at the first receiver that raises.
+    Logs exceptions of receivers, and calls the next one. Blinker's ``send`` would stop at the
+    first exception.
     """
     if not signal.receivers or signal.is_muted:
         return
-    if "queue" in arguments:  # a partition of it is nobody's business
+    if "queue" in arguments:  # report the queue, never a partition
         arguments["queue"] = queue_of(arguments["queue"])
     for receiver in list(signal.receivers_for(broker)):
         if iscoroutinefunction(receiver):
             logger.error(
                 "expected a receiver of the signal %s to be a plain function, got the coroutine "
-                "function %r: nobody would await it",
+                "function %r, which would never be awaited",
                 signal.name,
                 receiver,
             )
@@ -141,15 +139,15 @@ def emit(signal: NamedSignal, broker: str, **arguments: Any) -> None:
         try:
             receiver(broker, **arguments)
         except Exception:
-            # Not around a message: its state has changed on the broker already, and an
-            # application's mistake must end neither a delivery nor the background loop.
+            # Any exception: the state has already changed at the broker, and an application's
+            # error must not end a delivery or the background loop.
             logger.exception("a receiver of the signal %s failed: %r", signal.name, receiver)
 
 
 def emit_published(
     broker: str, items: Sequence[Publication], headers: dict[str, Any], routing_key: str
 ) -> None:
-    """Send ``message_published`` for each of *items*: they were stored, and that is known."""
+    """Send ``message_published`` for each of *items*, which are confirmed."""
     if not message_published.receivers:
         return
     who = identity(headers)
@@ -175,9 +173,9 @@ def emit_returned(
     headers: Mapping[str, dict[str, Any]] | None = None,
     **why: str,
 ) -> None:
-    """Send *signal* for each of *items*, whose deliveries have failed.
+    """Send *signal* for each of *items*, whose deliveries failed.
 
-    *headers* has those that are known, by tag; else they are those in the envelopes.
+    *headers* has the known headers by tag; otherwise the envelopes are read.
     """
     for item in items if signal.receivers else ():
         known = None if headers is None else headers.get(item.tag)
@@ -193,19 +191,19 @@ def emit_at_the_limit(
     error: str,
     headers: Mapping[str, dict[str, Any]] | None = None,
 ) -> None:
-    """Send ``message_dead`` for each of *items*, whose deliveries failed too often."""
+    """Send ``message_dead`` for each of *items*, which reached the delivery limit."""
     why = {"reason": "delivery_limit", "error": error}
     emit_returned(message_dead, broker, queue, items, headers, **why)
 
 
 def identity(headers: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by which an application finds its own row: headers, task_id."""
+    """Return the arguments that identify a message to the application: headers, task_id."""
     task_id = headers.get("id")
     return {"headers": headers, "task_id": task_id if isinstance(task_id, str) else None}
 
 
 def identity_in(envelope: bytes | None) -> dict[str, Any]:
-    """Return :func:`identity` of a stored message; of nothing where it cannot be read."""
+    """Return :func:`identity` of a stored message; empty if it is unreadable."""
     try:
         return identity(decode(envelope).headers if envelope else {})
     except EnvelopeError:

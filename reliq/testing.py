@@ -1,7 +1,7 @@
-"""A real broker for the tests of an application: a folder of its own, gone when they end.
+"""A real broker for the tests of an application, in a temporary folder.
 
-With pytest ``from reliq.testing import broker_fixture`` in a ``conftest.py``, or
-``pytest_plugins = ["reliq.testing"]`` in the one of the root, and tests take the URL as ``broker``.
+With pytest, use ``from reliq.testing import broker_fixture`` in a ``conftest.py``, or
+``pytest_plugins = ["reliq.testing"]`` in the root one. The fixture ``broker`` is the URL.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ if importlib.util.find_spec("pytest") is not None:
 
     @pytest.fixture(name="broker")
     def broker_fixture() -> Iterator[str]:
-        """Yield the URL of a broker of this test's own."""
+        """Yield the URL of a broker for this test only."""
         with broker() as url:
             yield url

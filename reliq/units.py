@@ -1,4 +1,4 @@
-"""Durations and sizes as people read them: in a terminal and on a page."""
+"""Human-readable durations, rates and sizes, for terminals and pages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def duration(seconds: float | None) -> str:
 
 
 def per_second(number: float) -> str:
-    """Return a rate: whole from 10 on."""
+    """Return a rate as text, with one decimal below 10."""
     return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"  # noqa: PLR2004
 
 
 def size(number: int | None) -> str:
-    """Return a number of bytes in its largest unit."""
+    """Return a number of bytes as text in its largest unit."""
     if number is None:
         return "-"
     amount = float(number)
@@ -41,7 +41,7 @@ def size(number: int | None) -> str:
 
 
 def bytes_of(text: str) -> int:
-    """Return the bytes of a size such as 500, 64kB, 1.5 GB; raises ValueError."""
+    """Return the bytes of a size such as 500, 64kB or 1.5 GB; raise ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(k|M|G|T)?B?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(text)

@@ -1,1 +1,1 @@
-"""From exchange and routing key to queues, and the sequence that stores a publish once."""
+"""Routing: queues by exchange and routing key, and the numbers that store a publish once."""

@@ -1,4 +1,4 @@
-"""Outgoing: an encoded message, what its publish waits for, and what became of it."""
+"""Outgoing: an encoded message, the confirmation that it waits for, and its outcome."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ class Wanted(NamedTuple):
 
     @property
     def by_storing(self) -> bool:
-        """Whether storing a message is all there is to wait for."""
+        """Whether a stored message needs no further confirmation."""
         return self.level in BY_STORING
 
     def require(self, store: Store) -> None:
-        """Raise BrokerRefused where the broker can never give it; nothing is stored yet."""
+        """Raise BrokerRefused if the broker can never give it; nothing is stored yet."""
         if self.level not in BY_STORING:
             store.confirmer.require_confirm(self.level)
 
     def wait(self, store: Store, publications: Sequence[Publication]) -> None:
-        """Wait until *publications*, which are stored, are this safe; raises NotConfirmed."""
+        """Wait until the stored *publications* are confirmed at this level; raise NotConfirmed."""
         if self.level not in BY_STORING and publications:
             store.confirmer.confirm(self.level, self.replicas, self.timeout_ms, publications)
 
 
 ACCEPTED = Wanted("accepted", 0, 1)
-"""The broker has stored it."""
+"""The broker has stored the message."""
 
 
 def by_default(options: Options) -> Wanted:
-    """Return what the options say."""
+    """Return the confirmation from the options."""
     return Wanted(options.confirm, options.confirm_replicas, _ms(options.confirm_timeout))
 
 
 def wanted(default: Wanted, properties: dict[str, Any], timeout_s: Any) -> Wanted:
-    """Return what one message asks for; raises MessageRefused, before anything is stored.
+    """Return the confirmation of one message; raise MessageRefused before anything is stored.
 
     *timeout_s* is the ``confirm_timeout`` of Kombu's ``Producer.publish``.
     """
@@ -84,7 +84,7 @@ def wanted(default: Wanted, properties: dict[str, Any], timeout_s: Any) -> Wante
 
 
 def together(wishes: Iterable[Wanted]) -> list[Wanted]:
-    """Return what to wait for so that every wish comes true: each level once, the longest time."""
+    """Merge *wishes* into one confirmation for each level, with its longest timeout."""
     found: dict[Confirm, Wanted] = {}
     for wish in wishes:
         known = found.get(wish.level)
@@ -99,7 +99,7 @@ def _ms(seconds: float) -> int:
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """One message on its way."""
+    """One message to be sent."""
 
     exchange: str
     routing_key: str
@@ -110,41 +110,41 @@ class Outgoing:
     confirm: Wanted = ACCEPTED
     headers: dict[str, Any] = field(default_factory=dict)
     create: bool = True
-    """Whether it makes the queue that it names, where there is none."""
+    """Whether it creates its queue if that does not exist."""
     key: str | None = None
-    """The messages of a divided queue that it stays in order with (``x-partition-key``)."""
+    """Its ``x-partition-key``: messages with the same key stay in order."""
     since: float | None = None
-    """When the delay began (this process's monotonic clock); None: it begins now."""
+    """Start of the delay, by this process's monotonic clock; None: now."""
     tag: PublishTag | None = None
-    """Its numbers make it the same on every try; None: it is sent once, and has none."""
+    """The tag with its publish numbers, which identify retries; None: it is never retried."""
     spreads: bool = True
-    """Whether it goes to any partition of a divided queue, or to the queue's own."""
+    """Whether it may go to any partition of its queue; otherwise to partition 0."""
     stored: dict[str, Publication] = field(default_factory=dict)
-    """By queue, the copies that the last :func:`send` has stored, or found stored."""
+    """By queue, the copies that the last :func:`send` stored, or found already stored."""
     refused: dict[str, int] = field(default_factory=dict)
-    """By queue, the outcome of the copies that were refused for good: FULL or NO_QUEUE."""
+    """By queue, the outcome of permanently refused copies: FULL or NO_QUEUE."""
     spooled: bool = False
-    """Whether a spool has it, in place of a broker."""
+    """Whether a spool stored it instead of a broker."""
 
     @property
     def reached(self) -> bool:
-        """Whether a queue or a spool has it, or a queue was too full to take it."""
+        """Whether a queue or a spool stored it, or a full queue refused it."""
         return bool(self.stored) or self.spooled or self.full
 
     @property
     def full(self) -> bool:
-        """Whether a queue was too full to take it."""
+        """Whether a full queue refused it."""
         return FULL in self.refused.values()
 
     @property
     def delay_left_ms(self) -> int:
-        """How much of its delay is left."""
+        """The remaining delay."""
         if self.since is None:
             return self.delay_ms
         return max(self.delay_ms - int((monotonic() - self.since) * 1000), 0)
 
     def note(self, sent: Publication, outcome: int) -> bool:
-        """Note the outcome of one copy; False where it may be sent again."""
+        """Record the outcome of one copy; return False if it may be sent again."""
         if outcome >= DUPLICATE:
             self.stored[queue_of(sent.queue)] = sent
         elif outcome == FULL:
@@ -154,7 +154,7 @@ class Outgoing:
         return True
 
     def like(self, envelope: bytes, headers: dict[str, Any]) -> Outgoing:
-        """Return another message that differs in nothing else; it was not sent yet."""
+        """Return an unsent message that differs only in envelope and headers."""
         return Outgoing(
             *(self.exchange, self.routing_key, envelope, self.rank, self.delay_ms, self.ttl_ms),
             *(self.confirm, headers, self.create, self.key, self.since),
@@ -163,10 +163,7 @@ class Outgoing:
     def publication(
         self, queue: str, store: Store, version: bytes = b"", *, stays: bool = False
     ) -> Publication:
-        """Return the copy of it for *queue*, to be sent to *store*.
-
-        *stays*: in a divided queue it goes to the partition that the message before went to.
-        """
+        """Return its copy for *queue* at *store*; *stays*: see :meth:`.Spread.place`."""
         tag, place = self.tag, queue
         if self.spreads and (store.partitions or self.key is not None or (tag and tag.places)):
             place = SPREAD.place(store, queue, tag, self.key, stays=stays)
@@ -187,12 +184,12 @@ class Outgoing:
             exchange=self.exchange,
             version=version,
             moved=known.moved,
-            # Another broker may have it already: it must be found in the same partition.
+            # Another broker may have stored it, so it must use the same partition.
             create=self.create if place == queue else known.unconfirmed,
         )
 
     def goes_elsewhere(self, store: Store, error: BrokerUnavailable) -> bool:
-        """Whether it, tried again at the same broker, goes to a partition whose node answers."""
+        """Whether a retry at the same broker goes to a partition of a reachable node."""
         queue = self.routing_key
         count = store.partitions.get(queue, 1)
         if self.exchange or self.key is not None or count == 1 or not error.untouched:
@@ -200,7 +197,7 @@ class Outgoing:
         return any(not store.is_away(name) for name in partition_names(queue, count))
 
     def route(self, routes: Routes) -> tuple[tuple[str, ...], bytes]:
-        """Return the queues that it goes to, as far as is known, and the bindings' version."""
+        """Return its target queues by the cached bindings, and their version."""
         if not self.exchange:
             return (self.routing_key,), b""
         found = routes.cached(self.exchange)

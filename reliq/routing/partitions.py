@@ -1,12 +1,11 @@
-"""Partitions: one queue over several, each with its own messages, leases and ledger.
+"""Partitions: one queue stored as several, each with its own messages, leases and ledger.
 
-Partition 0 is the queue itself: it is there first, goes last, and its layout is what holds. The
-others are made, opened and closed in steps of their own, at other nodes perhaps. Whoever dies in
-between leaves something that is harmless: a partition that holds nothing, or one that takes
-messages and is consumed from, because it is before the end of the layout; consumers see to the rest
-(:func:`settle`). A partition that is to go is closed first, then drained by the consumers, then
-removed. How many there are to publish to is said by the queue's own partition alone. Two never
-change one layout at the same time (:func:`_alone`).
+Partition 0 is the queue itself. It is created first and deleted last, and its layout is
+authoritative, including the number of partitions to publish to. The others are created, opened and
+closed in separate steps, maybe on other nodes. An interrupted change is harmless: a new partition
+is either empty, or before the end of the layout and so consumed from. Consumers complete the change
+(:func:`settle`). A surplus partition is closed, then drained by consumers, then removed. A claim
+prevents concurrent changes of one layout (:func:`_alone`).
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A change that was interrupted is in nobody's way for longer than this.
+# An interrupted change blocks other changes for at most this time.
 _CLAIM_MS = 30_000
 _RENEW_AFTER_S = 5.0
 _LOOK_EVERY_S = 0.05
-# So long a node that is known to be away is tried all the same: it may just be back.
+# How long to try a node known to be unreachable: it may be back.
 _AWAY_PATIENCE_S = 0.2
-# A node may have to be connected to first. It is found to be away but once, and then left out.
+# How long to try another node, including the connection. It is skipped after one failure.
 _NODE_PATIENCE_S = 1.0
 
 
 def declare(store: Store, queue: str, arguments: bytes, meta: Mapping[str, str]) -> QueueDeclared:
-    """Declare *queue* and, where that is said there, its partitions.
+    """Declare *queue*, and its partitions if *meta* has their number.
 
-    The layout of a queue that is there holds, whatever *meta* says. A spool notes it as it is.
+    An existing queue keeps its layout, whatever *meta* says. A spool only records the declaration.
     """
     count = int(meta.get("partitions", 1))
     if count == 1 or not store.has_partitions:
@@ -69,9 +68,9 @@ def declare(store: Store, queue: str, arguments: bytes, meta: Mapping[str, str])
 
 
 def _complete(store: Store, queue: str, arguments: bytes) -> None:
-    """Make those partitions that are not there: whoever was to make them may have died.
+    """Create missing partitions, which an interrupted change may have left out.
 
-    As far as can be told: a node that is away holds up nobody who declares the queue.
+    Skips unreachable nodes, so that they do not delay a declaration.
     """
     layout = store.layout(queue)
     if layout is None:
@@ -88,13 +87,13 @@ def _complete(store: Store, queue: str, arguments: bytes) -> None:
     except BrokerUnavailable:
         if not goes_on(store):
             raise
-        # Who declares it makes it when its node answers, or a consumer does.
+        # A later declaration or a consumer creates it when the node answers.
 
 
 def _told(store: Store, partitions: Sequence[str], ask: Callable[[str], T]) -> Iterator[T]:
-    """Yield what *ask* says of each of *partitions*, but for those whose node is away.
+    """Yield the result of *ask* for each of *partitions*; skip those of unreachable nodes.
 
-    Raises BrokerUnavailable where the broker is one server, or all of its nodes are lost.
+    Raises BrokerUnavailable on a single server, or if all nodes are unreachable.
     """
     for name in partitions:
         if store.is_away(name):
@@ -117,10 +116,10 @@ def _make(
     layout: Layout,
     still_mine: Callable[[], None],
 ) -> None:
-    """Make the partitions that are not there, as the queue is now: paused, where it is.
+    """Create missing partitions with the settings of the queue, paused if it is paused.
 
-    They say that there are as many to publish to as *layout* does, until the queue's own partition
-    says more. Raises NotFound where the queue is deleted meanwhile: nobody would consume from them.
+    Until partition 0 has a higher number to publish to, they have the one from *layout*.
+    Raises NotFound if the queue is deleted meanwhile: the partitions would have no consumer.
     """
     settings = store.configure(queue, {}) or {}
     meta = {**settings, "partitions": str(layout.partitions)}
@@ -134,7 +133,7 @@ def _make(
             after = store.layout(queue)
             if after is None or after.end < partitions:
                 _deleted_meanwhile(store, queue, made)
-            if after.paused != paused:  # an operator may have passed by it
+            if after.paused != paused:  # an operator may have missed it
                 paused = after.paused
                 store.pause(name, paused)
 
@@ -143,7 +142,7 @@ def _deleted_meanwhile(store: Store, queue: str, made: Sequence[str]) -> NoRetur
     for name in made:
         if store.delete_queue(name, if_empty=True).outcome == "deleted":
             store.unbind_queue(name)
-    raise NotFound(f"queue {queue!r} was deleted while it was being divided")
+    raise NotFound(f"queue {queue!r} was deleted while it was being partitioned")
 
 
 def _settle(
@@ -152,7 +151,7 @@ def _settle(
     arguments: bytes,
     still_mine: Callable[[], None],
 ) -> None:
-    """Have every partition as the layout says: there and open, or closed; paused as the queue."""
+    """Make every partition match the layout: existing, open or closed, and paused or not."""
     layout = store.layout(queue)
     if layout is None:
         return
@@ -166,7 +165,7 @@ def _settle(
 
 
 def _pause(store: Store, queue: str, partitions: Sequence[str]) -> None:
-    """Pause partitions of *queue*, which is paused; not where an operator resumes it meanwhile."""
+    """Pause partitions of a paused *queue*; resume them if an operator resumed it meanwhile."""
     for name in partitions:
         store.pause(name, True)
     layout = store.layout(queue)
@@ -176,7 +175,7 @@ def _pause(store: Store, queue: str, partitions: Sequence[str]) -> None:
 
 
 def _shares(meta: Mapping[str, str], partitions: int) -> dict[str, str]:
-    """Return *meta* with each limit of the whole queue, and the share of one partition."""
+    """Return *meta* with each limit of the whole queue, and one partition's share of it."""
     shares = dict(meta)
     for field, whole in WHOLE.items():
         limit = meta.get(whole) or meta.get(field)
@@ -188,12 +187,12 @@ def _shares(meta: Mapping[str, str], partitions: int) -> dict[str, str]:
 def divide(
     store: Store, queue: str, partitions: int, attached: Callable[[str], object] | None = None
 ) -> Layout:
-    """Divide *queue* into so many partitions, while it is in use; return its layout.
+    """Set the number of partitions of *queue*, which may be in use; return its layout.
 
-    *attached* is called with each new partition before anything is published to it, and waits for
-    its consumers. Partitions beyond take nothing new; they go when they are drained. Not atomic:
-    the next call goes on. Raises NotFound, ConfigurationError, PreconditionFailed while another
-    changes it.
+    *attached* is called with each new partition before any publish to it, and waits for its
+    consumers. Surplus partitions accept no new messages, and are removed when drained. Not atomic:
+    the next call completes an interrupted change. Raises NotFound, ConfigurationError, and
+    PreconditionFailed during another change.
     """
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ConfigurationError(
@@ -201,11 +200,11 @@ def divide(
             f"got: {partitions!r}"
         )
     if number_of(queue):
-        raise ConfigurationError(f"{queue!r} is a partition: divide {queue_of(queue)!r}")
+        raise ConfigurationError(f"{queue!r} is a partition: change its queue {queue_of(queue)!r}")
     with _alone(store, queue) as still_mine:
         if store.attached(queue).temporary:
             raise ConfigurationError(
-                f"queue {queue!r} goes by itself (auto_delete, x-expires): it is never divided"
+                f"queue {queue!r} is temporary (auto_delete, x-expires): it cannot be partitioned"
             )
         layout = store.lay_out(queue, 0, partitions)
         if layout is None:
@@ -245,17 +244,17 @@ def _share(store: Store, queue: str, still_mine: Callable[[], None]) -> None:
 
 
 def configure(store: Store, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
-    """Change settings of *queue* and of its partitions; None: there is no such queue.
+    """Change settings of *queue* and its partitions; return None if it does not exist.
 
-    Limits are those of the whole queue, of which each partition has its share. Atomic for each
-    partition, not across them. Raises as :func:`in_each` does.
+    Limits are for the whole queue; each partition gets its share. Atomic for each partition, not
+    across them. Raises the errors of :func:`in_each`.
     """
     layout = store.layout(queue)
     if layout is None:
         return None
     whole = {WHOLE[name]: value for name, value in changes.items() if name in WHOLE}
     if whole:
-        # One that was divided once still has the limits of the whole.
+        # A queue that was partitioned before still has limits of the whole queue.
         known = store.configure(queue, {}) or {}
         if layout.partitions > 1 or not known.keys().isdisjoint(whole):
             limits = {name: value for name, value in changes.items() if value is not None}
@@ -265,9 +264,9 @@ def configure(store: Store, queue: str, changes: Mapping[str, str | None]) -> di
 
 
 def settle(store: Store, queue: str) -> bool:
-    """Finish what somebody began to change in the layout of *queue*; remove what is drained.
+    """Complete an interrupted change of the layout of *queue*; remove drained partitions.
 
-    Whoever began may have died. False where another is at it now.
+    Returns False during another change.
     """
     layout = store.layout(queue)
     if layout is None or layout.end == 1:
@@ -282,7 +281,7 @@ def settle(store: Store, queue: str) -> bool:
 
 
 def _remove_drained(store: Store, queue: str, still_mine: Callable[[], None]) -> None:
-    """Remove the last partitions of *queue* that take nothing new, as far as they are drained."""
+    """Remove the closed partitions of *queue*, from the last down to the first not drained."""
     layout = store.layout(queue)
     if layout is None:
         return
@@ -296,10 +295,10 @@ def _remove_drained(store: Store, queue: str, still_mine: Callable[[], None]) ->
 
 
 def recovered(store: Store, queue: str) -> Layout | None:
-    """Return how *queue* is divided; asks its partitions where it says that it is not.
+    """Return the layout of *queue*; if it has one partition, look for others.
 
-    Its own may have been lost (evicted, its node came back empty): what is in the others is
-    consumed again. None: there is no such queue.
+    Partition 0 may have been lost (evicted, or its node came back empty). The messages of the
+    others are then consumed again. None: the queue does not exist.
     """
     layout = store.layout(queue)
     if layout is None or layout.end > 1:
@@ -310,9 +309,9 @@ def recovered(store: Store, queue: str) -> Layout | None:
 
 
 def told_by_others(store: Store, queue: str) -> Layout | None:
-    """Return how *queue* is divided, by one of its partitions whose node answers.
+    """Return the layout of *queue* from a reachable partition, if partition 0 is unreachable.
 
-    For when the queue's own does not. None: they know of no division, or the broker is one server.
+    None: no reachable partition knows of several, or the broker is a single server.
     """
     if not (store.has_partitions and goes_on(store)):
         return None
@@ -325,7 +324,7 @@ def told_by_others(store: Store, queue: str) -> Layout | None:
 
 
 def adopt(store: Store, partition: str) -> None:
-    """Have a partition consumed from that a publish has made: it is before the end from now on."""
+    """Add a partition that a publish created to the layout, so that it is consumed from."""
     queue, end = queue_of(partition), number_of(partition) + 1
     store.list_queue(partition)
     layout = store.lay_out(queue, 0, end)
@@ -337,31 +336,27 @@ def adopt(store: Store, partition: str) -> None:
 
 
 def names_of(store: Store, queue: str) -> Sequence[str]:
-    """Return the names of the partitions that *queue* may have, itself first; asks the broker."""
+    """Return the names of the partitions of *queue*, itself first; queries the broker."""
     layout = None if number_of(queue) else store.layout(queue)
     return (queue,) if layout is None else partition_names(queue, layout.end)
 
 
 def waiting(store: Store, partitions: Sequence[str]) -> int:
-    """Return how many messages wait in *partitions*, ready or delayed.
-
-    Those at a node that is away are left out.
-    """
+    """Return the number of ready and delayed messages in the reachable ones of *partitions*."""
     found = _told(store, partitions, lambda name: store.declare_queue(name, True, b"", {}))
     return sum(declared.messages for declared in found)
 
 
 def in_each(store: Store, queue: str, step: Callable[[str], T]) -> list[T]:
-    """Do *step* to each partition of *queue*, its own last; return what they said, so ordered.
+    """Call *step* for each partition of *queue*, itself last; return the results in that order.
 
-    A partition whose node is away keeps it from no other one. Raises BrokerUnavailable in the
-    end, which names those that were not reached.
+    Skips unreachable partitions, and at the end raises BrokerUnavailable with their names.
     """
     first, *others = names_of(store, queue)
     done: list[T] = []
     away: dict[str, BrokerUnavailable] = {}
     for name in (*reversed(others), first):
-        # Each node has its time; but for one that is known to be away nobody waits again.
+        # Each node gets the full timeout once; one known to be unreachable gets a short one.
         known = bool(away) and store.is_away(name)
         try:
             with store.patience(_AWAY_PATIENCE_S if known else inf):
@@ -372,8 +367,8 @@ def in_each(store: Store, queue: str, step: Callable[[str], T]) -> list[T]:
             away[name] = again(exc)
     if away:
         raise BrokerUnavailable(
-            f"queue {queue!r}: {len(away)} of its {1 + len(others)} partitions were not reached, "
-            f"{', '.join(map(repr, away))}; all others were. Do it again when their nodes answer: "
+            f"queue {queue!r}: {len(away)} of its {1 + len(others)} partitions are unreachable, "
+            f"{', '.join(map(repr, away))}; all others are done. Retry when their nodes answer: "
             f"{next(iter(away.values()))}"
         )
     return done
@@ -382,13 +377,13 @@ def in_each(store: Store, queue: str, step: Callable[[str], T]) -> list[T]:
 def delete(
     store: Store, queue: str, *, if_empty: bool = False, if_unused: bool = False
 ) -> QueueDeleted:
-    """Delete *queue* and everything in it, if the conditions hold for each of its partitions.
+    """Delete *queue* and its messages, if the conditions hold for each of its partitions.
 
-    Each by itself, the queue's own last: where a condition fails half way, the partitions that
-    went were empty, and unused. They are made again when the queue is declared.
+    Deletes one partition at a time, partition 0 last. If a condition fails midway, the deleted
+    partitions met it; the next declaration of the queue creates them again.
     """
     count, divided = 0, len(names_of(store, queue)) > 1
-    # Else one that divides it meanwhile goes on making more.
+    # Prevents a concurrent change, which would create more partitions.
     with _alone(store, queue) if divided else nullcontext():
         first, *others = names_of(store, queue) if divided else (queue,)
         for name in (*reversed(others), first):
@@ -404,7 +399,7 @@ def delete(
 
 
 def refuse_partition(queue: str) -> None:
-    """Raise ConfigurationError where *queue* has a name that only a partition may have."""
+    """Raise ConfigurationError if *queue* has the name of a partition, which is reserved."""
     if number_of(queue):
         raise ConfigurationError(
             f"{queue!r} is the name of a partition of {queue_of(queue)!r}: names that end in "
@@ -414,9 +409,10 @@ def refuse_partition(queue: str) -> None:
 
 @contextmanager
 def _alone(store: Store, queue: str, waits_s: float | None = None) -> Iterator[Callable[[], None]]:
-    """Be the only one that changes the layout of *queue*, also where it is killed half way.
+    """Hold the claim to change the layout of *queue*; it expires if the process is killed.
 
-    Yields what raises PreconditionFailed where another is that by now; after *waits_s* this does.
+    Waits for *waits_s*, then raises PreconditionFailed. Yields a check that renews the claim, and
+    raises the same error if another process has taken it.
     """
     name, token = f"reliq:partitions:{queue}", os.urandom(8).hex()
     claimed_at = monotonic()
@@ -441,11 +437,11 @@ def _alone(store: Store, queue: str, waits_s: float | None = None) -> Iterator[C
     try:
         yield still_mine
     finally:
-        with suppress(BrokerUnavailable):  # it lapses
+        with suppress(BrokerUnavailable):  # it expires
             store.claim(name, token, 0)
 
 
 def _busy(queue: str) -> PreconditionFailed:
     return PreconditionFailed(
-        f"the partitions of queue {queue!r} are being changed by somebody else; try again"
+        f"the partitions of queue {queue!r} are being changed by another process; try again"
     )

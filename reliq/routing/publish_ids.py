@@ -1,9 +1,8 @@
-"""Publish numbers: what makes a publish that is retried be stored once, exactly.
+"""Publish numbers: they make a retried publish be stored exactly once.
 
-A process is one publisher. Each message gets a number in each queue it goes to;
-the broker keeps the numbers that may still be retried and refuses one it has.
-A number is settled, and forgotten by the broker, once its publish returned or
-its tag was dropped, so nothing depends on a window of time or of ids.
+A process is one publisher. Each message gets a number in each target queue. The broker keeps the
+numbers that may still be retried, and ignores a known one. A number is settled, and forgotten by
+the broker, when its publish returns or its tag is dropped. No window of time or of ids is needed.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from ..message.delivery_tag import is_of_job, new_tag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FORGET_BITS = 5  # one in 16, on the average
-# Names of this process that it uses no more: what is still known of older ones lapses.
+_FORGET_BITS = 5  # one in 16, on average
+# Finished names of this process. Records of older names expire.
 _MOST_FINISHED = 4096
-# A name that brokers may not forget leaves a record for a time; losses may come each minute.
+# A name that brokers may not forget leaves a record for a time, and losses may come each minute.
 _LEFT_EVERY_S = 3600.0
-# Where a number stays unsettled (an application keeps what failed), brokers keep all after it.
+# If a number stays unsettled (an application keeps a failed message), brokers keep all later ones.
 _MOST_BEHIND = 4096
 
 
@@ -39,51 +38,50 @@ class Number:
     number: int
     low_water: int
     publisher: str
-    """Who numbered it: the name of this process at the time."""
+    """The publisher that assigned it: the name of this process at the time."""
     broker: str
-    """Where it was tried first."""
+    """The broker of the first try."""
     unconfirmed: bool = False
-    """Whether it is tried at another broker now: the first may have it."""
+    """Whether it is tried at another broker now: the first one may have stored it."""
     moved: bool = False
-    """Whether it is that of a move: it is remembered for as long as moves may take."""
+    """Whether it belongs to a move: brokers then keep it as long as moves may take."""
 
 
 class Numbers(Protocol):
-    """The numbers of a publisher's messages."""
+    """Assigns publish numbers to messages."""
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
-        """Return the message's identity in *queue*: the same one for the same *tag*."""
+        """Return the message's identity in *queue*, the same for the same *tag*."""
 
     def take_back(self, tag: PublishTag, queue: str) -> None:
-        """Note that the message of *tag* was certainly never sent to *queue*."""
+        """Record that the message of *tag* was never sent to *queue*."""
 
 
-class PublishTag(str):  # noqa: SLOT000 - it has the numbers of its message
+class PublishTag(str):  # noqa: SLOT000 - holds the numbers of its message
     """The delivery tag in a message's properties while it is being published.
 
-    Kombu hands the same properties to every try, so finding one that is not
-    settled means "again". Properties copied from a received message have a
-    plain string and never count as a retry.
+    Kombu passes the same properties to every try, so an unsettled tag marks a retry. Properties
+    copied from a received message have a plain string and never count as a retry.
     """
 
     numbers: dict[str, Number]
     places: dict[str, str]
-    """Of a queue that is divided: the partition that it goes to, the same one on every try."""
+    """By partitioned queue, its partition: the same on every try."""
     turned_away: set[str]
-    """The queues one of whose partitions took nothing new."""
+    """The queues of which a closed partition refused it."""
     publisher: Numbers
     watch: _Watch | None = None
 
     @property
     def settled(self) -> bool:
-        """Whether its publish has returned, so that it will not come again."""
+        """Whether its publish has returned, so that it is not retried."""
         return not self.numbers
 
 
 class _Watch(ref[PublishTag]):
-    """Notes that a tag is gone, to settle what nobody can retry any more.
+    """Detects a dropped tag, which can no longer be retried, to settle its numbers.
 
-    Its callback is no Python code: in a destructor that is, Ctrl-C and a time limit would be lost.
+    Its callback is not Python code: a destructor in Python would lose Ctrl-C or a time limit.
     """
 
     first: int
@@ -99,7 +97,7 @@ def publish_tag(text: str, publisher: Numbers) -> PublishTag:
 
 
 class GivenNumber:
-    """A number that is known before: of a move, of a batch's callback. Whoever sends has it."""
+    """The fixed number of a move or a batch's callback, the same for every sender."""
 
     def __init__(
         self,
@@ -114,69 +112,66 @@ class GivenNumber:
         self._own_tag = own_tag
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
-        """Return the message's identity in *queue*, the same one for every process."""
+        """Return the message's identity in *queue*, the same for every process."""
         del tag, rank
         publisher, number, low_water, moved = self._of
         own = self._own_tag(queue)
         return Number(own, number, low_water, publisher, broker, moved=moved)
 
     def take_back(self, *_: object) -> None:
-        """Keep the number: it is not this process's own."""
+        """Do nothing: the number does not belong to this process."""
 
 
 class Publisher:
-    """The numbers of this process. Thread-safe."""
+    """The publish numbers of this process. Thread-safe."""
 
     _lock = OwnLock()
 
     def __init__(self) -> None:
-        # Goes on in a forked child: there too a tag of the parent's may be dropped.
+        # Not reset in a forked child, where a tag of the parent may also be dropped.
         self._last = 0
         self.forget()
 
     def forget(self) -> None:
-        """Begin as another publisher, which has nothing under way."""
+        """Start as a new publisher without unsettled numbers."""
         self._id = os.urandom(9).hex()
-        # Under the name of now, by queue. A dict for its order: numbers only grow, so the
-        # first is the lowest.
+        # Unsettled numbers of the current name, by queue. In a dict, whose order makes the first
+        # number the lowest, because numbers only grow.
         self._open: dict[str, dict[int, None]] = {}
-        # By the first number of each tag whose publish has not returned.
+        # Tags whose publish has not returned, by their first number.
         self._watched: dict[int, _Watch] = {}
-        # Filled as a tag is collected: anywhere, even while the lock is held.
+        # Filled when a tag is collected: anywhere, even while the lock is held.
         self._dropped: deque[Any] = deque()
-        # Whether each request under the name of now has been answered, as far as is known.
+        # Whether every request of the current name is known to be answered.
         self._answered = True
         self._used = False
-        # How many publishes go before the one that tells the lowest number.
+        # Publishes until the next one that sends the low-water mark.
         self._forgets_in = 0
         self._finished: dict[str, None] = {}
         self._leave_at = 0.0
 
     @property
     def id(self) -> str:
-        """Its name at the broker."""
+        """The publisher's name at the broker."""
         here()
         return self._id
 
     def tag(self, rank: int, *, job: bool = False) -> PublishTag:
-        """Return a tag for a message that is published for the first time.
-
-        *job*: one that is a job of a batch.
-        """
+        """Return a tag for a new message; *job*: for a job of a batch."""
         return publish_tag(new_tag(rank, job=job), self)
 
     def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
         """Return the message's identity in *queue*: the same one for the same *tag*.
 
-        Tried at another *broker* than the first time, it is unconfirmed: only its number can tell
-        the first broker, later, whether it has it. So nothing that this process publishes from
-        then on may settle that number: it goes on under another name.
+        A message that is retried at another *broker* is unconfirmed: only its number can later tell
+        whether the first broker stored it. No later publish may settle that number, so this process
+        continues under a new name.
         """
         known = tag.numbers.get(queue) if tag.numbers else None
         if known is not None:
             with self._lock:
                 if known.publisher == self._id:
-                    self._answered = False  # the try before may still be on its way
+                    self._answered = False  # the previous try may still be in transit
                 if known.broker == broker:
                     return known
                 if known.publisher == self._id:
@@ -198,7 +193,7 @@ class Publisher:
             if number - low_water > _MOST_BEHIND:
                 self._rename()
             self._forgets_in -= 1
-            if self._forgets_in >= 0:  # forgetting costs a command: now and then will do
+            if self._forgets_in >= 0:  # forgetting costs a command, so only sometimes
                 low_water = 0
             else:
                 self._forgets_in = getrandbits(_FORGET_BITS)
@@ -210,14 +205,14 @@ class Publisher:
         return known
 
     def take_back(self, tag: PublishTag, queue: str) -> None:
-        """Note that the message of *tag* was certainly never sent to *queue*."""
+        """Record that the message of *tag* was never sent to *queue*."""
         with self._lock:
             known = tag.numbers.pop(queue, None)
             if known is not None:
                 self._discard(queue, known.number)
 
     def wait_for_replies(self, *tags: PublishTag) -> None:
-        """Note that the publishes of *tags* have returned."""
+        """Record that the publishes of *tags* have returned."""
         with self._lock:
             for tag in tags:
                 numbers, tag.numbers = tag.numbers, {}
@@ -228,11 +223,11 @@ class Publisher:
                 tag.watch = None
 
     def retire(self) -> None:
-        """Go on under another name where no publish under this one is unsettled.
+        """Continue under a new name if the current one has no unsettled publish.
 
-        Brokers may forget what they know of it then (:meth:`finished`): nothing is tried
-        again, and nothing is on its way, since every request was answered. Where one was
-        not, a name is left behind at most once an hour: until then it goes on.
+        Brokers may then forget the old name (:meth:`finished`): nothing is retried, and nothing is
+        in transit, because every request was answered. If a request was not answered, the name
+        changes at most once an hour, because it leaves a record.
         """
         with self._lock:
             self._settle_dropped()
@@ -249,12 +244,12 @@ class Publisher:
             self._rename()
 
     def _rename(self) -> None:
-        # What is unsettled stays so under the old name, which nothing settles any more.
+        # Unsettled numbers stay unsettled under the old name.
         self._id, self._open = os.urandom(9).hex(), {}
         self._answered, self._used = True, False
 
     def finished(self, name: str) -> bool:
-        """Whether nothing is published under *name* any more, and nothing is on its way."""
+        """Whether nothing is published under *name* any more, and nothing is in transit."""
         return name in self._finished
 
     def _settle_dropped(self) -> None:
@@ -263,10 +258,10 @@ class Publisher:
             self._watched.pop(watch.first, None)
             for queue, known in watch.numbers.items():
                 if self._discard(queue, known.number):
-                    self._answered = False  # given up: it may still arrive
+                    self._answered = False  # abandoned: it may still arrive
 
     def _discard(self, queue: str, number: int) -> bool:
-        """Settle a number; False where it is none of the name of now."""
+        """Settle a number; return False if it is not of the current name."""
         if queue not in self._open:
             return False
         unsettled = self._open[queue]

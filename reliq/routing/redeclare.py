@@ -1,7 +1,7 @@
-"""What a process declared over connections that are lost, for those that come after them.
+"""The declarations of lost connections, kept for the connections that replace them.
 
-A connection declares again what the broker has forgotten (a restart without persistence,
-an eviction). An application declares once and publishes for months, over many connections.
+A connection redeclares objects that the broker has lost (a restart without persistence, an
+eviction). An application declares once and publishes for months, over many connections.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_REMEMBERED = 1024
 
 
 class Topology:
-    """Queues, exchanges and bindings that outlive their connection. Thread-safe."""
+    """Queues, exchanges and bindings that survive their connection. Thread-safe."""
 
     _lock = OwnLock()
 
@@ -34,21 +34,20 @@ class Topology:
         self._queues: Declared = {}
         self._exchanges: dict[str, bytes] = {}
         self._bindings: dict[str, set[bytes]] = {}
-        # Queues that go by themselves, which this process consumed from when it lost its
-        # connection: how they were declared, and by which exchanges and bindings.
+        # Temporary queues consumed from when the connection was lost: declaration, bindings.
         self._temporary: dict[str, tuple[Declaration, dict[str, tuple[bytes | None, set[bytes]]]]]
         self._temporary = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell a connection that comes later."""
+        """Whether there are no declarations for later connections."""
         return not (self._queues or self._exchanges or self._bindings or self._temporary)
 
     def keep(self, routes: Routes, declared: Declared, consumed: Collection[str] = ()) -> None:
-        """Keep what a lost connection knew.
+        """Keep the declarations of a lost connection.
 
-        Of queues that go by themselves, which would be made again after their end, only those
-        that were *consumed*: see :meth:`revive`.
+        Temporary queues are kept only if they were *consumed* (:meth:`revive`): others would be
+        created again after their end.
         """
         with self._lock:
             durable = {q: given for q, given in declared.items() if is_durable(given[1])}
@@ -68,7 +67,7 @@ class Topology:
                         self._exchanges[exchange] = known[exchange]
 
     def give(self, routes: Routes, declared: Declared) -> None:
-        """Tell a new connection, which will repair what is missing when it meets it."""
+        """Pass the declarations to a new connection, which redeclares missing objects on use."""
         with self._lock:
             declared.update(self._queues)
             routes.inherited.update(self._exchanges)
@@ -76,9 +75,9 @@ class Topology:
                 routes.bound.setdefault(exchange, set()).update(bindings)
 
     def revive(self, queue: str, routes: Routes, store: Store) -> Declaration | None:
-        """Declare again a queue that went with its last consumer while that one was away.
+        """Redeclare a temporary queue that was deleted while its consumer was disconnected.
 
-        Only one that this process consumed from when it lost its connection, and only once.
+        Only once, and only a queue that this process consumed from when it lost its connection.
         """
         with self._lock:
             known = self._temporary.pop(queue, None)
@@ -94,7 +93,7 @@ class Topology:
         return declaration
 
     def forget_queue(self, queue: str) -> None:
-        """Note that *queue* was deleted."""
+        """Record that *queue* was deleted."""
         with self._lock:
             self._temporary.pop(queue, None)
             self._queues.pop(queue, None)
@@ -102,12 +101,12 @@ class Topology:
                 bindings -= {item for item in bindings if unpack(item)[1] == queue}
 
     def forget_exchange(self, exchange: str) -> None:
-        """Note that *exchange* was deleted, with its bindings."""
+        """Record that *exchange* and its bindings were deleted."""
         with self._lock:
             self._exchanges.pop(exchange, None)
             self._bindings.pop(exchange, None)
 
     def forget_binding(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Note that a binding was removed."""
+        """Record that a binding was removed."""
         with self._lock:
             self._bindings.get(exchange, set()).discard(pack([routing_key, queue]))

@@ -1,8 +1,8 @@
-"""Routing: from exchange and routing key to queues, as AMQP has it.
+"""Routes: the queues of an exchange and routing key, as in AMQP.
 
-Bindings live on the broker. A copy is cached with the version of the table; a
-publish reads the version in the same round trip as it stores, so a stale copy is
-found out and the message is routed again. Knows no engine but the contract.
+The broker stores the bindings. A copy is cached with the version of the table. A publish compares
+the version in the round trip that stores, so an outdated copy is detected and the message is routed
+again. Uses the store's contract only.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 TYPES = frozenset({"direct", "topic", "fanout"})
 ROUTE_TRIES = 5
-"""So often a message is routed at most, where the bindings change each time before it is stored."""
+"""Routing tries per message, if the bindings change each time before it is stored."""
 _PREDECLARED = {f"amq.{name}": name for name in TYPES}
 
 
 @lru_cache(maxsize=4096)
 def words_of(key: str) -> tuple[str, ...]:
-    """Return the words between the dots of a key, as RabbitMQ has it: none in an empty one."""
+    """Return the words between the dots of a key; an empty key has none, as in RabbitMQ."""
     return tuple(key.split(".")) if key else ()
 
 
 def topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
     """Whether a topic binding matches: ``*`` is one word, ``#`` any number of words.
 
-    Word by word; where it goes wrong only the last ``#`` takes one word more: what those
-    before it took can stay. So the time is bounded by pattern times words, whatever they are.
+    Compares word by word. After a mismatch, only the last ``#`` takes one word more; earlier ones
+    keep theirs. The time is therefore at most pattern times words.
     """
     at = word = 0
     hash_at, taken = -1, 0
@@ -57,7 +57,7 @@ def topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def _by_queue(bindings: Iterable[bytes]) -> Iterable[tuple[str, list[bytes]]]:
-    """Part the bindings of one exchange by whose they are."""
+    """Group the bindings of one exchange by queue."""
     found: dict[str, list[bytes]] = {}
     for binding in sorted(bindings):
         found.setdefault(unpack(binding)[1], []).append(binding)
@@ -76,7 +76,7 @@ class Route:
         self._found: dict[str, tuple[str, ...]] = {}
 
     def lookup(self, routing_key: str) -> tuple[str, ...]:
-        """Return the queues a message with *routing_key* goes to, each once."""
+        """Return the target queues of a message with *routing_key*, each once."""
         found = self._found.get(routing_key)
         if found is None:
             if len(self._found) > 1024:  # noqa: PLR2004 - a bound on memory, not a setting
@@ -97,22 +97,22 @@ class Route:
 
 
 class Routes:
-    """The exchanges and bindings of one connection: cached, and what it declared itself."""
+    """The exchanges and bindings of one connection: cached ones, and its own declarations."""
 
     def __init__(self, store: Store, cache: dict[str, Route] | None = None) -> None:
         self._store = store
         self._cache = {} if cache is None else cache
         self.declared: dict[str, bytes] = {}
-        # By connections that were lost; the broker may have lost it with them.
+        # Declared by lost connections; the broker may have lost these exchanges too.
         self.inherited: dict[str, bytes] = {}
         self.bound: dict[str, set[bytes]] = {}
 
     def over(self, store: Store) -> Routes:
-        """Return these over another connection to the same broker: they share what they know."""
+        """Return routes over another connection to the same broker, with shared state."""
         return self._shared(Routes(store, self._cache))
 
     def at(self, store: Store) -> Routes:
-        """Return these for another broker: what that has bound has to be asked for."""
+        """Return routes for another broker: shared declarations, with a cache of its own."""
         return self._shared(Routes(store))
 
     def _shared(self, routes: Routes) -> Routes:
@@ -123,18 +123,18 @@ class Routes:
     # -- exchanges
 
     def declare(self, exchange: str, type_: str, declaration: dict[str, Any]) -> None:
-        """Declare *exchange*; raises PreconditionFailed when it exists and differs."""
+        """Declare *exchange*; raise PreconditionFailed if it exists and differs."""
         if type_ not in TYPES:
             raise PreconditionFailed(
                 f"exchange {exchange!r} cannot be of type {type_!r}: "
-                f"reliq has {', '.join(sorted(TYPES))}"
+                f"reliq supports {', '.join(sorted(TYPES))}"
             )
         wanted = pack({"type": type_, **declaration})
         stored = self._store.declare_exchange(exchange, wanted)
         if stored != wanted:
             raise PreconditionFailed(
                 f"exchange {exchange!r} exists with {unpack(stored)!r}; "
-                f"it was declared now with {unpack(wanted)!r}"
+                f"the new declaration has {unpack(wanted)!r}"
             )
         self.declared[exchange] = wanted
 
@@ -156,9 +156,9 @@ class Routes:
     # -- bindings
 
     def bind(self, queue: str, exchange: str, routing_key: str, *, present: bool = False) -> bool:
-        """Bind *queue*; raises NotFound for an exchange that was never declared.
+        """Bind *queue*; raise NotFound for an undeclared exchange.
 
-        With *present* False is returned, and nothing is bound, where the queue is not there.
+        With *present*, return False and bind nothing if the queue does not exist.
         """
         known = self.inherited.get(exchange)
         if known is not None:
@@ -174,14 +174,14 @@ class Routes:
         if left == NO_QUEUE:
             return False
         if known is not None and is_auto_delete(known):
-            # It may have gone with its last binding, since we declared it or just now.
+            # It may have been deleted with its last binding since our declaration.
             self._store.declare_exchange(exchange, known)
         self.bound.setdefault(exchange, set()).add(binding)
         self._cache.pop(exchange, None)
         return True
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Remove one binding; an auto_delete exchange goes with the last."""
+        """Remove one binding; an auto_delete exchange is deleted with its last one."""
         binding = pack([routing_key, queue])
         self.bound.get(exchange, set()).discard(binding)
         self._cache.pop(exchange, None)
@@ -192,7 +192,7 @@ class Routes:
             self._left_unbound(exchange, declared)
 
     def forget_queue(self, queue: str) -> None:
-        """Remove every binding of a queue that is gone, whoever made it."""
+        """Remove every binding of a deleted queue, including those of other connections."""
         for bindings in self.bound.values():
             bindings -= {binding for binding in bindings if unpack(binding)[1] == queue}
         for exchange, declaration in self._store.unbind_queue(queue).items():
@@ -200,7 +200,7 @@ class Routes:
             self._left_unbound(exchange, declaration)
 
     def bindings_of(self, queue: str) -> dict[str, tuple[bytes | None, set[bytes]]]:
-        """Return what this connection bound *queue* to: exchange -> its declaration, bindings."""
+        """Return this connection's bindings of *queue*: exchange -> declaration, bindings."""
         found: dict[str, tuple[bytes | None, set[bytes]]] = {}
         for exchange, bindings in list(self.bound.items()):
             own = {binding for binding in list(bindings) if unpack(binding)[1] == queue}
@@ -210,7 +210,7 @@ class Routes:
         return found
 
     def bind_again(self, queue: str, store: Store) -> None:
-        """Bind *queue* over *store* as this connection had bound it: it was made anew."""
+        """Restore this connection's bindings of *queue*, which was recreated, over *store*."""
         for exchange, (declaration, bindings) in self.bindings_of(queue).items():
             if declaration is not None:
                 store.declare_exchange(exchange, declaration)
@@ -222,7 +222,7 @@ class Routes:
             self._store.delete_exchange(exchange, if_unbound=True)
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        """Yield (queue, exchange, routing key) of every binding there is."""
+        """Yield (queue, exchange, routing key) of every binding."""
         for exchange in self._store.exchanges():
             for binding in sorted(self._store.exchange_table(exchange).bindings):
                 key, queue = unpack(binding)
@@ -231,18 +231,17 @@ class Routes:
     # -- routes
 
     def cached(self, exchange: str) -> Route:
-        """Return what is known of *exchange*, asking the broker if nothing is."""
+        """Return the cached route of *exchange*, or query the broker."""
         return self._cache.get(exchange) or self.refresh(exchange)
 
     def refresh(self, exchange: str) -> Route:
-        """Ask the broker for the bindings of *exchange*; repair what it has lost."""
+        """Query the broker for the bindings of *exchange*; restore lost ones."""
         return self.learn(exchange, self._store.exchange_table(exchange))
 
     def learn(self, exchange: str, table: ExchangeTable) -> Route:
-        """Note what the broker has just said of *exchange*; repair what it has lost."""
+        """Cache the broker's *table* of *exchange*; restore lost bindings."""
         if table.version is None and self.bound.get(exchange):
-            # The table is gone though this connection bound to it: evicted, or the
-            # broker lost its data. What we declared ourselves we declare again.
+            # The table of our bindings was evicted, or the broker lost its data: redeclare.
             declaration = self.declared.get(exchange) or self.inherited.get(exchange)
             if declaration is not None:
                 self._store.declare_exchange(exchange, declaration)

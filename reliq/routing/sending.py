@@ -1,7 +1,7 @@
-"""Sending: messages are routed, numbered and stored, each once in every queue it goes to.
+"""Sending: messages are routed, numbered and stored once in each target queue.
 
-Every publish that waits comes by here: one message of a channel, a batch of them, what a spool
-held, a callback of a batch, dead letters on their way. What is posted is judged by the same rules.
+Every publish that waits for its reply uses this module: messages of a channel or a spool, callbacks
+of batches, and dead letters. Posted publishes follow the same rules.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def send(
     messages: Sequence[Outgoing],
     redeclare: Redeclare = lambda _queue, _store: False,
 ) -> None:
-    """Store every message, and wait for its confirmation; each notes what became of it.
+    """Store every message and wait for its confirmation; record the outcome in each message.
 
-    *redeclare* declares again over a store a queue that the broker has lost; False: it is not
-    to. Raises ReliqError; sending again, over any connection to the same broker, stores each
-    once. Atomic for each queue, not across queues.
+    *redeclare* redeclares a lost queue over a store; it returns False if it may not. Raises
+    ReliqError. Sending again, over any connection to the same broker, stores each message once.
+    Atomic for each queue, not across queues.
     """
     wishes = []
     for item in messages:
@@ -61,7 +61,7 @@ def send(
 
 
 class _Sending:
-    """Sends messages by the routes as they are known."""
+    """Sends messages by the cached routes."""
 
     def __init__(self, store: Store, routes: Routes, redeclare: Redeclare) -> None:
         self._store = store
@@ -69,10 +69,10 @@ class _Sending:
         self._redeclare = redeclare
 
     def send(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
-        """Send each message once; return those that are to be sent again."""
+        """Send each message once; return the messages to send again."""
         store = self._store
         tried = _tried(messages) if store.has_nodes else []
-        self._owners: list[tuple[Outgoing, str]] = []  # for each copy its message and its queue
+        self._owners: list[tuple[Outgoing, str]] = []  # message and queue of each copy
         self._nowhere: list[Outgoing] = []
         try:
             if messages[_SENT_AT_ONCE:] and not store.has_nodes:
@@ -104,10 +104,10 @@ class _Sending:
     def _publish_in_parts(
         self, messages: Sequence[Outgoing]
     ) -> tuple[list[Publication], list[int]]:
-        """Publish *messages*: some are stored while the next are made.
+        """Publish *messages* in parts: the server stores one part while the next is made.
 
-        Not over several nodes. There all are sent at the end, to all nodes at once, and an error
-        says which of them had nothing.
+        Not on a cluster. There, all copies are sent at the end, to all nodes at once, and an error
+        names the partitions that received nothing.
         """
         results: list[list[int] | ReliqError] = []
         made: list[Publication] = []
@@ -124,7 +124,7 @@ class _Sending:
         return made, outcomes
 
     def _copies(self, messages: Sequence[Outgoing]) -> list[Publication]:
-        """Return the copies of *messages* for the queues that do not have them yet."""
+        """Return the copies of *messages* for queues that have not stored them yet."""
         made: list[Publication] = []
         for item in messages:
             queues, version = item.route(self._routes)
@@ -132,14 +132,14 @@ class _Sending:
                 self._nowhere.append(item)
             for queue in queues:
                 if queue not in item.stored:
-                    # So many are stored by one step; the next go to another partition.
+                    # One script stores this many copies; the next go to another partition.
                     stays = bool(made and len(made) % _SENT_AT_ONCE)
                     made += (item.publication(queue, self._store, version, stays=stays),)
                     self._owners += ((item, queue),)
         return made
 
     def _goes_again(self, astray: Iterable[tuple[Outgoing, Publication, int]]) -> list[Outgoing]:
-        """Return the messages of the copies that are sent again; the others have no queue."""
+        """Return the messages to send again; record NO_QUEUE for the others."""
         again = []
         asked: dict[str, bool] = {}
         for item, sent, outcome in astray:
@@ -156,14 +156,14 @@ class _Sending:
         return again
 
     def _see_to_created(self, queue: str) -> None:
-        """Declare a queue that a publish has created as it was before, or make it visible."""
+        """Redeclare a queue that a publish created, or add it to the list of queues."""
         if number_of(queue):
             partitions.adopt(self._store, queue)
         elif not self._redeclare(queue, self._store):
             self._store.list_queue(queue)
 
     def _newly_bound(self) -> list[Outgoing]:
-        """Return the messages whose exchange has other bindings than those they failed by."""
+        """Return the unroutable messages whose exchange has changed its bindings."""
         changed = set()
         for exchange in {item.exchange for item in self._nowhere}:
             known = self._routes.cached(exchange).version
@@ -175,6 +175,6 @@ class _Sending:
 
 
 def _tried(messages: Iterable[Outgoing]) -> list[tuple[Any, frozenset[str]]]:
-    """Return the tag of each message, and where it was tried before."""
+    """Return the tag of each message, and the partitions where it was tried before."""
     tags = [item.tag for item in messages if item.tag is not None]
     return [(tag, frozenset(tag.numbers)) for tag in tags]

@@ -1,8 +1,8 @@
-"""Spread: which partition of a queue a message goes to.
+"""Spread: selects the partition of a queue for each message.
 
-One after the other, or the one of its key. A message that is tried again goes to the same one,
-whose numbers know it, unless it was certainly not stored there: where that takes nothing new, or
-its node was away, and nothing was sent.
+Messages go to the partitions in turn, or to the partition of their key. A retry goes to the same
+partition, which knows the publish number. It may use another one only if the message was definitely
+not stored there: the partition is closed, or its node was unreachable and nothing was sent.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def turned_away(partition: str, outcome: int) -> bool:
-    """Whether a message was certainly not stored in *partition*, and may go to another one."""
+    """Whether *partition* definitely did not store the message, which may go to another one."""
     return outcome == CLOSED or (outcome == NO_QUEUE and number_of(partition) > 0)
 
 
 class Spread:
-    """Whose turn it is among the partitions of each queue, for this process. Thread-safe."""
+    """The next partition of each queue, for this process. Thread-safe."""
 
     _lock = OwnLock()
 
@@ -46,9 +46,9 @@ class Spread:
         *,
         stays: bool = False,
     ) -> str:
-        """Return the partition of *queue* that the message with *tag* goes to.
+        """Return the partition of *queue* for the message with *tag*.
 
-        *stays*: with the one before, so that one step may store both.
+        *stays*: use the partition of the previous message, so that one script can store both.
         """
         if tag is not None and queue in tag.places:
             return tag.places[queue]
@@ -58,7 +58,7 @@ class Spread:
         if partitions == 1:
             return queue
         if tag is not None and queue in tag.numbers:
-            place = queue  # it was tried before, when the queue had no other partition
+            place = queue  # it was tried before, when the queue had one partition
         elif key is not None:
             place = partition_name(queue, partition_of_key(key, partitions))
         else:
@@ -68,9 +68,9 @@ class Spread:
         return place
 
     def turn_away(self, store: Store, tag: PublishTag | None, partition: str) -> None:
-        """Note that *partition* takes nothing new: by the layout of now the message goes elsewhere.
+        """Record that *partition* is closed, and read the layout again for another partition.
 
-        Where that says nothing new, and the second time, to the queue's own, which never closes.
+        After an unchanged layout or a second refusal, use partition 0, which never closes.
         """
         queue = queue_of(partition)
         known = store.partitions.get(queue)
@@ -84,9 +84,9 @@ class Spread:
 
     @staticmethod
     def refused(tag: PublishTag, partitions: Iterable[str], divided: Collection[str]) -> None:
-        """Note that nothing of a message ever reached *partitions*: the next try is the first.
+        """Record that a message was never sent to *partitions*: the next try is the first.
 
-        divided: the queues that are known to be, perhaps only now.
+        divided: the queues now known to be partitioned.
         """
         for partition in partitions:
             queue = queue_of(partition)
@@ -96,7 +96,7 @@ class Spread:
 
     @staticmethod
     def divided(store: Store, queues: Iterable[str]) -> set[str]:
-        """Return which of *queues* are divided, as known here or told by the nodes that answer."""
+        """Return the partitioned ones of *queues*, as known here or to the reachable nodes."""
         for queue in queues:
             if queue not in store.partitions and (found := told_by_others(store, queue)):
                 store.partitions[queue] = found.partitions
@@ -104,7 +104,7 @@ class Spread:
 
     @staticmethod
     def _ask(store: Store, queue: str) -> bool:
-        """Ask how *queue* is divided; False where it is not there."""
+        """Query and store the layout of *queue*; return False if it does not exist."""
         try:
             layout = store.layout(queue)
         except BrokerUnavailable:
@@ -116,7 +116,7 @@ class Spread:
         return layout is not None
 
     def _next(self, store: Store, queue: str, partitions: int, *, stays: bool) -> str:
-        """Return the one whose turn it is; not one that is known to be away, if another is not."""
+        """Return the next partition; skip those of unreachable nodes if another is reachable."""
         with self._lock:
             if len(self._turns) >= MOST_REMEMBERED:
                 self._turns.clear()

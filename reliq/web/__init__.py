@@ -1,7 +1,7 @@
-"""A page to look at: what brokers hold, who has it, what died and why, and how to put it right.
+"""The web page: queues, messages, consumers, dead letters, batches, and actions for operators.
 
-``reliq web`` serves it; :func:`app` makes the ASGI application, to be mounted in one's own. Needs
-the extra ``web`` (Starlette, Jinja2). Stands on the Inspector: nothing here talks to an engine.
+``reliq web`` serves the page. :func:`app` returns it as an ASGI application to mount in another.
+Needs the extra ``web`` (Starlette, Jinja2). Uses the Inspector only, never an engine.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ def app(
 ) -> Application:
     """Return an ASGI application with the pages of the brokers at *urls*.
 
-    transport_options: those of the application whose brokers they are. allow_actions: let
-    operators change things; otherwise nobody may. users: lines of ``name role hash``, as
-    docs/web.md has them, for HTTP Basic; users_file: a file of such lines. user_header: in their
-    place, the header in which a proxy at one of *proxies* names the user, who is a viewer unless
-    named in *operators*. With neither, only who
-    is on this machine is answered, by a name of this machine or one of *hosts*. redact: keys whose
-    values are hidden in messages. root_path: the path of a proxy under which the pages are; where
-    the application is mounted in another, that knows it. interval_s: so often a page that somebody
-    looks at is read anew. action_log: a file to which each action is appended.
+    transport_options: the options of the application that uses these brokers. allow_actions: let
+    operators change data; otherwise the page is read-only. users: lines of ``name role hash`` for
+    HTTP Basic (docs/web.md); users_file: a file of such lines. user_header: instead of users, the
+    header in which a proxy at one of *proxies* names the user, a viewer unless in *operators*.
+    Without users and header, only requests from this machine are answered, for its own names and
+    those in *hosts*. redact: keys whose values are hidden in messages. root_path: the path under
+    which a proxy serves the page; a mounted application gets it from its parent.
+    interval_s: seconds between two reads of a viewed page. action_log: a file for all actions.
 
-    Connects when it is first asked. Raises ConfigurationError.
+    Connects at the first request. Raises ConfigurationError.
     """
     named: Mapping[str, Account] = {}
     if users_file is not None or users.strip():
@@ -72,7 +71,7 @@ def app(
 
 
 def _each(name: str, given: Iterable[str]) -> Iterable[str]:
-    """Return *given*; raises ConfigurationError for a text, which would be one for each letter."""
+    """Return *given*; raise ConfigurationError for a string, which is a list of letters."""
     if isinstance(given, str):
-        raise ConfigurationError(f"expected {name} to be a list of texts, got: {given!r}")
+        raise ConfigurationError(f"expected {name} to be a list of strings, got: {given!r}")
     return given

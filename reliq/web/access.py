@@ -1,8 +1,7 @@
-"""Who is asking: found out for every request before anything else is looked at.
+"""Authentication: identifies the user of every request before any other step.
 
-Three ways, of which one holds for a whole process: a password (HTTP Basic), the name in a header
-of a proxy, or nothing but that the request comes from this machine. A refused request has seen
-no page and no broker.
+A process uses one of three methods: a password (HTTP Basic), the name in a header of a proxy, or
+the origin of the request on this machine. A refused request reaches no page and no broker.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ if TYPE_CHECKING:
 
     from .settings import Account, Network, Settings
 
-# So many proofs are remembered, so that a password is not hashed again for each request.
+# Verified logins in memory, so that a password is not hashed again for each request.
 _REMEMBERED = 1000
 _LONGEST_NAME = 200
-# So many guesses may wait for the one core, and so many of them from one address.
+# Logins that may wait for the one core: in total, and from one address.
 _MOST_WAITING = 100
 _MOST_EACH = 10
-# What a proxy adds. Who comes through one is not on this machine, wherever the proxy is.
+# Headers that proxies add. A client behind a proxy is not on this machine, wherever the proxy is.
 _FORWARDED = frozenset(
     ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 )
 
 LOOPBACK_ONLY = (
     "Without users, reliq web answers this machine only. Set users with passwords (--users FILE or "
-    "RELIQ_WEB_USERS), or put a proxy before it that logs in and names the user (--user-header), "
-    "and start it again."
+    "RELIQ_WEB_USERS), or use a proxy that authenticates and names the user (--user-header). "
+    "Then restart reliq web."
 )
 
 
 class Refused(NamedTuple):
-    """Why a request is not let in."""
+    """The response to a request that is refused."""
 
     status: int
     text: str
@@ -58,7 +57,7 @@ class Refused(NamedTuple):
 
 
 def access_of(settings: Settings) -> Access:
-    """Return the way that *settings* choose."""
+    """Return the authentication method of *settings*."""
     if settings.users:
         return Passwords(settings.users).who
     if settings.user_header:
@@ -67,26 +66,26 @@ def access_of(settings: Settings) -> Access:
 
 
 async def _of_this_machine(hosts: frozenset[str], asked: HTTPConnection) -> User | Refused:
-    """Let in whoever asks from this machine, by a name of this machine, as an operator.
+    """Accept requests from this machine, for a name of this machine, as an operator.
 
-    The name is checked because a foreign page can give its own name this machine's address, and
-    would be read and used by the browser as if it were ours.
+    The name is checked against DNS rebinding: a foreign page can point its own name at this
+    machine, and the browser then lets that page read and use ours.
     """
     peer, headers = asked.client.host if asked.client else "", asked.headers
     forwarded = any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
     if not is_loopback(peer) or forwarded:
         return Refused(403, LOOPBACK_ONLY, {})
     if not is_of_this_machine(headers.get("host", ""), hosts):
-        text = "This name is none of this machine's: ask for localhost, or allow the name "
+        text = "This host name is not one of this machine. Use localhost, or allow the name "
         return Refused(421, text + "with --allow-host.", {})
     return User("local", "operator")
 
 
 class Passwords:
-    """HTTP Basic. One password is hashed at a time: guesses share one core, and wait.
+    """HTTP Basic. Passwords are hashed one at a time, so guesses share one core and wait.
 
-    Ten of one address and a hundred in all: further ones are to come again. What was refused is in
-    the log, a line a second at most.
+    At most ten logins from one address wait, and a hundred in total. Further ones get status 503.
+    Refused logins are logged, at most one line a second.
     """
 
     def __init__(self, users: Mapping[str, Account]) -> None:
@@ -95,12 +94,12 @@ class Passwords:
         self._refused = Seldom(1.0)
         self._secret = os.urandom(32)
         self._proved: dict[bytes, User] = {}
-        # What a name that there is not is compared with, so that it takes as long.
+        # An unknown name is checked against this hash, so that it takes as long as a known one.
         self._nobody = hashed(os.urandom(16).hex())
         self._one = anyio.CapacityLimiter(1)
 
     async def who(self, asked: HTTPConnection) -> User | Refused:
-        """Return the user, or why there is none."""
+        """Return the user, or the refusal."""
         given = _basic(asked.headers.get("authorization", ""))
         if given is None:
             return _LOG_IN
@@ -112,22 +111,22 @@ class Passwords:
         if proof in self._proved:
             return self._proved[proof]
         peer = asked.client.host if asked.client else ""
-        # A name that is none may be a password in the wrong field.
-        shown = repr(name) if account is not None else "a name that there is not"
+        # An unknown name may be a password in the wrong field, so it is not logged.
+        shown = repr(name) if account is not None else "an unknown name"
         if self._waiting[peer] >= _MOST_EACH or self._waiting.total() >= _MOST_WAITING:
-            self._refused.warn("log-in of %s from %s refused: too many wait", shown, peer)
+            self._refused.warn("login of %s from %s refused: too many waiting logins", shown, peer)
             return _BUSY
         self._waiting[peer] += 1
         try:
             async with self._one:
-                # A browser that opens many tabs sends one password with each.
+                # A browser that opens many tabs sends the same password with each.
                 right = proof in self._proved or await anyio.to_thread.run_sync(
                     fits, password, stored
                 )
         finally:
-            self._waiting -= Counter((peer,))  # without those that have none
+            self._waiting -= Counter((peer,))  # drops zero counts
         if not right or account is None:
-            self._refused.warn("log-in of %s from %s refused: wrong password", shown, peer)
+            self._refused.warn("login of %s from %s refused: wrong password", shown, peer)
             return _LOG_IN
         if len(self._proved) >= _REMEMBERED:
             self._proved.clear()
@@ -137,10 +136,10 @@ class Passwords:
 
 _LOG_IN = Refused(
     401,
-    "A name and a password are needed.",
+    "User name and password required.",
     {"www-authenticate": 'Basic realm="reliq", charset="UTF-8"'},
 )
-_BUSY = Refused(503, "Too many are logging in: try again.", {"retry-after": "5"})
+_BUSY = Refused(503, "Too many logins are in progress. Try again later.", {"retry-after": "5"})
 
 
 def _basic(header: str) -> tuple[str, str] | None:
@@ -149,7 +148,7 @@ def _basic(header: str) -> tuple[str, str] | None:
         return None
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()
-    except ValueError:  # not base64, not even ASCII, or no UTF-8 in it
+    except ValueError:  # not base64, or not UTF-8
         return None
     name, colon, password = text.partition(":")
     return (name, password) if colon else None
@@ -158,38 +157,40 @@ def _basic(header: str) -> tuple[str, str] | None:
 async def _of_proxy(
     settings: Settings, proxies: Sequence[Network], asked: HTTPConnection
 ) -> User | Refused:
-    """Believe a proxy who it is; from its address only."""
+    """Trust the user name in the proxy's header; from its address only."""
     peer = asked.client.host if asked.client else ""
     try:
         address = ip_address(peer)
     except ValueError:
         address = None
-    # A socket that listens to both kinds names those of the one in the other.
+    # A dual-stack socket reports IPv4 peers as mapped IPv6 addresses.
     address = getattr(address, "ipv4_mapped", None) or address
     if not any(address in network for network in proxies if address is not None):
-        return Refused(403, "Ask by way of the proxy, which knows who you are.", {})
+        return Refused(403, "Connect through the proxy that authenticates users.", {})
     header = settings.user_header.lower()
     names = asked.headers.getlist(header)
     if len(names) != 1 or not 0 < len(names[0].strip()) <= _LONGEST_NAME:
-        return Refused(401, f"The proxy has not said in {header} who you are.", {})
+        return Refused(401, f"The proxy did not name the user in {header}.", {})
     name = names[0].strip()
     return User(name, "operator" if name in settings.operators else "viewer")
 
 
 class Seldom:
-    """Writes at most one line in *every_s*, with how many were left out before it."""
+    """Logs at most one line every *every_s* seconds, with the number of suppressed lines."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s, self._at, self._left_out = every_s, float("-inf"), 0
 
     def warn(self, text: str, *values: object) -> None:
-        """Write a line, or leave it out."""
+        """Log a warning, or suppress it."""
         if monotonic() - self._at < self._every_s:
             self._left_out += 1
             return
-        logger.warning("web: %s; %d like it were left out before", text % values, self._left_out)
+        logger.warning(
+            "web: %s; %d similar messages suppressed before", text % values, self._left_out
+        )
         self._at, self._left_out = monotonic(), 0
 
 
 Access: TypeAlias = "Callable[[HTTPConnection], Awaitable[User | Refused]]"
-"""Returns who asks, or why nobody is let in."""
+"""Returns the user of a request, or the refusal."""

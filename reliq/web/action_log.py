@@ -1,4 +1,4 @@
-"""The log of actions, and those that take their time: each in a thread, step by step."""
+"""The log of actions, and operations: long actions, each in a thread of its own, in steps."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ _MOST_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action."""
+    """One logged action."""
 
     number: int
     at_ms: int
-    """By this machine's clock."""
+    """By this machine's clock, since the epoch."""
     user: str
     action: str
     broker: str
     target: str
-    """What was changed: a queue, a batch, which dead letters."""
+    """The changed object: a queue, a batch, dead letters."""
     outcome: str
     failed: bool = False
 
 
 class ActionLog:
-    """The last thousand actions of this process; each also goes to the logger ``reliq``.
+    """The last thousand actions of this process; each is also sent to the logger ``reliq``.
 
-    With a *path* each is appended to that file, too, as a line of JSON. Raises ConfigurationError
-    where that cannot be written. Thread-safe.
+    With *path*, each is also appended to that file as a line of JSON. Raises ConfigurationError
+    if the file cannot be written. Thread-safe.
     """
 
     _lock = OwnLock()
@@ -80,7 +80,7 @@ class ActionLog:
         *,
         failed: bool = False,
     ) -> Entry:
-        """Note an action that was done or has failed; return its entry."""
+        """Log an action that succeeded or failed; return its entry."""
         user, action, broker, target, outcome = map(plain, (user, action, broker, target, outcome))
         number, at_ms = next(self._numbers), int(time() * 1000)
         entry = Entry(number, at_ms, user, action, broker, target, outcome, failed)
@@ -93,22 +93,22 @@ class ActionLog:
             try:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(entry)) + "\n")
-            except OSError:  # what was done is done: it is still in the log of the process
-                logger.exception("web: the log of actions cannot be written to %s", self._path)
+            except OSError:  # the action is done, and the process has logged it
+                logger.exception("web: cannot write the log of actions to %s", self._path)
         return entry
 
     def entries(self, limit: int, skip: int = 0) -> list[Entry]:
-        """Return entries, the last first."""
+        """Return entries, newest first."""
         with self._lock:
             return list(islice(self._entries, skip, skip + limit))
 
     def entry(self, number: int) -> Entry | None:
-        """Return one, unless it is too old."""
+        """Return one entry; None if it is no longer kept."""
         with self._lock:
             return next((entry for entry in self._entries if entry.number == number), None)
 
     def __len__(self) -> int:
-        """Return how many are kept."""
+        """Return the number of kept entries."""
         return len(self._entries)
 
 
@@ -117,35 +117,35 @@ State: TypeAlias = Literal["running", "done", "stopped", "failed"]
 
 @dataclass(slots=True)
 class Operation:
-    """One operation, as it is now: changed by its own thread alone."""
+    """The current state of one operation. Only its own thread changes it, except `stopped`."""
 
     user: str
     action: str
     broker: str
     target: str
     total: int
-    """How many messages it was about when it began, as far as they were counted."""
+    """Messages to process, as counted when the operation started."""
     back: str
-    """The page from which it was asked for."""
+    """The page that started it."""
     file: str = ""
-    """What it writes, to be fetched when it is done; "" for nothing."""
+    """The file that it writes, for download when it is done; "" for none."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     done: int = 0
     state: State = "running"
     error: str = ""
     stopped: bool = False
-    """Whether it is to end after the step that it is at."""
+    """Whether it ends after its current step."""
     began: float = field(default_factory=monotonic)
     ended: float | None = None
 
     @property
     def seconds(self) -> float:
-        """How long it has been running, or ran."""
+        """The run time so far, or in total."""
         return (self.ended or monotonic()) - self.began
 
     @property
     def share(self) -> float:
-        """How much of it is done, from 0 to 1."""
+        """The progress, from 0 to 1."""
         if self.state == "done":
             return 1.0
         return min(self.done / self.total, 1.0) if self.total else 0.0
@@ -154,7 +154,7 @@ class Operation:
 class Operations:
     """The operations of this process. Thread-safe.
 
-    One that is cut off with the process has lost and doubled nothing: it is begun again.
+    If the process ends, start the operation again: no message is lost or duplicated.
     """
 
     _lock = OwnLock()
@@ -165,22 +165,22 @@ class Operations:
         self._folder: TemporaryDirectory[str] | None = None
 
     def new_file(self) -> str:
-        """Return the name of a file for an operation to write; it ends with the process."""
+        """Return the path of a file for an operation to write; deleted with the process."""
         with self._lock:
             if self._folder is None:
                 self._folder = TemporaryDirectory(prefix="reliq-web-")
             return str(Path(self._folder.name) / secrets.token_hex(8))
 
     def begin(self, made: Operation, broker: Broker, steps: Steps) -> None:
-        """Begin to take *steps*, each of some messages; raises ReliqError where too many run."""
+        """Start an operation of *steps* in a thread; raise ReliqError if too many run."""
         with self._lock:
-            # Viewers export: they take no place from who has to change something.
+            # Exports, which viewers may start, count apart from changes.
             running = sum(
                 item.state == "running" and bool(item.file) == bool(made.file)
                 for item in self._operations.values()
             )
             if running >= _MOST_AT_ONCE:
-                raise ReliqError("not begun: as many operations run as may; wait for one to end")
+                raise ReliqError("too many operations are running; wait until one ends")
             self._operations[made.id] = made
             ended = [item for item in self._operations.values() if item.state != "running"]
             for item in ended[: max(len(ended) - _KEPT, 0)]:
@@ -188,7 +188,7 @@ class Operations:
             files = [item for item in ended if item.file]
             for item in files[: max(len(files) - _FILES_KEPT, 0)]:
                 Path(item.file).unlink(missing_ok=True)
-        self._note(made, f"begun: {made.total}")
+        self._note(made, f"started: {made.total}")
         run = partial(self._run, made, broker, steps)
         threading.Thread(target=run, name="reliq-web-operation", daemon=True).start()
 
@@ -208,14 +208,14 @@ class Operations:
         except ReliqError as exc:
             state, made.error = "failed", str(exc)
         except Exception:
-            logger.exception("web: %s %s has failed", made.action, made.target)
-            state, made.error = "failed", "the log of reliq web says why"
+            logger.exception("web: %s %s failed", made.action, made.target)
+            state, made.error = "failed", "see the log of reliq web for the cause"
         made.ended, made.state = monotonic(), state
         said = f"{state} after {made.done} of {made.total}"
         self._note(made, f"{said}: {made.error}" if made.error else said, failed=state == "failed")
 
     def stop(self, name: str) -> bool:
-        """Let an operation end after the step that it is at; whether it runs."""
+        """Stop an operation after its current step; return whether it is running."""
         found = self.get(name)
         if found is None or found.state != "running":
             return False
@@ -223,12 +223,12 @@ class Operations:
         return True
 
     def get(self, name: str) -> Operation | None:
-        """Return an operation."""
+        """Return an operation; None if it is unknown."""
         with self._lock:
             return self._operations.get(name)
 
     def all(self) -> list[Operation]:
-        """Return all that are kept, the last first."""
+        """Return all kept operations, newest first."""
         with self._lock:
             return list(self._operations.values())[::-1]
 

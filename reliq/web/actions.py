@@ -1,8 +1,7 @@
-"""What an operator may do, each as one function: the only place from which anything is changed.
+"""The actions of operators. No other module of the page changes data.
 
-An action says first what it would do, then does it, and says what came of it: who may, the
-question before, the log after. Those that may take long are operations: they go on by themselves,
-step by step.
+Each action checks permission, asks for confirmation where needed, runs, and logs its outcome. Long
+actions are operations: they run in steps in the background.
 """
 
 from __future__ import annotations
@@ -24,48 +23,48 @@ if TYPE_CHECKING:
     from .brokers import Broker
     from .pages import Site
 
-READ_ONLY = "reliq web was started without --allow-actions: nothing can be changed here."
+READ_ONLY = "This page is read-only: reliq web was started without --allow-actions."
 HIDES = (
-    "An export has whole messages, also what is hidden here (--redact). Use the command line: "
-    "reliq dead export."
+    "An export contains whole messages, including the values hidden here by --redact. Use the "
+    "command line: reliq dead export."
 )
-VIEWER = "You are a viewer: only an operator may change anything."
-# So much more than was seen before it was confirmed is asked about again.
+VIEWER = "You are a viewer. Only operators can use actions."
+# If the count grew by more than this since it was shown, the action asks again.
 _MUCH, _MORE = 1.1, 10
 _NUMBER = re.compile(r"-?[0-9]{1,20}")
-# Messages a second: an operation that was told to stop does so after the message it waits for.
+# Messages a second. A stopped operation ends after its current message, so a lower rate is refused.
 _SLOWEST = 0.1
 
 
 class About(NamedTuple):
-    """How many messages an action would be about."""
+    """The number of messages that an action affects."""
 
     number: int
     counted: bool = True
-    """Whether all were counted; else there may be more."""
+    """Whether the count is complete; otherwise there may be more."""
 
 
 class Action(NamedTuple):
-    """One thing that can be done."""
+    """One action."""
 
     subject: Callable[[Asked], tuple[str, str]]
-    """Returns what it is done to, for the log, and the URL of the page to go to then."""
+    """Returns the target, for the log, and the URL of the page to open afterwards."""
     do: Callable[[Look], str] | None = None
-    """Does it, and returns what came of it; None of an operation."""
+    """Runs the action and returns its outcome; None for an operation."""
     steps: Callable[[Asked, str], Steps] | None = None
-    """Of an operation: returns what does it step by step, to the file of that name."""
+    """For an operation: returns its steps, which may write the file of that name."""
     about: Callable[[Look], About] | None = None
-    """Returns how many messages it would be about now."""
+    """Returns the number of messages that it would affect now."""
     warning: str = ""
-    """What is said before it is confirmed; "" where nobody has to confirm it."""
+    """The text of the confirmation page; "" for actions without confirmation."""
     dangerous: bool = True
-    """Whether it cannot be taken back."""
+    """Whether it is irreversible."""
     changes: bool = True
-    """Whether it changes anything; else a viewer may do it."""
+    """Whether it changes data; otherwise viewers may use it."""
     paced: bool = False
-    """Whether it can be told how many messages a second."""
+    """Whether it accepts a rate limit."""
     exports: bool = False
-    """Whether it writes a file, to be fetched then."""
+    """Whether it writes a file for download."""
 
 
 def _queue(asked: Asked) -> tuple[str, str]:
@@ -95,14 +94,14 @@ def _set(look: Look) -> str:
     return f"{name} is as declared" if value is None else f"{name} is {value}"
 
 
-# -- dead letters: those that were ticked, else those of a group, else all of a queue
+# -- dead letters: the ticked ones, else a group, else all of a queue
 
 
 def _ticked(asked: Asked) -> list[str]:
-    """Return the ticked tags, none for all; raises ConfigurationError where some are expected."""
+    """Return the ticked tags, empty for all; raise ConfigurationError if a selection is empty."""
     tags = asked.texts("tag")
     if asked.text("chosen") and not tags:
-        raise ConfigurationError("no dead letter was chosen: tick those that are meant")
+        raise ConfigurationError("no dead letter selected: tick at least one")
     return tags
 
 
@@ -127,7 +126,7 @@ def _dead(look: Look) -> About:
 
 
 def _taking(method: str) -> Callable[[Asked, str], Steps]:
-    """Return what takes the steps of a method of the Inspector over the dead letters chosen."""
+    """Return a function that runs an Inspector method over the selected dead letters, in steps."""
 
     def begin(asked: Asked, _file: str) -> Steps:
         queue, tags, rate = asked.text("queue"), _ticked(asked) or None, _rate_of(asked)
@@ -154,12 +153,12 @@ def _batch(asked: Asked) -> tuple[str, str]:
 
 def _seal(look: Look) -> str:
     sealed = look.inspector.seal_batch(look.asked.text("id"))
-    return "sealed" if sealed else "was sealed already"
+    return "sealed" if sealed else "was already sealed"
 
 
 def _cancel(look: Look) -> str:
     cancelled = look.inspector.cancel_batch(look.asked.text("id"))
-    return "cancelled" if cancelled else "was cancelled already, or has ended"
+    return "cancelled" if cancelled else "was already cancelled, or has ended"
 
 
 ACTIONS: dict[str, Action] = {
@@ -169,40 +168,41 @@ ACTIONS: dict[str, Action] = {
     "purge": Action(
         _queue, lambda look: f"{look.inspector.purge(look.queue):,} messages removed",
         about=_waiting,
-        warning="What waits in this queue, ready and delayed, is removed for good. What consumers "
-        "hold and what is dead stays.",
+        warning="Ready and delayed messages of this queue are permanently removed. Messages in "
+        "flight and dead letters stay.",
     ),
     "replay": Action(
         _letters, steps=_taking("replaying"), about=_dead, paced=True, dangerous=False,
-        warning="They are put back into their queue and delivered again, their failed deliveries "
-        "counted anew. Those that die meanwhile stay.",
+        warning="These dead letters return to their queue and are delivered again. Their count of "
+        "failed deliveries starts at zero. Messages that die meanwhile stay dead letters.",
     ),
     "purge dead": Action(
         _letters, steps=_taking("purging_dead_letters"), about=_dead, paced=True,
-        warning="These dead letters are removed for good.",
+        warning="These dead letters are permanently removed.",
     ),
     "export": Action(
         _letters, steps=_exporting, about=_dead, dangerous=False, changes=False, exports=True,
-        warning="They are written to a file, one JSON object a line, and stay in the queue.",
+        warning="The dead letters are written to a file, one JSON object per line. They stay in "
+        "the queue.",
     ),
     "seal batch": Action(
         _batch, _seal,
-        warning="No more jobs can be added to this batch, but by its own.", dangerous=False,
+        warning="Only jobs of this batch can then add further jobs.", dangerous=False,
     ),
     "cancel batch": Action(
         _batch, _cancel,
-        warning="What waits of this batch is dropped when it would begin; what runs goes on. It "
-        "cannot be taken back.",
+        warning="Waiting jobs of this batch are skipped. Running jobs finish. You cannot undo the "
+        "cancellation.",
     ),
 }  # fmt: skip
 
 
 class ForbiddenError(Exception):
-    """The action may not be done; the text says why."""
+    """The action is not allowed; the text gives the reason."""
 
 
 def question(site: Site, asked: Asked) -> dict[str, Any]:
-    """Return what is asked before an action, which is looked at and not done; raises ReliqError."""
+    """Return the values of an action's confirmation page. Changes nothing; raises ReliqError."""
     name = asked.text("action")
     action = _action_of(name)
     query = [(key, value) for key, value in asked.query if key not in {"action", "seen"}]
@@ -215,16 +215,16 @@ def question(site: Site, asked: Asked) -> dict[str, Any]:
         "do": asked.again("/actions/" + name.replace(" ", "-"), query),
         "back": back,
         "forbidden": _forbidden(site, asked, action),
-        "seen": asked.text("seen"),  # how many it was about when it was asked for before
+        "seen": asked.text("seen"),  # the count that was shown before
     }
     return {"question": asks}
 
 
 def perform(site: Site, asked: Asked, name: str) -> str:
-    """Do an action; return the URL to go to, where it is said what came of it.
+    """Run an action; return the URL of the page that shows its outcome.
 
-    Raises ForbiddenError, NotFound where there is no such action, or broker, and
-    ConfigurationError where it does not say what it is about.
+    Raises ForbiddenError, NotFound for an unknown action or broker, and ConfigurationError for an
+    empty selection.
     """
     action, broker = _action_of(name), broker_of(site, asked)
     why = _forbidden(site, asked, action)
@@ -245,7 +245,7 @@ def perform(site: Site, asked: Asked, name: str) -> str:
     except ReliqError as exc:
         entry = note(str(exc), failed=True)
     except Exception:
-        note("failed, perhaps when it was done in part: the log of reliq web says why", failed=True)
+        note("failed, perhaps done in part: see the log of reliq web for the cause", failed=True)
         raise
     finally:
         site.watches[broker.number].forget(asked.text("queue"))
@@ -259,7 +259,7 @@ def _action_of(name: str) -> Action:
 
 
 def _forbidden(site: Site, asked: Asked, action: Action) -> str:
-    """Return why an action may not be done; "" where it may."""
+    """Return the reason why an action is forbidden; "" if it is allowed."""
     if action.exports and site.redaction:
         return HIDES
     if not action.changes:

@@ -1,4 +1,4 @@
-"""The ASGI application: routes to pages, their events, their actions and the two static files."""
+"""The ASGI application: routes to pages, events, actions and static files."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ _STATIC = {
     "reliq.js": "text/javascript",
     "reliq.svg": "image/svg+xml",
 }
-# As many pages of a broker are made at a time; it has as many inspectors at most.
+# Pages of one broker that are made at a time; also the limit of its inspectors.
 _AT_ONCE = 4
-# Those that take seconds are made one at a time, beside the others.
+# These pages take seconds. They are made one at a time, beside the others.
 _SLOW = frozenset({"/health"})
 _LONGEST_FORM = 100_000
-# So long it is said what came of an action, to who did it.
+# Seconds for which the outcome of an action is shown to its user.
 _SAID_S = 60
 
 
 class _Events(StreamingResponse):
-    """A stream of events, which is closed however its request ends."""
+    """A stream of events that is always closed when its request ends."""
 
     def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        # nginx would keep them back until it has some kilobytes of them.
+        # Without this header, nginx buffers some kilobytes of events.
         headers = {"x-accel-buffering": "no"}
         super().__init__(events, media_type="text/event-stream", headers=headers)
         self._events = events
@@ -73,7 +73,7 @@ class _Events(StreamingResponse):
 
 
 class Application:
-    """What :func:`reliq.web.app` returns: an ASGI application. Close it when it is not used."""
+    """The ASGI application of :func:`reliq.web.app`. Close it when it is no longer used."""
 
     def __init__(self, settings: Settings) -> None:
         self.site = Site(settings)
@@ -96,9 +96,9 @@ class Application:
         ]
         root = settings.root_path
         if root and any(f"{route.path}/".startswith(f"{root}/") for route in routes):
-            # Where it is cut off could not be told.
+            # A request would not show whether the proxy strips the path.
             raise ConfigurationError(
-                f"expected root_path to be none of the paths of pages, got: {root!r}; take another"
+                f"expected root_path not to be the path of a page, got: {root!r}; use another"
             )
         self._guarded: ASGIApp = Guard(Router(routes), access_of(settings), settings.root_path)
 
@@ -107,7 +107,7 @@ class Application:
         await self._guarded(scope, receive, send)
 
     def end_streams(self) -> None:
-        """End the streams of events: a server that stops waits for them."""
+        """End the streams of events. A stopping server waits for them."""
         self.hub.close()
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Application:
 
     def _asked(self, request: Request, query: bytes, page: Page | None = None) -> Asked:
         user, given = request.scope["reliq.user"], query_of(query)
-        if page is not None:  # what it does not read makes no other page
+        if page is not None:  # drop names that the page does not read: they make no other page
             first = dict(reversed(given))
             given = [
                 (name, first[name]) for name in ("broker", *page.reads.split()) if name in first
@@ -144,11 +144,11 @@ class Application:
     async def _whole(self, page: Page, asked: Asked, **more: object) -> Response:
         lane, about = self._lane(page.path, asked), {"version": self._version, **more}
         text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, about)
-        # What has no place in UTF-8 is escaped, though all text was made printable before.
+        # Escape characters that UTF-8 cannot encode, although all text is already printable.
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
     async def _confirm(self, request: Request) -> Response:
-        """Ask before an action; what was ticked comes as a form."""
+        """Show the confirmation page of an action. Ticked messages come as a form."""
         asked = self._asked(request, await _with_form(request))
         page = Page("/confirm", "confirm.html", "Confirm", question, "", live=False)
         return await self._whole(page, asked, follow="")
@@ -168,12 +168,12 @@ class Application:
 
     def _stop(self, asked: Asked) -> Response:
         if not asked.may_act:
-            return PlainTextResponse("Only an operator may stop it, where that is allowed.\n", 403)
+            return PlainTextResponse("Only operators may stop it, if actions are allowed.\n", 403)
         name = asked.text("id")
         found = self.site.operations.get(name)
         if found is not None and self.site.operations.stop(name):
             what = f"{found.action} {found.target}"
-            self.site.log.note(asked.user.name, "stop", found.broker, what, "it ends")
+            self.site.log.note(asked.user.name, "stop", found.broker, what, "stopping")
         return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)
 
     async def _download(self, request: Request) -> Response:
@@ -182,12 +182,12 @@ class Application:
         if found is None or not found.file or found.state != "done" or self.site.redaction:
             return PlainTextResponse("no such file\n", 404)
         if not await anyio.Path(found.file).exists():
-            return PlainTextResponse("it was removed: export it again\n", 404)
+            return PlainTextResponse("this file was deleted: export again\n", 404)
         name = f"dead-letters-{found.id}.jsonl"
         return FileResponse(found.file, media_type="application/x-ndjson", filename=name)
 
     def _lane(self, path: str, asked: Asked) -> Hashable:
-        """Return what a page waits for: its broker, or itself where it is about none or all."""
+        """Return the lane of a page: its broker, or its path if it shows no broker or all."""
         broker = min(asked.broker, len(self.site.brokers))
         return path if path in ABOUT_ALL else (broker, path in _SLOW)
 
@@ -216,7 +216,7 @@ class Application:
 
 
 async def _with_form(request: Request) -> bytes:
-    """Return the query of a request, with the form that was sent behind it."""
+    """Return the query of a request, followed by its form."""
     form = b""
     async for chunk in request.stream():
         form += chunk

@@ -1,4 +1,4 @@
-"""What somebody asks of a page: who it is, of which broker, and the query, read with care."""
+"""A request for a page: its user, broker and query, with the query parsed defensively."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from .redaction import Redaction
     from .settings import User
 
-# Of which the place is a number that scripts count with.
+# The largest offset in a list: scripts count with it.
 _MOST = 2**31
 PAGE = 50
-"""So many rows a page of a list has."""
+"""Rows on one page of a list."""
 _LONGEST = 2000
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request for a page. Two that are equal are shown the same."""
+    """One request for a page. Equal requests show the same page."""
 
     user: User = field(compare=False)
     may_act: bool
-    """Whether the user is an operator, and actions are allowed at all."""
+    """Whether the user is an operator, and actions are allowed."""
     query: tuple[tuple[str, str], ...] = ()
     root_path: str = ""
     several: bool = field(default=False, compare=False)
-    """Whether there are several brokers, so that links have to name theirs."""
+    """Whether there are several brokers, so that links must name theirs."""
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a value of the query."""
+        """Return the first value of *name* in the query."""
         return next((value for key, value in self.query if key == name), default)[:_LONGEST]
 
     def texts(self, name: str) -> list[str]:
-        """Return all values of a name."""
+        """Return all values of *name* in the query."""
         return [value for key, value in self.query if key == name]
 
     def number(self, name: str) -> int:
-        """Return a value that is a number from 0 on; 0 for what is none."""
+        """Return a value as a number, 0 or more; 0 if it is not a number."""
         value = self.text(name)
         if not (value.isascii() and value.isdigit() and len(value) <= len(str(_MOST))):
             return 0
@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def broker(self) -> int:
-        """The number of the broker that the page is about; the first unless one is named."""
+        """The number of the page's broker; 0, the first, by default."""
         return self.number("broker")
 
     def link(self, path: str, **values: object) -> str:
@@ -60,22 +60,22 @@ class Asked:
         return link(self.root_path, path, values)
 
     def again(self, path: str, query: Iterable[tuple[str, str]]) -> str:
-        """Return the URL of a page with a query as it was given, names that stand twice too."""
+        """Return the URL of a page with *query* unchanged, including repeated names."""
         text = urlencode(list(query), errors=_ERRORS)
         return f"{self.root_path}{path}?{text}" if text else f"{self.root_path}{path}"
 
     def here(self, path: str, **changes: object) -> str:
-        """Return the URL of this page with another query."""
+        """Return the URL of this page with changes to its query."""
         return link(self.root_path, path, {**dict(self.query), **changes})
 
 
-# A name of a queue may have bytes that are no text.
+# The name of a queue may contain bytes that are not UTF-8.
 _ERRORS = "surrogateescape"
 _MOST_FIELDS = 300
 
 
 def query_of(raw: bytes) -> list[tuple[str, str]]:
-    """Return names and values of a query, or of a form; what is too much of it is left out."""
+    """Return the names and values of a query or form; empty if it has too many fields."""
     try:
         return parse_qsl(
             raw.decode("latin-1"),
@@ -88,7 +88,7 @@ def query_of(raw: bytes) -> list[tuple[str, str]]:
 
 
 def link(root_path: str, path: str, values: Mapping[str, object]) -> str:
-    """Return the URL of a page, from the root of its server; None and "" are left out."""
+    """Return the URL of a page, from the root of its server. Values None and "" are omitted."""
     kept = {name: str(value) for name, value in values.items() if value not in {None, ""}}
     query = urlencode(kept, errors=_ERRORS)
     return f"{root_path}{path}?{query}" if query else f"{root_path}{path}"
@@ -96,7 +96,7 @@ def link(root_path: str, path: str, values: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at one broker."""
+    """The parts with which a view reads one broker for one request."""
 
     inspector: Inspector
     asked: Asked
@@ -105,16 +105,16 @@ class Look:
 
     @property
     def queue(self) -> str:
-        """The queue that the page is about."""
+        """The queue of the page."""
         return self.asked.text("queue")
 
     @property
     def cursor(self) -> str | None:
-        """Where a search goes on."""
+        """The position at which a search continues."""
         return self.asked.text("cursor") or None
 
     def most(self, place: str) -> list[tuple[str, int]]:
-        """Return the queues asked for with messages in *place*, and how many, the most first."""
+        """Return the requested queues with messages in *place*, with counts, largest first."""
         counts = [
             (queue.queue, int(getattr(queue, place)))
             for queue in self.watch.report(self.inspector).queues
@@ -123,7 +123,7 @@ class Look:
         return sorted((item for item in counts if item[1]), key=lambda item: -item[1])
 
     def hidden(self, messages: Iterable[Message]) -> list[Message]:
-        """Return *messages* without what is to be hidden in them."""
+        """Return *messages* with redacted values hidden."""
         redaction = self.redaction
         return [
             replace(
@@ -137,18 +137,18 @@ class Look:
 
 
 class Pager(NamedTuple):
-    """Where in a list a page is."""
+    """The position of a page in a list."""
 
     skip: int
     shown: int
     total: int | None
-    """None: nobody knows."""
+    """None: unknown."""
     more: bool
     size: int = PAGE
 
 
 def pager(look: Asked, found: Sequence[object], total: int | None) -> Pager:
-    """Return where a page of *found* is; it was asked for one more than it shows."""
+    """Return the position of a page; *found* may have one row more than the page shows."""
     skip = look.number("skip")
     shown = min(len(found), PAGE)
     more = len(found) > PAGE or (total is not None and skip + shown < total and shown == PAGE)

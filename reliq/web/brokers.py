@@ -1,9 +1,8 @@
-"""The brokers: who uses a connection to each, and what is remembered of it between two looks.
+"""The brokers: their shared inspectors, and the data kept between two reads.
 
-Pages borrow one of a few inspectors of a broker, a thread at a time, and give it back. One whose
-broker went away is closed, and another is made when somebody asks again. Remembered are reports,
-for rates, the doctor's findings, and the groups of dead letters. A look that finds what it needs
-young enough asks nothing.
+Pages borrow one of a few inspectors of a broker, one thread at a time. An inspector whose broker
+is lost is closed, and the next request makes another. Kept are reports, for rates; the doctor's
+findings; and the groups of dead letters. A read that finds recent data sends no query.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from .charts import Series
     from .settings import Settings
 
-# As many as threads make pages at a time; those of operations come and go.
+# Idle inspectors kept for the next requests; others are closed after use.
 _KEPT = 3
-# A broker that is away is asked again after so long, by one thread: nobody waits longer for that.
+# Seconds between two tries to reach an unreachable broker, and how long a page waits for a try.
 _AWAY_S = 1.0
 _PATIENT_S = 0.1
 
@@ -42,7 +41,7 @@ class Broker:
 
     def __init__(self, number: int, url: str, settings: Settings) -> None:
         self.number = number
-        """Its place among the brokers: by that a page names it."""
+        """Its position in the list of brokers, by which pages name it."""
         self.name = without_password(url)
         """Its URL without user and password."""
         self._url, self._options = url, settings.transport_options
@@ -53,7 +52,7 @@ class Broker:
 
     @contextmanager
     def inspector(self) -> Iterator[Inspector]:
-        """Lend an inspector, which nobody else uses meanwhile; raises BrokerUnavailable."""
+        """Lend an inspector exclusively; raises BrokerUnavailable."""
         lent = self._lent()
         kept = False
         try:
@@ -85,12 +84,12 @@ class Broker:
         return self._connected()
 
     def _ask(self) -> None:
-        """Connect, for all who wait for the broker to be back."""
+        """Connect, for all requests that wait for the broker."""
         try:
             made = self._connected()
             if not self._keep(made):
                 made.close()
-        except ReliqError:  # noted, or told to who asks next
+        except ReliqError:  # noted, or raised by the next request
             pass
         finally:
             self._asking = None
@@ -117,43 +116,43 @@ class Broker:
             return True
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for inspector in idle:
             inspector.close()
 
 
-# Rates are those of the last seconds.
+# Seconds over which rates are computed.
 _RATES_S = 10.0
 _YOUNG_S = 0.3
-# A report from when somebody looked last is none to count from; the longest interval is half of it.
+# An older report is no base for rates. The longest interval is half of this.
 _OLD_S = 120.0
 _CHECKED_EVERY_S = 60.0
-# There is a snapshot a minute.
+# Seconds for which a history is reused. The broker has one snapshot a minute.
 _HISTORY_S = 20.0
 _MOST_HISTORIES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What the doctor has found, and when."""
+    """The findings of the doctor, and when it ran."""
 
     findings: list[Finding] = field(default_factory=list)
     at: float | None = None
-    """When, in seconds since the epoch, by this machine's clock; None: not yet."""
+    """Seconds since the epoch, by this machine's clock; None: not yet."""
     error: str = ""
 
     @property
     def warnings(self) -> list[Finding]:
-        """What is wrong, the worst first."""
+        """Errors and warnings, errors first."""
         order = {"error": 0, "warning": 1}
         bad = (finding for finding in self.findings if finding.severity in order)
         return sorted(bad, key=lambda finding: order[finding.severity])
 
 
 class Watch:
-    """Remembers of one broker. Thread-safe."""
+    """The recent reports, histories and findings of one broker. Thread-safe."""
 
     _lock = OwnLock()
     _report_lock = OwnLock()
@@ -170,8 +169,8 @@ class Watch:
         self._checking = False
 
     def report(self, inspector: Inspector) -> Report:
-        """Return a report of this moment, with the rates of the last seconds."""
-        with self._report_lock:  # who comes meanwhile has the same
+        """Return a current report, with the rates of the last seconds."""
+        with self._report_lock:  # concurrent requests share one report
             with self._lock:
                 while self._reports and monotonic() - self._reports[0].at > _OLD_S:
                     self._reports.popleft()
@@ -187,13 +186,13 @@ class Watch:
             return made
 
     def forget(self, queue: str) -> None:
-        """Look anew at what an action has changed."""
+        """Discard kept data that an action has changed."""
         self.counting.forget(queue)
         with self._lock:
             self._forgotten = monotonic()
 
     def history(self, inspector: Inspector, queue: str, minutes: int) -> Series:
-        """Return the last *minutes* of a queue, some seconds old at most; raises NotFound."""
+        """Return the last *minutes* of a queue, at most some seconds old; raises NotFound."""
         key = (queue, minutes)
         with self._lock:
             at, found = self._histories.get(key, (float("-inf"), None))
@@ -210,9 +209,9 @@ class Watch:
         return made
 
     def checkup(self) -> Checkup:
-        """Return what the doctor has found last, and have it look again where that is long ago.
+        """Return the last findings of the doctor, and start another check if they are old.
 
-        It takes seconds on a large broker, so nobody waits for it.
+        A check takes seconds on a large broker, so the request does not wait for it.
         """
         with self._lock:
             due = monotonic() - self._checked_at > _CHECKED_EVERY_S and not self._checking
@@ -223,7 +222,7 @@ class Watch:
         return found
 
     def check_now(self, inspector: Inspector) -> Checkup:
-        """Have the doctor look now, and return what was found; raises ReliqError."""
+        """Run the doctor now, and return its findings; raises ReliqError."""
         found = Checkup(inspector.doctor(), time())
         with self._lock:
             self._checkup, self._checked_at = found, monotonic()
@@ -242,24 +241,24 @@ class Watch:
                 self._checking = False
 
 
-# What was counted to its end is counted anew after so long, or with so many more or fewer dead.
+# Seconds for which a complete count is reused.
 _COUNT_YOUNG_S = 10.0
 _LOOKS = 5000
 _MOST_QUEUES = 200
-# Errors that have an id in their text may make a group of each dead letter.
+# Errors with an id in their text may make each dead letter a group of its own.
 _MOST_GROUPS = 5000
 
 
 @dataclass(slots=True)
 class _Count:
     shown: DeadLetterGroups | None = None
-    """The last that came to its end, while another is under way."""
+    """The last complete count, shown while another is in progress."""
     going: DeadLetterGroups | None = None
     ended: float = 0.0
 
 
 class Counting:
-    """Counts the groups of the queues of one broker. Thread-safe: who comes meanwhile waits."""
+    """Counts the dead letters of one broker by group. Thread-safe; one count at a time."""
 
     _lock = OwnLock()
 
@@ -267,10 +266,9 @@ class Counting:
         self._counts: dict[str, _Count] = {}
 
     def groups(self, inspector: Inspector, queue: str, looks: int = _LOOKS) -> DeadLetterGroups:
-        """Return the groups of *queue* as far as they are counted; a call counts *looks* more.
+        """Return the groups of *queue* counted so far; each call counts *looks* more dead letters.
 
-        Where there are thousands, the count ends with those that were found first.
-        Raises NotFound.
+        The count ends early when it has found 5,000 groups. Raises NotFound.
         """
         with self._lock:
             if len(self._counts) > _MOST_QUEUES:
@@ -281,12 +279,12 @@ class Counting:
             count.going = inspector.dead_letter_groups(queue, count.going, looks)
             full = len(count.going.groups) >= _MOST_GROUPS
             if count.going.cursor is not None and not full:
-                # One that grows as it is looked at, unless there is one that was whole.
+                # The last complete count, or else the partial one.
                 return count.shown or count.going
             count.shown, count.going, count.ended = count.going, None, monotonic()
             return count.shown
 
     def forget(self, queue: str) -> None:
-        """Count a queue anew when it is looked at next: something was changed."""
+        """Discard the count of a changed queue."""
         with self._lock:
             self._counts.pop(queue, None)

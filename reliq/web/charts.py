@@ -1,6 +1,6 @@
-"""Pictures of numbers over time, drawn by the server: SVG without a style and without a script.
+"""Charts of numbers over time, drawn by the server as SVG without styles and scripts.
 
-Colours come from the style sheet, by the classes. Every picture says in words what it shows.
+The style sheet gives the classes their colours. Every chart has a label in words.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _STEPS = (1, 2, 2.5, 5, 10)
 Line: TypeAlias = "tuple[str, Sequence[float | None]]"
 """One line of a chart: the class that gives it its colour, and its values."""
 Labels: TypeAlias = "Sequence[tuple[float, str]]"
-"""Of an axis of time: where on the way, from 0 to 1, and what is written there."""
+"""Labels of a time axis: position, from 0 to 1, and text."""
 
 
 def sparkline(values: Sequence[float | None], says: str) -> Markup:
-    """Return a small line without axes; empty where there is nothing to show."""
+    """Return a small line without axes; empty for fewer than two values."""
     known = [value for value in values if value is not None]
     if len(known) < 2:  # noqa: PLR2004 - a line has two ends
         return Markup("")
@@ -51,7 +51,7 @@ def sparkline(values: Sequence[float | None], says: str) -> Markup:
 
 
 def chart(lines: Sequence[Line], labels: Labels, says: str) -> Markup:
-    """Return lines over one axis of time, with the numbers at the left."""
+    """Return lines over one time axis, with numbers on the left."""
     known = [value for _, values in lines for value in values if value is not None]
     top = _round(max(known, default=0))
     drawn = [
@@ -100,7 +100,7 @@ def _framed(drawn: Sequence[Markup], top: float, labels: Labels, says: str) -> M
 
 
 def meter(parts: Sequence[tuple[str, float]], says: str) -> Markup:
-    """Return one bar that is divided as *parts*: (class, share of 1) from the left."""
+    """Return one bar divided into *parts*: (class, share of 1), from the left."""
     drawn, at = [], 0.0
     for css, share in parts:
         if share > 0:
@@ -119,7 +119,7 @@ def meter(parts: Sequence[tuple[str, float]], says: str) -> Markup:
 def _points(
     values: Sequence[float | None], top: float, box: tuple[int, int, int, int]
 ) -> list[list[tuple[float, float]]]:
-    """Return the lines that the values make, one for each stretch without a gap."""
+    """Return the points of the values, one list for each stretch without a gap."""
     left, upper, width, height = box
     step = width / max(len(values) - 1, 1)
     found: list[list[tuple[float, float]]] = []
@@ -136,7 +136,7 @@ def _points(
 
 
 def _path(lines: Sequence[Sequence[tuple[float, float]]]) -> str:
-    # One value alone is a dot: a line of nearly no length, with round ends.
+    # A single value is a dot: a very short line with round ends.
     return " ".join(
         " ".join(f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(points))
         + ("" if len(points) > 1 else " h0.1")
@@ -154,7 +154,7 @@ def _round(most: float) -> float:
 
 
 def short(value: float) -> str:
-    """Return a number in few characters: 1.2k, 3M."""
+    """Return a short form of a number: 1.2k, 3M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g}{unit}"
@@ -163,40 +163,40 @@ def short(value: float) -> str:
 
 MINUTE_MS = 60_000
 RANGES = {"1h": 60, "6h": 360, "24h": 1440, "72h": 4320}
-"""What a chart may show, in minutes."""
+"""The time ranges of charts, in minutes."""
 _POINTS = 180
 _LABELS = 4
 
 
 def points_of(minutes: int) -> int:
-    """Return into how many parts so long a time is divided."""
+    """Return the number of points of a chart over *minutes*."""
     return min(minutes, _POINTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Snapshots of one queue, from *first_ms* on, each part of *step_ms* with one or none."""
+    """Snapshots of one queue since *first_ms*: one or None for each step of *step_ms*."""
 
     first_ms: int
     step_ms: int
     parts: list[Snapshot | None]
 
     def gauge(self, name: str) -> list[float | None]:
-        """Return how many messages there were."""
+        """Return the number of messages at each step."""
         return [None if part is None else float(getattr(part, name)) for part in self.parts]
 
     def per_second(self, name: str) -> list[float | None]:
-        """Return how often it happened, a second."""
+        """Return the rate a second at each step."""
         return [
             None if part is None or not part.span_ms
-            # After a time in which nobody counted, the span has all of that time.
+            # After a gap without snapshots, the span includes the gap.
             else getattr(part, name) * 1000 / part.span_ms
             for part in self.parts
         ]  # fmt: skip
 
     @property
     def labels(self) -> Labels:
-        """The moments for the axis of a chart."""
+        """The labels of the time axis."""
         whole_ms = self.step_ms * max(len(self.parts) - 1, 1)
         day = whole_ms > 36 * 60 * MINUTE_MS
         labels = []
@@ -209,7 +209,7 @@ class Series:
 
 
 def series(found: Sequence[Snapshot], now_ms: int, minutes: int) -> Series:
-    """Return *found*, which was asked for so many minutes, at its places in that time."""
+    """Return the snapshots of the last *minutes* as a series, each at its step."""
     count = points_of(minutes)
     step_ms = minutes * MINUTE_MS // count
     first_ms = now_ms // MINUTE_MS * MINUTE_MS - minutes * MINUTE_MS + step_ms
@@ -222,7 +222,7 @@ def series(found: Sequence[Snapshot], now_ms: int, minutes: int) -> Series:
 
 
 def spark(shown: Series) -> Markup:
-    """Return a small line of what was acknowledged."""
+    """Return a small line of acknowledgements a second."""
     values = shown.per_second("acked")
     known = [value for value in values if value is not None]
     most = rate(max(known)) if known else ""
@@ -230,7 +230,7 @@ def spark(shown: Series) -> Markup:
 
 
 def depth(shown: Series) -> Markup:
-    """Return the chart of how many messages there were, by place."""
+    """Return the chart of the number of messages, by state."""
     names = {"ready": "ready", "in flight": "unacked", "dead": "dead"}
     lines = {name: shown.gauge(key) for name, key in names.items()}
     return _history(shown, lines, "Messages", "{:,.0f}".format)
@@ -249,10 +249,10 @@ def _history(
     title: str,
     text: Callable[[float], str],
 ) -> Markup:
-    """Return the chart of three lines; it says what they end with, for who does not see them."""
+    """Return a chart of three lines. Its label, for screen readers, has their last values."""
     lines, said = [], []
     for css, (name, each) in zip(("", "second", "dead"), values.items(), strict=True):
         lines.append((css, each))
         known = [value for value in each if value is not None]
-        said.append(f"{name} {text(known[-1])}" if known else f"{name} not known")
+        said.append(f"{name} {text(known[-1])}" if known else f"{name} unknown")
     return chart(lines, shown.labels, f"{title}: {', '.join(said)} at the end")

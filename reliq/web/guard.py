@@ -1,4 +1,4 @@
-"""What stands before every page, a page for an error too: headers, who asks, and from where."""
+"""The guard in front of every page: security headers, authentication, and checks of the origin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .access import Access
 
-# Nothing is loaded from elsewhere, nothing inline is run, and nobody shows us in a frame.
+# Pages load no foreign content, run no inline script, and cannot be framed.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -29,7 +29,7 @@ HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with none at all a form would say that its origin is null
+    "referrer-policy": "same-origin",  # with "no-referrer", forms would send Origin: null
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
@@ -37,17 +37,17 @@ HEADERS = {
 
 
 class Guard:
-    """An ASGI application around another, which finds the user in ``scope["reliq.user"]``."""
+    """ASGI middleware. The inner application finds the user in ``scope["reliq.user"]``."""
 
     def __init__(self, inner: ASGIApp, access: Access, root_path: str = "") -> None:
         self._inner, self._access, self._root_path = inner, access, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or have the inner application answer."""
+        """Answer refused requests, and pass others to the inner application."""
         if scope["type"] == "lifespan":
             await self._inner(scope, receive, send)
             return
-        if scope["type"] != "http":  # a websocket: there are none
+        if scope["type"] != "http":  # websockets are not supported
             await send({"type": "websocket.close", "code": 1008})
             return
         scope = _under(scope, self._root_path)
@@ -76,7 +76,7 @@ class Guard:
             logger.exception("web: %s %s failed", scope["method"], scope["path"])
             if begun:
                 raise
-            text = "This page could not be made. The log of reliq web says why."
+            text = "Internal error. See the log of reliq web for the cause."
             await _page(Refused(500, text, {}))(scope, receive, guarded)
 
     async def _refused(self, scope: Scope) -> Refused | None:
@@ -85,7 +85,7 @@ class Guard:
         if isinstance(who, Refused):
             return who
         if scope["method"] in {"GET", "HEAD"}:
-            # For other sites a page is made only where somebody follows their link here.
+            # From another site, only a link that a user follows may open a page.
             names = ("sec-fetch-mode", "sec-fetch-dest")
             followed = [asked.headers.get(name) for name in names] == ["navigate", "document"]
             elsewhere = asked.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
@@ -93,13 +93,13 @@ class Guard:
         else:
             allowed = is_same_origin(asked.headers, scope["scheme"])
         if not allowed:
-            return Refused(403, "Another site has asked for this: nothing was done.", {})
+            return Refused(403, "Refused: the request came from another site.", {})
         scope["reliq.user"] = who
         return None
 
 
 def _under(scope: Scope, root_path: str) -> Scope:
-    """Return *scope* as it is under a proxy's path, whether or not the proxy has cut that off."""
+    """Return *scope* under the path of a proxy, whether or not the proxy strips that path."""
     if not root_path:
         return dict(scope)
     path = scope["path"]
@@ -119,16 +119,16 @@ def _page(refused: Refused) -> HTMLResponse:
 
 
 def is_same_origin(headers: Headers, scheme: str) -> bool:
-    """Whether a request that changes something comes from a page of this very site.
+    """Whether a request that changes data comes from a page of this site.
 
-    Browsers say so in Sec-Fetch-Site, over TLS and to this machine; elsewhere by the Origin, which
-    is compared with the Host. Who says neither is no browser of today, and is refused.
+    Browsers report this in Sec-Fetch-Site, over TLS and to this machine. Otherwise the Origin is
+    compared with the Host. Current browsers send one of them; requests without both are refused.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
     origin = headers.get("origin")
     host = str(headers.get("host", "")).lower()
-    # A proxy may speak TLS for us; between this machine and itself there is none.
+    # A proxy may terminate TLS, so https is accepted too, except on this machine.
     schemes = {scheme} if is_loopback(host_of(host)) else {scheme, "https"}
     return bool(host) and str(origin).lower() in {f"{one}://{host}" for one in schemes}

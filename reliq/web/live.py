@@ -1,7 +1,7 @@
-"""Pages that change while somebody looks at them: server-sent events, from one reader a broker.
+"""Live updates of pages: server-sent events, from one reader for each broker.
 
-A reader makes each page that somebody looks at once in an interval, however many look at it, and
-sends those parts that have changed. While nobody looks there is no reader, and nothing is asked.
+In each interval, a reader makes each viewed page once, for all its viewers, and sends the changed
+parts. Without viewers there is no reader and no query.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ..errors import ReliqError, logger
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Hashable
 
-# A proxy ends what is silent for long, and who has gone is noticed by writing to him.
+# Seconds. Proxies close silent streams, and a write detects a viewer that has gone.
 _HEARTBEAT_S = 15.0
-# Between two rounds the others of this process have a turn, however long one takes.
+# Shortest pause between two rounds, so that other work of this process gets a turn.
 _PAUSE_S = 0.2
-# So many look at most, so many of them one user, at so many different pages.
+# Limits: open pages in total, open pages of one user, different pages.
 _MOST = 500
 _MOST_EACH = 20
 _MOST_PAGES = 100
-_TOO_MANY = "too many pages are open. It goes on when others are closed."
+_TOO_MANY = "too many pages are open. Updates resume when other pages are closed."
 _HEARTBEAT = b": still here\n\n"
 
 T = TypeVar("T", bound="Hashable")
 
 
 class _Looker:
-    """One open page: what it has not been sent yet. A newer part takes the place of an older."""
+    """One viewer: the parts to send to its page. A newer part replaces an older one."""
 
     def __init__(self, user: str) -> None:
         self.user = user
@@ -52,14 +52,14 @@ class _Looker:
 
 
 class _Channel:
-    """One page, and all who look at it."""
+    """One page and its viewers."""
 
     def __init__(self) -> None:
         self.lookers: set[_Looker] = set()
         self._parts: dict[str, str] = {}
 
     def add(self, looker: _Looker) -> None:
-        """Let somebody look, who has the page as it was made for him: everything may be newer."""
+        """Add a viewer, and send it all parts: its page may be older than they are."""
         self.lookers.add(looker)
         if self._parts:
             looker.parts = dict(self._parts)
@@ -75,18 +75,18 @@ class _Channel:
                 looker.news.set()
 
     def failed(self, text: str) -> None:
-        """Tell those who look that there is nothing newer, and why."""
-        self._parts = {}  # all of it is sent when it can be made again
+        """Report to the viewers why the page is not updated."""
+        self._parts = {}  # send all parts after recovery
         for looker in self.lookers:
             looker.away = text
             looker.news.set()
 
 
 class Hub(Generic[T]):
-    """Makes the pages that are looked at. Belongs to one event loop, that of asyncio.
+    """Makes the viewed pages. Belongs to one event loop of asyncio.
 
     *make* returns the parts of a page, or raises ReliqError; it is called in a thread. *lane*
-    returns which pages wait for each other: each lane has a reader.
+    returns the lane of a page. Each lane has one reader, so its pages wait for each other.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Hub(Generic[T]):
 
     @property
     def lookers(self) -> list[_Looker]:
-        """All who look."""
+        """All viewers."""
         return [looker for channel in self._channels.values() for looker in channel.lookers]
 
     async def follow(self, page: T, user: str = "") -> AsyncGenerator[bytes, None]:
-        """Yield the events of a page, until it is closed; where too many look, that alone."""
+        """Yield the events of a page until it is closed; above a limit, only report the limit."""
         theirs = sum(looker.user == user for looker in self.lookers)
         full = page not in self._channels and len(self._channels) >= _MOST_PAGES
         if full or theirs >= _MOST_EACH or len(self.lookers) >= _MOST:
@@ -146,17 +146,17 @@ class Hub(Generic[T]):
                 except ReliqError as exc:  # noqa: PERF203 - one of few pages
                     channel.failed(str(exc))
                 except Exception:
-                    logger.exception("web: a page could not be made anew")
-                    channel.failed("This page could not be made. The log of reliq web says why.")
+                    logger.exception("web: updating a page failed")
+                    channel.failed("Internal error. See the log of reliq web for the cause.")
                 else:
                     channel.made(parts)
-            # Where a round takes long, the broker has at least as long without one.
+            # After a slow round, leave the broker alone for at least as long.
             took = monotonic() - began
             await asyncio.sleep(max(self._interval_s - took, took, _PAUSE_S))
         del self._readers[lane]
 
     def close(self) -> None:
-        """End all streams, so that the process can end."""
+        """End all streams, so that the process can stop."""
         self._closed = True
         for looker in self.lookers:
             looker.news.set()

@@ -1,4 +1,4 @@
-"""The pages: where each is, what it is made from, and its template."""
+"""The pages: path, view and template of each."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def _templates() -> Environment:
     )
     made.filters.update(FILTERS)
     made.globals["charts"] = charts
-    # Not imported by the templates: what they import their parts would not have.
+    # A global, not an import of the templates: blocks rendered alone do not see imports.
     made.globals["ui"] = made.get_template("macros.html").module
-    # All at once: a package that is upgraded under a running process changes nothing in it.
+    # Load all now, so that an upgrade of the package does not affect a running process.
     for name in made.list_templates():
         made.get_template(name)
     return made
 
 
 class Site:
-    """The parts that pages and actions are made from; raises ConfigurationError."""
+    """The parts that pages and actions use; raises ConfigurationError."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.brokers = [Broker(n, url, settings) for n, url in enumerate(settings.urls)]
-        # Not in a broker, which they know: a circle would leave its connections to the collector.
+        # Not inside Broker: a reference cycle would leave its connections to the garbage collector.
         self.watches = [Watch(broker) for broker in self.brokers]
         self.redaction = Redaction(settings.redact)
         self.log = ActionLog(settings.action_log)
@@ -63,12 +63,12 @@ class Site:
 
     @contextmanager
     def look(self, asked: Asked, broker: Broker) -> Iterator[Look]:
-        """Lend what a view, or an action, is made from."""
+        """Lend the inspector and other parts for one view or action."""
         with broker.inspector() as inspector:
             yield Look(inspector, asked, self.watches[broker.number], self.redaction)
 
     def close(self) -> None:
-        """Close the connections that nobody uses, and remove the files of exports."""
+        """Close the idle connections, and remove the files of exports."""
         for broker in self.brokers:
             broker.close()
         self.operations.close()
@@ -81,17 +81,17 @@ class Page(NamedTuple):
     template: str
     title: str
     make: Callable[[Site, Asked], dict[str, Any]]
-    """Returns what its template needs; asks brokers, so it is called in a thread."""
+    """Returns the values of its template. Queries brokers, so it is called in a thread."""
     reads: str
-    """The names of its query, beside that of the broker."""
+    """The query names that it reads, besides `broker`."""
     nav: str = ""
-    """Under which name of the navigation it is found."""
+    """The name of its navigation entry."""
     live: bool = True
-    """Whether it changes while somebody looks."""
+    """Whether it is updated while viewed."""
 
 
 def broker_of(site: Site, asked: Asked) -> Broker:
-    """Return the broker that a page or an action is about; raises NotFound."""
+    """Return the broker of a page or action; raises NotFound."""
     try:
         return site.brokers[asked.broker]
     except IndexError:
@@ -99,7 +99,7 @@ def broker_of(site: Site, asked: Asked) -> Broker:
 
 
 def _of(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
-    """Return what makes a page of *view*, which looks at one broker."""
+    """Return a function that makes a page from *view*, which reads one broker."""
 
     def make(site: Site, asked: Asked) -> dict[str, Any]:
         with site.look(asked, broker_of(site, asked)) as look:
@@ -130,7 +130,7 @@ def _log(site: Site, asked: Asked) -> dict[str, Any]:
 def _operation(site: Site, asked: Asked) -> dict[str, Any]:
     found = site.operations.get(asked.text("id"))
     if found is None:
-        raise NotFound("no such operation: it was begun by another process, or long ago")
+        raise NotFound("unknown operation: another process started it, or it is too old")
     return {"item": found}
 
 
@@ -140,21 +140,21 @@ PAGES = (
     Page("/message", "message.html", "Message", _of(message), "queue tag id", "overview"),
     Page("/dead", "dead.html", "Dead letters", _of(dead), "queue", "dead"),
     Page("/dead/group", "group.html", "Dead letters", _of(group), "queue group cursor", "dead"),
-    # A search goes on where it is told to.
+    # Not live: a search continues only when the user asks.
     Page("/search", "search.html", "Search", _of(search), "queue text cursor", "", live=False),
     Page("/delayed", "delayed.html", "Delayed", _of(delayed), "queue horizon skip", "delayed"),
     Page("/consumers", "consumers.html", "Consumers", _of(consumers), "skip", "consumers"),
     Page("/consumer", "consumer.html", "Consumer", _of(consumer), "id cursor", "consumers"),
     Page("/batches", "batches.html", "Batches", _of(batches), "name stage skip", "batches"),
     Page("/batch", "batch.html", "Batch", _of(batch), "id state skip", "batches"),
-    # The doctor takes seconds: it looks when it is asked to.
+    # Not live: the doctor takes seconds.
     Page("/health", "health.html", "Health", _of(health), "", "health", live=False),
     Page("/log", "log.html", "Log", _log, "skip", "log"),
     Page("/operation", "operation.html", "Operation", _operation, "id", "log"),
 )
 
 ABOUT_ALL = frozenset({"/", "/log", "/operation"})
-"""Pages that are about no broker, or about all of them."""
+"""Pages of no broker or of all brokers."""
 
 NAVIGATION = (
     ("overview", "/", "Overview"),
@@ -168,7 +168,7 @@ NAVIGATION = (
 
 
 def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
-    """Return what every template needs."""
+    """Return the values that every template needs."""
     return {
         "asked": asked,
         "page": page,
@@ -181,7 +181,7 @@ def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
 
 
 def parts(site: Site, page: Page, asked: Asked) -> dict[str, str]:
-    """Return the blocks ``part_...`` of a page's template as they are now; raises ReliqError."""
+    """Return the current blocks ``part_...`` of a page's template; raises ReliqError."""
     about = {**context(site, page, asked), **page.make(site, asked)}
     template = site.templates.get_template(page.template)
     return {
@@ -192,7 +192,7 @@ def parts(site: Site, page: Page, asked: Asked) -> dict[str, str]:
 
 
 def whole(site: Site, page: Page, asked: Asked, more: Mapping[str, Any]) -> tuple[str, int]:
-    """Return a page as it is now, and its status: where it cannot be made, that page says why."""
+    """Return the current page and its HTTP status; on an error, a page that reports it."""
     about = {**context(site, page, asked), **more}
     template, status = page.template, 200
     try:

@@ -1,6 +1,7 @@
-"""Hiding values by their keys in what is shown of messages, wherever the keys stand.
+"""Redaction: hides the values of given keys in displayed messages, at any depth.
 
-What cannot be read for keys is hidden as a whole: a text that was cut off, or that is no JSON.
+Text that cannot be searched for keys is hidden completely: truncated text, or text that is not
+JSON.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HIDDEN = "[hidden]"
-# Arguments as Python writes them: of the message, and of those that follow from it.
+# Headers with arguments in Python syntax: of the message, and of its callbacks.
 _WRITTEN = frozenset({"argsrepr", "kwargsrepr"})
-UNREADABLE = "[hidden: it cannot be read for keys]"
+UNREADABLE = "[hidden: cannot be searched for keys]"
 _DEEPEST = 60
-# Of arguments as Python writes them, in characters; Celery cuts them off at a thousand.
+# Longest arguments in Python syntax, in characters; Celery truncates them at a thousand.
 _LONGEST = 65_536
-# The value of a longer key is hidden: no pattern is worth the time that looking would take.
+# The value of a longer key is always hidden, because matching patterns would take too long.
 _LONGEST_KEY = 1000
 
 
 class Redaction:
-    """Hides the values of *keys*: names or patterns with ``*``; case does not count."""
+    """Hides the values of *keys*: names or patterns with ``*``, case-insensitive."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
-        # Of a pattern of the shell only the star means anything.
+        # Escape the other characters of shell patterns: only the star is special.
         self._keys = tuple(re.sub("([?[])", r"[\1]", key.casefold()) for key in keys)
 
     def __bool__(self) -> bool:
-        """Whether anything is hidden at all."""
+        """Whether any key is hidden."""
         return bool(self._keys)
 
     def hides(self, key: object) -> bool:
@@ -45,7 +46,7 @@ class Redaction:
         return any(fnmatchcase(name, key) for key in self._keys)
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """Return *value* without what is hidden in it."""
+        """Return *value* with the values of hidden keys replaced."""
         if depth > _DEEPEST:
             return "..."
         if isinstance(value, dict):
@@ -55,7 +56,7 @@ class Redaction:
         return value
 
     def header(self, key: Any, value: Any, depth: int = 0) -> Any:
-        """Return the value of a header, or of any other key, without what is hidden in it."""
+        """Return the redacted value of a header, or of any other key."""
         if self.hides(key):
             return HIDDEN
         if key in _WRITTEN and isinstance(value, str):
@@ -63,19 +64,19 @@ class Redaction:
         return self.value(value, depth)
 
     def written(self, text: str | None) -> str | None:
-        """Return arguments, as Python writes them, without what is hidden in them."""
+        """Return redacted arguments in Python syntax."""
         if not self or text is None:
             return text
-        if len(text) > _LONGEST:  # whoever may publish chooses it, and reading takes 100 times that
+        if len(text) > _LONGEST:  # publishers choose it, and parsing takes 100 times the memory
             return UNREADABLE
         try:
-            # Also writing it may fail: a number in base 16 that is too long for base 10.
+            # repr may fail too: a long hexadecimal number exceeds the limit of decimal digits.
             return repr(self.value(ast.literal_eval(text)))
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             return UNREADABLE
 
     def json(self, text: str | None) -> str | None:
-        """Return a body that is JSON without what is hidden in it."""
+        """Return a redacted JSON body."""
         if not self or text is None:
             return text
         try:

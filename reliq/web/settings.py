@@ -1,4 +1,4 @@
-"""What the pages are about, who may see them and what may be done: parsed once, then frozen."""
+"""The settings of the page: brokers, users and permissions. Parsed once, then frozen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..printable import word
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Somebody waits for each page: a broker that is away is said soon.
+# Short timeouts, because a user waits for each page.
 _PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 _LONGEST_S = 60.0
 _LOOPBACK = frozenset({"127.0.0.1", "::1"})
@@ -42,26 +42,22 @@ class Settings:
     action_log: Path | None = None
 
     def __post_init__(self) -> None:
-        """Check what belongs together, and normalise."""
+        """Check the combinations of settings, and normalise."""
         if not self.urls:
             raise ConfigurationError("expected the URL of at least one broker, got none")
         if self.users and self.user_header:
             raise ConfigurationError(
-                "expected users with passwords or a header of a proxy that names them, got both"
+                "expected either users with passwords or user_header, got both"
             )
         if (self.operators or self.proxies != _LOOPBACK) and not self.user_header:
-            raise ConfigurationError(
-                "operators and proxies mean nothing without the header that names the user"
-            )
+            raise ConfigurationError("expected user_header with operators or proxies, got none")
         networks(self.proxies)
         if self.user_header and not self.proxies:
-            raise ConfigurationError(
-                "expected the address of a proxy whose header is believed, got none"
-            )
+            raise ConfigurationError("expected the address of at least one trusted proxy, got none")
         for key in self.redact:
             if not key.strip() or "," in key:
                 raise ConfigurationError(
-                    f"expected each key of redact alone, as 'password' and '*token*', got: {key!r}"
+                    f"expected redact to have one key per item, such as '*token*', got: {key!r}"
                 )
         if not (isfinite(self.interval_s) and 0 < self.interval_s <= _LONGEST_S):
             raise ConfigurationError(
@@ -79,9 +75,9 @@ Network: TypeAlias = "IPv4Network | IPv6Network"
 
 
 def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
-    """Return what *addresses* mean, as ``10.0.0.7``, ``10.0.0.0/24`` or ``fd00::1``.
+    """Return the networks of *addresses* such as ``10.0.0.7``, ``10.0.0.0/24`` or ``fd00::1``.
 
-    Raises ConfigurationError for a name: it would never be the address of a peer.
+    Raises ConfigurationError for a host name, which never equals the address of a peer.
     """
     found: list[Network] = []
     for text in addresses:
@@ -89,16 +85,16 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
             found.append(ip_network(text.strip("[]")))
         except ValueError as exc:  # noqa: PERF203 - few
             raise ConfigurationError(
-                f"expected the address of a proxy, or a network as 10.0.0.0/24, got: {text!r} "
+                f"expected a proxy's address, or a network such as 10.0.0.0/24, got: {text!r} "
                 f"({exc})"
             ) from None
     return tuple(found)
 
 
-# -- users: a password is hashed by scrypt, in a text of one word that a file may hold
+# -- users: passwords are hashed with scrypt; a hash is one word of text
 
 Role: TypeAlias = Literal["viewer", "operator"]
-"""A viewer sees everything and changes nothing; an operator may use the actions there are."""
+"""Viewers see all pages; operators can also use actions, if these are allowed."""
 
 ROLES: tuple[Role, ...] = ("viewer", "operator")
 _FIELDS = 3
@@ -106,7 +102,7 @@ _FIELDS = 3
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who was let in."""
+    """An authenticated user."""
 
     name: str
     role: Role
@@ -114,16 +110,16 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user with a password, of which the hash is known."""
+    """A user with the hash of a password."""
 
     user: User
     password_hash: str
 
 
 def accounts(text: str, where: str) -> dict[str, Account]:
-    """Return the accounts in *text*: ``name role hash``, one a line, or between semicolons.
+    """Return the accounts in *text*: ``name role hash``, one per line or between semicolons.
 
-    *where* it stands, for the ConfigurationError that says which entry is wrong.
+    Raises ConfigurationError, which names *where* the text is and the wrong entry.
     """
     found: dict[str, Account] = {}
     for number, line in enumerate(text.replace(";", "\n").splitlines(), 1):
@@ -132,19 +128,19 @@ def accounts(text: str, where: str) -> dict[str, Account]:
             continue
         if len(entry) != _FIELDS or entry[1] not in ROLES or ":" in entry[0]:
             raise ConfigurationError(
-                f"entry {number} of {where}: expected NAME, {' or '.join(ROLES)}, and the hash "
-                "that `reliq web --hash-password` prints, with spaces between them"
+                f"entry {number} of {where}: expected NAME, {' or '.join(ROLES)}, and a hash "
+                "from `reliq web --hash-password`, separated by spaces"
             )
         name, role, stored = entry
         if name in found:
-            raise ConfigurationError(f"entry {number} of {where}: {name!r} is there twice")
+            raise ConfigurationError(f"entry {number} of {where}: duplicate user {name!r}")
         try:
             _parts(stored)
         except ConfigurationError as exc:
             raise ConfigurationError(f"entry {number} of {where}, user {name!r}: {exc}") from None
         found[name] = Account(User(name, cast("Role", role)), stored)
     if not found:
-        raise ConfigurationError(f"{where} names no user")
+        raise ConfigurationError(f"{where} contains no user")
     return found
 
 
@@ -155,21 +151,21 @@ def accounts_in(path: str | Path) -> Mapping[str, Account]:
             about, text = os.fstat(file.fileno()), file.read()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(f"cannot read the users in {str(path)!r}: {exc}") from None
-    # As ssh has it for keys: of a file of somebody else, its owner decides.
+    # The rule of ssh for keys. The file of another owner is not checked.
     if os.name == "posix" and about.st_uid == os.getuid() and about.st_mode & 0o077:
         raise ConfigurationError(
-            f"others can read the users in {str(path)!r}: chmod 600 {word(str(path))}"
+            f"others can read the users in {str(path)!r}: run chmod 600 {word(str(path))}"
         )
     return accounts(text, str(path))
 
 
-_N, _R, _P = 2**14, 8, 5  # OWASP's; 16 MB and a tenth of a second
+_N, _R, _P = 2**14, 8, 5  # recommended by OWASP; 16 MB and a tenth of a second
 _BYTES = 32
 _MOST_MEMORY = 2**27
 
 
 def hashed(password: str) -> str:
-    """Return what is stored in the place of *password*; another text each time."""
+    """Return a hash of *password* with a random salt, to be stored."""
     salt = os.urandom(16)
     return "$".join(
         ("scrypt", str(_N), str(_R), str(_P), _text(salt), _text(_key(password, salt, _N, _R, _P)))
@@ -177,7 +173,7 @@ def hashed(password: str) -> str:
 
 
 def fits(password: str, stored: str) -> bool:
-    """Whether *stored* was made of *password*. Takes a tenth of a second of one core."""
+    """Whether *stored* is a hash of *password*. Takes a tenth of a second of one core."""
     n, r, p, salt, key = _parts(stored)
     return hmac.compare_digest(key, _key(password, salt, n, r, p))
 
@@ -192,10 +188,8 @@ def _parts(stored: str) -> tuple[int, int, int, bytes, bytes]:
     n, r, p, _, raw_key = parts
     costs = n >= _N and 256 * n * r <= _MOST_MEMORY and 0 < p <= _R * _P
     if name != "scrypt" or len(raw_key) != _BYTES or not costs:
-        # Not repeated: it may be a password that somebody forgot to hash.
-        raise ConfigurationError(
-            "expected the hash of a password, as `reliq web --hash-password` prints it"
-        )
+        # The error does not repeat the text, which may be a password in plain text.
+        raise ConfigurationError("expected the hash of a password from `reliq web --hash-password`")
     return parts
 
 

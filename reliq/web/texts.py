@@ -1,4 +1,4 @@
-"""What templates make of values: numbers, times and text that others wrote."""
+"""Filters of the templates: numbers, times and untrusted text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LAST_MS = 253_402_300_799_999
-"""The last moment of the year 9999: what is later cannot be written as a date."""
+"""The end of the year 9999. Later times have no date."""
 NONE = "\N{EN DASH}"
 
 
 def shown(value: Any) -> Any:
-    """Return what an expression of a template is shown as: no text can be more than text."""
+    """Return the displayed form of a template expression, with text made printable."""
     if value is None:
         return NONE
     if isinstance(value, Markup):
@@ -28,16 +28,16 @@ def shown(value: Any) -> Any:
 
 
 def _known(text: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Return what makes text of a value, and a dash of None."""
+    """Return a filter that applies *text* to a value, and turns None into a dash."""
     return lambda value: NONE if value is None else text(value)
 
 
 rate = _known(per_second)
-"""So many a second."""
+"""A rate a second."""
 
 
 def when(ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> Markup:
-    """Return a time of the broker's as an element that says it exactly, and shows *pattern*."""
+    """Return a broker's time as an element that shows *pattern*, with the exact time as title."""
     if not ms or not 0 < ms <= _LAST_MS:
         return Markup(NONE)  # noqa: S704 - our own
     at = datetime.fromtimestamp(ms / 1000, timezone.utc)
@@ -48,12 +48,12 @@ def when(ms: int | None, pattern: str = "%Y-%m-%d %H:%M:%S") -> Markup:
 
 
 def clock(ms: int | None) -> Markup:
-    """Return the time of the day of a time, and the rest of it when it is pointed at."""
+    """Return the time of day of a time, with the exact time as title."""
     return when(ms, "%H:%M:%S")
 
 
 def lines(text: str | None) -> Markup:
-    """Return text of several lines; what would not be text is escaped in each."""
+    """Return text of several lines, each printable and escaped."""
     if text is None:
         return Markup(NONE)  # noqa: S704 - our own
     each = text.replace("\r\n", "\n").split("\n")
@@ -61,10 +61,10 @@ def lines(text: str | None) -> Markup:
 
 
 def cut(text: str | None, most: int = 80) -> str:
-    """Return the beginning of *text*."""
+    """Return *text* cut to *most* characters."""
     shortened = plain(text)
     if text and not shortened.strip():
-        return f'"{shortened}"'  # it can be seen, and a link of it can be hit
+        return f'"{shortened}"'  # quotes make blank text visible and its link clickable
     return shortened if len(shortened) <= most else shortened[: most - 1] + "…"
 
 

@@ -145,7 +145,7 @@ def test_the_theme_is_that_of_the_system_or_as_chosen(stocked, sign_in):
     light = page.evaluate(background)
     assert light != dark
 
-    page.get_by_role("button", name="Light or dark").click()
+    page.get_by_role("button", name="Toggle light and dark").click()
     assert dark == page.evaluate(background)
     looking.go(page, "/consumers")
     assert dark == page.evaluate(background)

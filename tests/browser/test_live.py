@@ -27,7 +27,7 @@ def never_reloaded(page):
 def test_the_overview_changes_by_itself(stand, sign_in, tmp_path):
     """An operator and a viewer see a queue come, fill and empty as its tasks run."""
     pages = [sign_in(stand.url, user).open(live=True) for user in ("otto", "vera")]
-    for page, user, role in zip(pages, ("otto", "vera"), ("operator", "read only"), strict=True):
+    for page, user, role in zip(pages, ("otto", "vera"), ("operator", "read-only"), strict=True):
         expect(page.locator(".who")).to_contain_text(user)
         expect(page.locator(".who")).to_contain_text(role)
         stays(page)
@@ -73,7 +73,7 @@ def test_a_task_is_watched_as_its_worker_is_killed(stand, as_operator, tmp_path)
     assert 2 == stand.site.journal.runs(task.id)
 
     end.touch()
-    expect(page.get_by_text("Nobody holds a message.")).to_be_visible()
+    expect(page.get_by_text("No messages in flight.")).to_be_visible()
     never_reloaded(page)
     stand.site.settled("frail")
 
@@ -126,11 +126,11 @@ def test_a_page_outlives_its_broker(redis_factory, sign_in, tmp_path):
         expect(row(page, "record")).to_have_count(1)
 
         server.kill()
-        expect(page.get_by_role("status")).to_contain_text("What you see is old")
+        expect(page.get_by_role("status")).to_contain_text("This data is outdated")
         expect(row(page, "record")).to_have_count(1)
-        expect(overview.get_by_role("alert")).to_contain_text("Away")
+        expect(overview.get_by_role("alert")).to_contain_text("Unavailable")
         opened = looking.open("/consumers")  # while it is away
-        expect(opened.locator("main")).to_contain_text(re.compile("away|refused", re.IGNORECASE))
+        expect(opened.locator("main")).to_contain_text(re.compile("unreachable|refused"))
         looking.clean("503")
 
         server.start()

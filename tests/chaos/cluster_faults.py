@@ -412,7 +412,7 @@ class Repartition(OfTheCluster):
     def undo(self) -> None:
         """Look whether it was done, or refused since a worker that was at it has been killed."""
         said = "" if self.process.wait(60) == 0 else self.process.tail()
-        assert not said or "changed by somebody else" in said, said
+        assert not said or "changed by another process" in said, said
 
 
 class Promotion(OfTheCluster):

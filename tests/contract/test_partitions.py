@@ -243,7 +243,7 @@ def test_only_one_changes_a_layout_at_a_time(store, other, monkeypatch):
     names = divided(store)
     with partitions._alone(store.store, "q"):
         monkeypatch.setattr(partitions, "_CLAIM_MS", 50)
-        with pytest.raises(PreconditionFailed, match="being changed by somebody else"):
+        with pytest.raises(PreconditionFailed, match="being changed by another process"):
             partitions.divide(other.store, "q", 2)
     partitions.divide(other.store, "q", 2)
     assert CLOSED == into(store, names[3])
@@ -261,7 +261,7 @@ def test_who_lost_the_claim_changes_nothing_more(store, other, monkeypatch):
             monkeypatch.setattr(partitions, "_CLAIM_MS", 3_000)
             stack.enter_context(partitions._alone(other.store, "q"))
 
-        with pytest.raises(PreconditionFailed, match="being changed by somebody else"):
+        with pytest.raises(PreconditionFailed, match="being changed by another process"):
             partitions.divide(store.store, "q", 6, stopped)
     assert Layout(4, 6) == store.store.layout("q")
     assert STORED == into(store, names[3])
@@ -353,7 +353,7 @@ def test_a_queue_that_goes_by_itself_is_not_divided(store, arguments):
     given = {name: value for name, value in arguments.items() if name != "auto_delete"}
     auto_delete = "auto_delete" in arguments
     partitions.declare(store.store, "q", *queue_arguments("q", auto_delete, given))
-    with pytest.raises(ConfigurationError, match="goes by itself"):
+    with pytest.raises(ConfigurationError, match="is temporary"):
         partitions.divide(store.store, "q", 2)
     assert Layout(1, 1) == store.store.layout("q")
 

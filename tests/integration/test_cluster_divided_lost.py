@@ -223,7 +223,7 @@ def test_settings_are_changed_where_that_is_possible(cluster, which, victim):
         assert {name: None if name == lost else 7 for name in NAMES} == found
         inspector.configure(QUEUE, change)
         assert 7 == inspector.settings(lost)["x-delivery-limit"]
-    assert f"queue {QUEUE!r}: 1 of its 4 partitions were not reached, {lost!r}" in text
+    assert f"queue {QUEUE!r}: 1 of its 4 partitions are unreachable, {lost!r}" in text
     assert at(victim) in text
 
 

@@ -95,7 +95,7 @@ def stopping(*kinds):
 def assert_told(error, sent, unsent, uncertain=0):
     """Fail unless the error says so."""
     assert (sent, unsent, uncertain) == (error.sent, error.unsent, len(error.uncertain))
-    for word in ("'many.one'", f"{sent} are stored", type(error.__cause__).__name__):
+    for word in ("'many.one'", f"{sent} stored", type(error.__cause__).__name__):
         assert word in str(error)
 
 

@@ -585,7 +585,7 @@ def test_many_calls(away):
         away.server.kill()
         with pytest.raises(MessageRefused, match="spool"):
             task.delay(1)
-        with pytest.raises(reliq.PartlyPublished, match="1 that were taken are not"):
+        with pytest.raises(reliq.PartlyPublished, match="1 taken but not stored"):
             reliq.publish_many(task, [1])
         away.server.start()
     away.server.kill()

@@ -282,7 +282,7 @@ def test_exports_take_no_place_from_replays(url, monkeypatch):
         try:
             for _ in range(5):
                 done = browser.post("/actions/export?queue=q", headers=OURS)
-            assert "as many operations" in read(browser.get(done.headers["location"])).text
+            assert "too many operations" in read(browser.get(done.headers["location"])).text
             done = browser.post("/actions/replay?queue=q", headers=OURS)
             assert done.headers["location"].startswith("/operation?")
         finally:

@@ -260,7 +260,7 @@ def test_a_page_follows_its_broker(serve, redis_factory):
         server.kill()
         wait_until(lambda: found[-1][0] == "away")
         failed = httpx.get(f"{served.address}/queue", params={"queue": "orders"})
-        assert "away" in read(failed, 503).text
+        assert "unreachable" in read(failed, 503).text
         seen = len(found)
         server.start()
         wait_until(lambda: any(name == "parts" for name, _ in found[seen:]))

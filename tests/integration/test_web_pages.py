@@ -101,7 +101,7 @@ def test_a_list_is_paged(url, browser):
         path = next((link for link in found.links if onward in link and "state" not in link), None)
     assert [50, 50, 20] == [len(links) for links in seen]
     assert 120 == len({link for links in seen for link in links})
-    assert "Nothing is ready" in told(browser, "/queue?queue=q&skip=5000")
+    assert "No ready messages" in told(browser, "/queue?queue=q&skip=5000")
 
 
 def test_a_message_is_found_and_shown(url, browser):
@@ -113,7 +113,7 @@ def test_a_message_is_found_and_shown(url, browser):
         links = read(browser.get(f"/search?text={text}")).links
         (link,) = (link for link in links if link.startswith("/message"))
     text = told(browser, link)
-    assert "ready, with 0 before it" in text
+    assert "ready, with 0 ahead of it" in text
     assert '"a": "b<i>"' in text
     assert "shop.pay" in told(browser, "/message?queue=q&id=job-1")
     assert "No message with" in told(browser, "/search?text=nothing")
@@ -201,7 +201,7 @@ def test_a_batch_is_sealed_and_cancelled(url, browser):
     with Inspector(url) as inspector:
         inspector._store.batches.open_batch("b", "nightly", {})
         inspector._store.batches.change("b", [Change("enter", "j", "waiting", tag="t", queue="q")])
-        assert "No more jobs" in told(browser, "/confirm?action=seal+batch&id=b")
+        assert "add further jobs" in told(browser, "/confirm?action=seal+batch&id=b")
         assert "sealed" in told(browser, post(browser, "/actions/seal-batch?id=b"))
         assert "cancelled" in told(browser, post(browser, "/actions/cancel-batch?id=b"))
         assert inspector.batch("b").cancelled_ms
@@ -216,7 +216,7 @@ def test_one_of_several_brokers_is_away(redis_url, fresh_redis):
     fill(other, "elsewhere", 1)
     with page("reliq://127.0.0.1:1/0", redis_url, other, redact=["x"]) as browser:
         found = read(browser.get("/"))
-        assert "Away" in found.text
+        assert "Unavailable" in found.text
         assert any("queue=q&broker=1" in link for link in found.links)
         assert any("queue=elsewhere&broker=2" in link for link in found.links)
         assert 503 == browser.get("/queue?queue=q").status_code
@@ -241,7 +241,7 @@ def test_temporary_queues_are_shown_when_they_are_wanted(redis_url):
     with page(redis_url) as browser:
         assert "1 temporary queue not shown" in told(browser, "/")
         assert "brief" in told(browser, "/?all=1")
-        assert "No queue has this" in told(browser, "/?name=zzz")
+        assert "No queue name contains this" in told(browser, "/?name=zzz")
 
 
 @pytest.mark.slow
@@ -305,10 +305,10 @@ def test_a_lease_that_has_ended_is_told_as_ended(url, browser):
         assert "2 messages of 'q'" in found.message
         assert inspector.peek("q", "unacked")[0].consumer in found.message
     listed = read(browser.get("/queue?queue=q&state=unacked"))
-    assert 2 == listed.text.count("lease ended: returns when somebody consumes")
+    assert 2 == listed.text.count("lease expired: returns once a consumer is active")
     assert any(link.startswith("/consumer?id=") for link in listed.links)
     (link, *_) = (link for link in listed.links if "tag=" in link)
-    assert "lease ended" in told(browser, link)
+    assert "lease expired" in told(browser, link)
 
 
 @pytest.mark.slow

@@ -1,11 +1,11 @@
-// Listens to the server's events and swaps the parts of the page that changed. Every page is whole
-// without it. What has the focus, is selected or was scrolled stays so.
+// Listens to the server's events and updates the changed parts of the page. Every page also works
+// without this script. Focus, selection and scroll position are kept.
 "use strict";
 (() => {
   const root = document.documentElement;
   const kept = {
     get() { try { return localStorage.getItem("reliq-theme"); } catch { return null; } },
-    set(value) { try { localStorage.setItem("reliq-theme", value); } catch { /* not kept */ } },
+    set(value) { try { localStorage.setItem("reliq-theme", value); } catch { /* storage is disabled */ } },
   };
   const theme = kept.get();
   if (theme === "light" || theme === "dark") root.dataset.theme = theme;
@@ -13,7 +13,7 @@
   const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
   const key = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "");
 
-  // Makes `old` what `fresh` is, node by node, so that whatever did not change is not touched.
+  // Changes `old` into `fresh`, node by node. Unchanged nodes are not touched.
   function morph(old, fresh) {
     if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
@@ -21,7 +21,7 @@
     }
     if (old.isEqualNode(fresh)) return;
     for (const { name } of [...old.attributes]) {
-      // What somebody opened or ticked is his.
+      // Keep the details that the user opened.
       if (!fresh.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
     }
     for (const { name, value } of [...fresh.attributes]) {
@@ -86,7 +86,7 @@
     const apply = () => {
       for (const [name, text] of [...waiting]) {
         const part = document.getElementById(name);
-        if (part && selected(part)) continue; // whoever copies something copies what he saw
+        if (part && selected(part)) continue; // keep the text that the user is copying
         waiting.delete(name);
         if (part) show(part, text);
       }
@@ -94,23 +94,23 @@
 
     let source;
     const connect = () => {
-      // One that nobody sees asks for nothing: a browser has but six connections to a server.
+      // A hidden tab opens no stream: a browser has only six connections to a server.
       if (document.hidden || (source && source.readyState !== EventSource.CLOSED)) return;
       source = new EventSource(url);
       source.addEventListener("parts", (event) => {
         say("");
         const parts = Object.entries(JSON.parse(event.data));
         if (parts.length && !parts.some(([name]) => document.getElementById(name))) {
-          location.reload(); // this page is the one that says that there was none
+          location.reload(); // this is an error page, and the page exists now
           return;
         }
         for (const [name, text] of parts) waiting.set(name, text);
         apply();
         root.dataset.live = "yes";
       });
-      source.addEventListener("away", (event) => say(`What you see is old: ${JSON.parse(event.data).text}`));
+      source.addEventListener("away", (event) => say(`This data is outdated: ${JSON.parse(event.data).text}`));
       source.addEventListener("error", () => {
-        if (state.hidden) say("What you see is old: reliq web does not answer. It is asked again and again.");
+        if (state.hidden) say("This data is outdated: reliq web does not answer. Reconnecting.");
         if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
       });
     };

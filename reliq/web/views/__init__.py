@@ -1,1 +1,1 @@
-"""What each page shows, as plain data made from the inspector; nothing here knows of HTTP."""
+"""The views: the data of each page, read with the inspector. Independent of HTTP."""

@@ -1,4 +1,4 @@
-"""The processes that consume, and the batches of jobs."""
+"""Views of consumers and batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def consumers(look: Look) -> dict[str, Any]:
-    """Return what is shown of the consumers, those that are gone first; raises ReliqError."""
+    """Return the data of all consumers, disconnected ones first; raises ReliqError."""
     found = sorted(look.inspector.consumers(), key=lambda one: (one.connected, one.host, one.id))
     skip = look.asked.number("skip")
     shown = found[skip : skip + PAGE]
@@ -28,19 +28,19 @@ def consumers(look: Look) -> dict[str, Any]:
 
 
 def consumer(look: Look) -> dict[str, Any]:
-    """Return what is shown of one consumer, and a page of what it holds; raises ReliqError."""
+    """Return the data of one consumer, and a page of its held messages; raises ReliqError."""
     name = look.asked.text("id")
     found = next((one for one in look.inspector.consumers() if one.id == name), None)
     if found is None:
         raise NotFound(
-            f"no consumer {name!r}: it has ended, and what it held returns when somebody consumes"
+            f"no consumer {name!r}: it has ended; held messages return once a consumer is active"
         )
     held = look.inspector.held_by(name, limit=PAGE, cursor=look.cursor)
     return {"consumer": found, "held": held, "messages": look.hidden(held.found)}
 
 
 def batches(look: Look) -> dict[str, Any]:
-    """Return what is shown of all batches, those opened last first; raises ReliqError."""
+    """Return the data of all batches, newest first; raises ReliqError."""
     asked = look.asked
     stage = asked.text("stage")
     found = look.inspector.batches(
@@ -54,7 +54,7 @@ def batches(look: Look) -> dict[str, Any]:
 
 
 def batch(look: Look) -> dict[str, Any]:
-    """Return one batch, with its failures or its jobs in one state; raises ReliqError."""
+    """Return the data of one batch, with failures or with jobs in one state; raises ReliqError."""
     asked = look.asked
     name, state, skip = asked.text("id"), asked.text("state"), asked.number("skip")
     found = look.inspector.batch(name)
@@ -68,7 +68,7 @@ def batch(look: Look) -> dict[str, Any]:
 
 
 def shares(found: BatchInfo) -> list[tuple[str, float]]:
-    """Return how the jobs of a batch are divided, for one bar: (class, share of 1)."""
+    """Return the shares of a batch's jobs for its progress bar: (class, share of 1)."""
     total = max(found.total, 1)
     counts = found.counts
     return [

@@ -1,4 +1,4 @@
-"""Messages: one with all that is known of it, dead ones by what they died of, a search."""
+"""Views of messages: one message, dead letters by cause, and the search."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 65_536
 _BYTES_SHOWN = 256
-# The groups of so many queues are counted for one page, those with the most dead letters first.
+# Queues whose groups are counted for one page: those with the most dead letters.
 _MOST_QUEUES = 20
 _LOOKS = 5000
 _ROWS = 200
 
 
 def message(look: Look) -> dict[str, Any]:
-    """Return what is shown of a message, found by its tag or its id; raises ReliqError."""
+    """Return the data of a message, found by its tag or its id; raises ReliqError."""
     found = look.inspector.message(look.queue, look.asked.text("tag") or look.asked.text("id"))
     return {
         "details": found,
@@ -34,7 +34,7 @@ def message(look: Look) -> dict[str, Any]:
 
 
 def dead(look: Look) -> dict[str, Any]:
-    """Return what is shown of dead letters; raises ReliqError."""
+    """Return the data of the dead letters, by group; raises ReliqError."""
     there = look.most("dead")
     looked = there[:_MOST_QUEUES]
     looks = max(_LOOKS // max(len(looked), 1), 500)
@@ -47,19 +47,19 @@ def dead(look: Look) -> dict[str, Any]:
         "groups": groups[:_ROWS],
         "counted": sum(count.counted for count in counts),
         "countable": sum(count.total for count in counts),
-        "more": len(there) - len(looked),  # queues that were not looked into
+        "more": len(there) - len(looked),  # queues that are not counted
     }
 
 
 def group(look: Look) -> dict[str, Any]:
-    """Return what is shown of one group; raises ReliqError."""
+    """Return the data of one group; raises ReliqError."""
     name, fingerprint = look.queue, look.asked.text("group")
     counted = look.watch.counting.groups(look.inspector, name)
     found = look.inspector.dead_letters_of_group(name, fingerprint, limit=PAGE, cursor=look.cursor)
     return {
         "queue": name,
         "fingerprint": fingerprint,
-        # What is known of all; None: none was counted so far.
+        # The totals of the group; None: not counted yet.
         "group": next((one for one in counted.groups if one.fingerprint == fingerprint), None),
         "counted": counted,
         "found": found,
@@ -68,8 +68,8 @@ def group(look: Look) -> dict[str, Any]:
 
 
 def search(look: Look) -> dict[str, Any]:
-    """Return what a search has found so far; raises ReliqError."""
-    # What is no text, as half a character, is in no task and in no id.
+    """Return the results of a search so far; raises ReliqError."""
+    # Replace invalid characters, which occur in no task name and no id.
     text = look.asked.text("text").strip().encode("utf-8", "replace").decode()
     found = None
     if text:
@@ -92,7 +92,7 @@ def _pairs(look: Look, values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _body(look: Look, found: MessageDetails) -> dict[str, Any]:
-    """Return a body as it is shown, and what it is: json, text, bytes, or nothing."""
+    """Return the displayed body and its kind: json, text, bytes or nothing."""
     body = found.body
     if body is None:
         return _shown("", "nothing", 0)

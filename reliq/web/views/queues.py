@@ -1,4 +1,4 @@
-"""Queues: all of a broker, one with its messages, what is delayed, and whether ledgers balance."""
+"""Views of queues: the overview, one queue, delayed messages, and health."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SPARK_MINUTES = 60
 
 HORIZONS = {"10m": 600, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 _BARS = 60
-# The time line is of so many queues, those with the most delayed messages.
+# Queues on the timeline: those with the most delayed messages.
 _MOST_QUEUES = 50
-# Of several queues so many of the next messages are listed together.
+# Messages in the common list of several queues: those due next.
 _LISTED = 200
 
 _MOST_LEDGERS = 200
@@ -36,9 +36,9 @@ _ORDER = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 
 
 def overview(look: Look, number: int, name: str) -> dict[str, Any]:
-    """Return what is shown of one broker; raises ReliqError."""
+    """Return the data of one broker; raises ReliqError."""
     report = look.watch.report(look.inspector)
-    kept = report.queues  # without those that end with their connection, unless all are wanted
+    kept = report.queues  # without temporary queues, unless all are requested
     if not look.asked.text("all"):
         kept = [queue for queue in kept if is_durable(queue.arguments)]
     queues = _chosen(kept, look.asked)
@@ -54,8 +54,8 @@ def overview(look: Look, number: int, name: str) -> dict[str, Any]:
         "pager": Pager(skip, len(page), len(queues), skip + _SIZE < len(queues), _SIZE),
         "untold": report.untold,
         "checkup": look.watch.checkup(),
-        "sparks": _sparks(look, page),  # the last hour of those that are shown
-        "temporary": len(report.queues) - len(kept),  # they end with their connection
+        "sparks": _sparks(look, page),  # the last hour of the queues on this page
+        "temporary": len(report.queues) - len(kept),  # deleted with their connection
     }
 
 
@@ -64,9 +64,9 @@ def _sparks(look: Look, queues: list[QueueReport]) -> dict[str, Series]:
     for queue in queues:
         try:
             found[queue.queue] = look.watch.history(look.inspector, queue.queue, _SPARK_MINUTES)
-        except (NotFound, BrokerRefused):  # noqa: PERF203 - gone meanwhile; not for this user
+        except (NotFound, BrokerRefused):  # noqa: PERF203 - deleted meanwhile; no permission
             continue
-        except BrokerUnavailable:  # a node of several, for which nobody is to wait again
+        except BrokerUnavailable:  # an unreachable node: do not wait for it again
             break
     return found
 
@@ -92,7 +92,7 @@ def _totals(queues: list[QueueReport]) -> dict[str, float | None]:
 
 
 def queue(look: Look) -> dict[str, Any]:
-    """Return what is shown of a queue; raises ReliqError."""
+    """Return the data of one queue; raises ReliqError."""
     name = look.queue
     state = _one_of(STATES, look.asked.text("state"), "ready")
     shown = _one_of(RANGES, look.asked.text("range"), "1h")
@@ -118,7 +118,7 @@ def _one_of(known: Iterable[str], asked: str, otherwise: str) -> str:
 
 
 def _if_told(ask: Callable[[], T]) -> T | None:
-    """Return what is asked for; None where this user may not, or a node of several is lost."""
+    """Return the reply; None without permission, or if a node is unreachable."""
     try:
         return ask()
     except (BrokerRefused, BrokerUnavailable):
@@ -130,12 +130,12 @@ def _reported(look: Look, name: str) -> QueueReport:
         for found in look.watch.report(look.inspector).queues:
             if found.queue == name:
                 return found
-        look.watch.forget(name)  # it may have come a moment ago
+        look.watch.forget(name)  # it may be new
     raise NotFound(f"no queue {name!r}")
 
 
 def delayed(look: Look) -> dict[str, Any]:
-    """Return what is shown of delayed messages; raises ReliqError."""
+    """Return the data of delayed messages; raises ReliqError."""
     horizon = _one_of(HORIZONS, look.asked.text("horizon"), "1h")
     queues = look.most("delayed")
     names = [name for name, _ in queues[:_MOST_QUEUES]]
@@ -153,12 +153,12 @@ def delayed(look: Look) -> dict[str, Any]:
         "messages": look.hidden(messages),
         "pager": Pager(skip, len(messages), listed, skip + PAGE < listed),
         "queues": queues,
-        "more": len(queues) - len(names),  # queues that are left out
+        "more": len(queues) - len(names),  # queues that are not included
     }
 
 
 def _listed(look: Look, names: list[str], skip: int, total: int) -> tuple[list[Message], int]:
-    """Return a page of the next messages, and how many there are to page through."""
+    """Return a page of the messages due next, and the length of the list."""
     if len(names) == 1:
         return look.inspector.peek(names[0], "delayed", PAGE, skip), total
     end = min(skip + PAGE, _LISTED)
@@ -168,7 +168,7 @@ def _listed(look: Look, names: list[str], skip: int, total: int) -> tuple[list[M
 
 
 def health(look: Look) -> dict[str, Any]:
-    """Look now, which may take seconds; raises ReliqError."""
+    """Return the doctor's findings and the audit, both made now, in seconds; raises ReliqError."""
     checkup, audit = look.watch.check_now(look.inspector), look.inspector.audit()
     return {
         "checkup": checkup,

@@ -61,9 +61,9 @@ class Renewal:
                 continue  # acked or returned meanwhile
             if tag in result.gone:
                 logger.warning(
-                "lease lost: message %s of %r no longer exists; it was finished elsewhere while "
-                "this process also held it, its queue was deleted, or the broker has lost its "
-                "data (run reliq doctor to check)",
+                    "lease lost: message %s of %r no longer exists; it was finished elsewhere "
+                    "while this process also held it, its queue was deleted, or the broker has "
+                    "lost its data (run reliq doctor to check)",
                     tag,
                     queue,
                 )

@@ -135,7 +135,7 @@ class BackgroundLoop:
             store.close()
 
     def _turn(self, store: Store, rest: _Rest) -> Store:
-        """Do the due duties and wait for them; return the connection for the next turn."""
+        """Do all due duties and wait for them; return the connection for the next turn."""
         until = monotonic() + self._leases.period_s
         try:
             for transport in list(self._transports):

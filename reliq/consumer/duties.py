@@ -111,7 +111,7 @@ class BackgroundDuties:
         self._deferred.append(partial(self._dead_letter_router.route, queue))
 
     def tick(self, store: Store, unanswered_s: float | None = None) -> None:
-        """Do the due duties over *store*, without waiting for replies.
+        """Do all due duties over *store*, without waiting for replies.
 
         Acks without a reply for *unanswered_s* are sent again. The default allows for replies that
         are not read at once. Raises BrokerUnavailable; a later tick continues.

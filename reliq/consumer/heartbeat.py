@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Time that a new consumer waits for the register's node of a cluster to confirm its entry.
 _REGISTERED_WITHIN_S = 1.0
-# Returns, dead-lettering and order use the options of the acting process: all should be equal.
+# Returns, dead-lettering and order use the options of the acting process, so all should agree.
 _SHARED_OPTIONS = (
     "visibility_timeout",
     "restore_interval",
@@ -187,7 +187,7 @@ class Heartbeat:
 class RunningTasks:
     """Reports running tasks to the register, before early acks and after their end.
 
-    Celery acks a task at its begin by default. The broker then holds nothing of the task, and
+    Celery acks a task when it begins by default. The broker then holds nothing of the task, and
     its queue alone would show a busy worker as idle.
     """
 

@@ -1,6 +1,6 @@
 """Isolation: the last delivery before the limit goes to a process that holds no other message.
 
-A message that is dead-lettered at its limit has therefore killed a consumer alone. The broker
+A message that is dead-lettered at its limit was therefore the only one of its consumer. The broker
 selects the message, and delivers it only to an isolated process. This module records, for the
 whole process, that such a message waits or was delivered. While it waits, the process finishes
 its messages and reserves no more. After the delivery, it reserves nothing until the message is
@@ -44,7 +44,7 @@ class Isolation:
         self.session: Session | None = None
         self.queue = ""
         self.since = 0.0
-        """Time of the isolated delivery, or of the begin of the wait."""
+        """Time of the isolated delivery, or of the start of the wait."""
         self._waits_since = 0.0
         self._asked_at = 0.0
         self._given: tuple[str, str] | None = None

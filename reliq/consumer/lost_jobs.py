@@ -2,7 +2,7 @@
 
 The broker reports most ends of a job's message itself (:mod:`.job_events`). A sweep finds the rest:
 a message lost with the broker's data or its queue, a dead letter whose event was lost, a task
-that was acked at its begin and whose worker was killed, and a nested batch whose end was not
+that was acked when it began and whose worker was killed, and a nested batch whose end was not
 reported.
 """
 

@@ -56,7 +56,7 @@ class Session:
         self.pace = pace
         self._others = others
         self.transports: WeakSet[AttachedTransport] = WeakSet()
-        # A child keeps the parts whose locks are registered, and restarts them.
+        # These parts are used through their locks: a child keeps the objects, and resets them.
         self.leases = Leases(options)
         self._running = RunningTasks()
         self.reports = JobReports(lambda batch: self.duties.batches.soon(batch))  # noqa: PLW0108 - made later
@@ -198,7 +198,7 @@ class Session:
         return unsent or self.registration.has_unsent or self.leases.has_abandoned
 
     def send_owed(self, store: Store, patience_s: float = inf) -> None:
-        """Send pending reports of earlier connections: acks, returns, lost reserves, left queues.
+        """Send pending reports of earlier connections: acks, returns, lost reserves, queues to leave.
 
         Waits for *patience_s* for each node of a cluster.
         """

@@ -2,7 +2,7 @@
 
 In every pool, callbacks inform the worker's own process: one with the result or the error of the
 task, another if its child died or its time limit passed. Each callback settles the message, unless
-the task was acked at its begin. The outcome is therefore attached to the message before they
+the task was acked when it began. The outcome is therefore attached to the message before they
 are called, and the ack reports it to the batch first. If the callbacks return without settling
 the message, the outcome is reported then.
 """

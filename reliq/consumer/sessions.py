@@ -198,7 +198,7 @@ class Session:
         return unsent or self.registration.has_unsent or self.leases.has_abandoned
 
     def send_owed(self, store: Store, patience_s: float = inf) -> None:
-        """Send pending reports of earlier connections: acks, returns, lost reserves, queues to leave.
+        """Send reports of earlier connections: acks, returns, lost reserves, queues to leave.
 
         Waits for *patience_s* for each node of a cluster.
         """

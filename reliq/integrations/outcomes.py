@@ -147,7 +147,7 @@ def outcome_of(
     given_back = _is(error, "Reject") and getattr(error, "requeue", False)
     if _is(error, "Retry") or (given_back and not acked):
         return None
-    if is_ignore(error):  # by definition no failure
+    if is_ignore(error):  # the task reports that it did not fail
         if DROPPED in error.args:
             return Outcome("cancelled", DROPPED)
         return None if REPLACED in error.args else SUCCEEDED

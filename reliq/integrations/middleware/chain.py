@@ -116,8 +116,8 @@ class Chain:
 def end(context: EndContext, begun: list[Middleware]) -> None:
     """Run `end` of all middleware in *begun*, in reverse order, and empty the list.
 
-    Logs exceptions. Others than Exception (SystemExit, a gevent timeout) are orders to the process,
-    and are raised after all have ended.
+    Logs exceptions. SystemExit, a gevent timeout and the like are orders to the process, and are
+    raised after all have ended.
     """
     while begun:
         # A soft time limit may also be raised between two of them.

@@ -484,7 +484,7 @@ def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
             before = deadline()
             background.start()
             wait_until(lambda: deadline() > before)
-        assert "goes on when" not in caplog.text  # it did not fail before
+        assert "continues when" not in caplog.text  # it did not fail before
         assert "reliq-background" not in asking
         anchor.thaw()
         message.ack()

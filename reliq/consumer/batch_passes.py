@@ -1,8 +1,7 @@
 """Batch passes: the periodic upkeep of all batches, including those whose producer has died.
 
 A pass publishes due callbacks, seals abandoned batches, removes batches older than their
-``batch_ttl``, and finds jobs whose messages are missing. Each batch is assigned to one consumer at
-a time.
+``batch_ttl``, and finds jobs whose messages are missing. One consumer at a time has a batch.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 200
 _EVERY_S = 30.0
 _AGAIN_MS = 20_000
-# Interval of checks of a batch that has ended and is kept. A replayed job may have made a callback
-# due, and its publisher may have died.
+# Interval of checks of ended batches: the publisher of a callback after a replay may have died.
 _RESTS_MS = 600_000
 # Interval of sweeps over all jobs of a batch, each of which reads all jobs.
 _SWEPT_EVERY_S = 300.0

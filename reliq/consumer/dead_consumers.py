@@ -85,8 +85,7 @@ class DeadConsumers:
         for name, liveness in store.liveness(names).items():
             key = (queue, name)
             if liveness is None or liveness.lapsed:
-                # It cancelled its consumers and still works, or could not send a heartbeat:
-                # its leases decide.
+                # It only cancelled its consumers, or could not send a heartbeat: its leases decide.
                 self._missing.pop(key, None)
                 if name in marks and (liveness is None or self._has_stopped(liveness, store)):
                     self._deferred.append(partial(self._end_idle, queue, name, liveness))

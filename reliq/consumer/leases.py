@@ -200,8 +200,7 @@ class Leases:
         """Hold a lease only while *message*, which is delivered with it, exists.
 
         Returns False if the lease was lost or may have ended. An open channel and a running
-        handler keep an unacked message alive. If it is collected unacked, it goes back to its
-        queue.
+        handler keep an unacked message alive. A message collected unacked goes back to its queue.
         """
         try:
             held = self._held[tag]

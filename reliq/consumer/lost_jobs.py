@@ -2,8 +2,7 @@
 
 The broker reports most ends of a job's message itself (:mod:`.job_events`). A sweep finds the rest:
 a message lost with the broker's data or its queue, a dead letter whose event was lost, a task
-that was acked when it began and whose worker was killed, and a nested batch whose end was not
-reported.
+that was acked when it began and whose worker was killed, or an unreported end of a nested batch.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 
-# Time to publish a job after it was entered. Normally this follows at once. A retry is stored
-# shortly before its message is acked.
+# Time to publish a job after it was entered, or to ack a message after its retry was stored.
 MISSING_MS = 60_000
 _MOST_REMEMBERED = 1000
 _MOST_DEAD = 500

@@ -142,8 +142,7 @@ class Outbox:
 
     def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Write recorded acks to the socket; raises the errors of :meth:`ack`."""
-        # A replaced server may still reply on an older connection: acks that it confirms are sent
-        # again.
+        # A replaced server may still reply on an older connection: its confirmed acks are resent.
         trusted = not self.replaced_at or self.trusts(store)
         for chunk in chunks(tags) if tags[BATCH:] else (tags,):
             try:

@@ -163,8 +163,7 @@ class Registration:
     def leave_queues(self, store: Store, patience_s: float = inf) -> None:
         """Inform the broker of ended subscriptions and of queues that no longer linger.
 
-        Waits for *patience_s* for each node of a cluster. Failed reports remain pending. Raises
-        BrokerUnavailable.
+        Waits *patience_s* for each cluster node. Raises BrokerUnavailable; the rest stays pending.
         """
         nodes = EachNode(store, patience_s)
         for queue in list(self._detached):

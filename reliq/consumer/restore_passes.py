@@ -38,8 +38,7 @@ _MOST_FAILING, _MOST_SAID = 20, 500
 # Over a cluster, each slot is a separate query. A slot without work and without other consumers
 # is surveyed once in this many intervals.
 _QUIET_INTERVALS = 4
-# Consumers request the snapshot of a minute spread over its first seconds, not all at once. After
-# an error, they request again a minute later.
+# Consumers spread their requests for each minute's snapshot. After an error, they wait a minute.
 _SNAPSHOT_SPREAD_S, _SNAPSHOT_AGAIN_S = 5.0, 60.0
 # An unsettled layout is checked once in this many intervals.
 _SETTLED_EVERY = 6

@@ -129,8 +129,7 @@ class WorkerWatch:
     def dead_lettered(self, transport: Any, message: Any, error: Exception) -> bool | None:
         """Drop the worker's work for *message*, which made the worker at *transport* raise.
 
-        Returns whether the worker had settled the message before; None if the message has not
-        caused *error*.
+        Returns whether the message was settled before; None if it has not caused *error*.
         """
         consumer = self._taking_from(transport)
         if consumer is None or not integrations.is_to_blame(consumer, error):

@@ -180,8 +180,7 @@ def _is(error: BaseException, name: str) -> bool:
 def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     """Return the *callbacks* of a pool for *request*, each of which records the outcome first.
 
-    For a job, the outcome goes to its batch. For any task with late acks, it is kept for a possible
-    dead letter.
+    A job reports the outcome to its batch; any task with late acks keeps it for a dead letter.
     """
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)

@@ -3,8 +3,7 @@
 Celery expects errors from tasks, not from its own code. The worker then ends, or the request
 stays unacked, occupies a place in the pool and is never reported. Celery's code uses the content
 of a message at four points: at the delivery, when the request is handed to the pool (at once or by
-a timer), in the pool, and when the result returns. The transport handles the first, this module
-the others.
+a timer), in the pool, and when the result returns. This module handles all but the first.
 """
 
 # ruff: noqa: SLF001 - Celery 5.7 has no public access to the step that takes a place of the pool

@@ -80,8 +80,7 @@ class EndContext(BeginContext):
 class Middleware:
     """Application code around every task of an app. The default methods do nothing.
 
-    One object serves all tasks of a process, in all its threads. Keep the data of one run in
-    ``context.local``.
+    One object serves all tasks and threads of a process: keep run data in ``context.local``.
     """
 
     def publish(self, context: PublishContext) -> None:
@@ -116,8 +115,7 @@ class Chain:
 def end(context: EndContext, begun: list[Middleware]) -> None:
     """Run `end` of all middleware in *begun*, in reverse order, and empty the list.
 
-    Logs exceptions. SystemExit, a gevent timeout and the like are orders to the process, and are
-    raised after all have ended.
+    Logs exceptions. Orders to the process (SystemExit, a gevent timeout) are raised at the end.
     """
     while begun:
         # A soft time limit may also be raised between two of them.

@@ -7,8 +7,7 @@ the class of its requests, and makes a subclass of it for each task, which conta
 `begin` and `end` surround the run of a task, in any process, thread or greenlet. Celery's tracer
 calls the `__call__` of a task that has its own. All of the run, from the stored result to the
 next task of a chain, precedes the signal ``task_postrun``, which is always sent. So `begin` is in
-a `__call__`, where the tracer handles its exceptions, and `end` receives the signal, which cannot
-change the outcome.
+a `__call__`, where the tracer handles its exceptions. `end` cannot change the outcome.
 """
 
 from __future__ import annotations

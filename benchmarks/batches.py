@@ -1,7 +1,7 @@
-"""Many tasks with one callback: `reliq.Batch` beside Celery's chord with results in Redis.
+"""Many tasks with one callback: `reliq.Batch` compared with Celery's chord with results in Redis.
 
-No worker consumes while tasks are published. Then a worker that is already up does: prefork with
-two processes, Celery's prefetch and early acks, the same for all peers. Tasks do nothing.
+No worker consumes while tasks are published. Then a running worker consumes: prefork with two
+processes, with Celery's prefetch and early acks, equal for all peers. The tasks do nothing.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ WORKER = ("--pool", "prefork", "--concurrency", "2", "--queues", PARKED, "--logl
 
 
 def publish_jobs(broker: Broker, count: int, how: str, backend: str) -> tuple[float, float]:
-    """Publish so many tasks with a callback; return seconds, and the MB that this process grew by.
+    """Publish *count* tasks with a callback; return seconds, and this process's growth in MB.
 
-    how: "map" or "delay" into a batch, or "chord", with a result backend.
+    how: "map" or "delay" for a batch, or "chord", with a result backend.
     """
     os.environ[BROKER] = json.dumps(broker)
     if how == "chord":
         os.environ[BACKEND] = backend
     from benchmarks import celery_app
 
-    # Connections, and what is imported at the first publish, are there before.
+    # Connections and the imports of the first publish exist before.
     celery_app.job.apply_async((0,), queue="unused")
     before = _peak_mb()
     start = time.perf_counter()
@@ -68,7 +68,7 @@ def _peak_mb() -> float:
 
 
 def measure(setting: Setting, key: str, size: int, delayed: bool) -> Mapping[str, float]:
-    """Return the times to publish and to the callback, and what memory it took."""
+    """Return the times to publish and to the callback, and the memory used."""
     count = _TINY_COUNT if setting.scale < TINY else min(size, setting.largest)
     ours = setting.peer.name == RELIQ
     backend = f"redis://127.0.0.1:{setting.redis.port}/1"

@@ -1,4 +1,4 @@
-"""The Celery application that is measured: tasks that do next to nothing, Celery's defaults."""
+"""The measured Celery application: tasks that do almost nothing, with Celery's defaults."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ app.conf.update(
     task_ignore_result=BACKEND not in os.environ,
     result_backend=os.environ.get(BACKEND),
     task_acks_late=ACKS_LATE in os.environ,
-    broker_connection_retry_on_startup=True,  # the default, said aloud: Celery warns otherwise
+    broker_connection_retry_on_startup=True,  # the default, set explicitly to avoid a warning
 )
 
 
 @app.task  # type: ignore[untyped-decorator]
 def noop() -> None:
-    """Do nothing but be counted."""
+    """Count the run."""
     record.mark()
 
 
 @app.task  # type: ignore[untyped-decorator]
 def millisecond() -> None:
-    """Wait for a millisecond, as for a quick answer of something else, and be counted."""
+    """Wait for a millisecond, like a fast call of another service, and count the run."""
     time.sleep(0.001)
     record.mark()
 
 
 @app.task  # type: ignore[untyped-decorator]
 def job(number: int) -> None:
-    """Do nothing but be counted, as one of many that a callback waits for."""
+    """Count the run, as one of many that a callback waits for."""
     del number
     record.mark()
 
 
 @app.task  # type: ignore[untyped-decorator]
 def finished(*_: object) -> None:
-    """Note that all are done."""
+    """Record that all are done."""
     record.mark_finished()
 
 

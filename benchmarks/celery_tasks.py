@@ -1,6 +1,6 @@
 """Celery tasks end to end: published first, then run by real workers.
 
-Timed inside the workers, from the first task that ran to the last: start-up does not count.
+Timed inside the workers, from the first run to the last: start-up does not count.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 RUN_WITHIN_S = 300.0
 TASKS = 6_000
-# Celery's workers are closer to each other than the bare transports are.
+# Celery's workers differ less from each other than the bare transports do.
 PACES = {RELIQ: 1.0, KOMBU: 0.3, CLASSIC: 0.5}
 
 
 def measure(
     setting: Setting, key: str, pool: str, task: str = "noop", late: bool = False, workers: int = 1
 ) -> Mapping[str, float]:
-    """Return tasks run a second by workers with this pool and Celery's default concurrency."""
+    """Return tasks per second of workers with this pool and Celery's default concurrency."""
     count = setting.size(round(TASKS * PACES.get(setting.peer.name, 1.0)))
     environment = {ACKS_LATE: "1"} if late else {}
     broker = setting.broker
@@ -39,7 +39,7 @@ def measure(
         if workers == 1:
             worker = stack.enter_context(running(broker, "--pool", pool, environment=environment))
         else:
-            # Each is up before any takes a task: the second must not come to an empty queue.
+            # Start all of them before any reserves a task: the second must not find an empty queue.
             records = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             for number in range(workers):
                 options = ("--queues", PARKED, "--hostname", f"w{number}@%h", "--loglevel", "INFO")

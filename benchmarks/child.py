@@ -1,7 +1,7 @@
 """Runs a function of this package in a fresh Python process.
 
-Every measured program is a process of its own, the same way for each transport: neither
-inherits imports, threads or garbage from an earlier sample or from the harness.
+Every measured program is a separate process, in the same way for each transport. It inherits no
+imports, threads or garbage from an earlier sample or from the harness.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ END_WITHIN_S = 600.0
 
 
 def command(function: Callable[..., Any], **arguments: Any) -> list[str]:
-    """Return the command line that calls the function in a process of its own."""
+    """Return the command line that calls the function in a separate process."""
     name = f"{function.__module__}:{function.__qualname__}"
     return [sys.executable, "-m", "benchmarks.child", name, json.dumps(arguments)]
 
 
 def run(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call the function in a fresh process; return what it returned.
+    """Call the function in a fresh process; return its result.
 
-    Arguments and result go through JSON. Where the function raises, an AssertionError that
-    names it is raised here; the traceback is on stderr.
+    Arguments and result are passed as JSON. If the function raises, this raises an AssertionError
+    that names it; the traceback is on stderr.
     """
     done = subprocess.run(
         command(function, **arguments),
@@ -53,7 +53,7 @@ def start(function: Callable[..., Any], **arguments: Any) -> subprocess.Popen[st
 
 
 def wait_for_line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that a process from `start` prints; raise if it ends instead."""
+    """Return the next line of a process from `start`; raise if it ends instead."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -62,7 +62,7 @@ def wait_for_line(process: subprocess.Popen[str]) -> str:
 
 
 def result(process: subprocess.Popen[str]) -> Any:
-    """Wait for a process from `start` to end; return what its function returned."""
+    """Wait for the end of a process from `start`; return the result of its function."""
     said, _ = process.communicate(timeout=END_WITHIN_S)
     if process.returncode != 0:
         raise AssertionError(f"a measured program failed, exit status {process.returncode}")
@@ -70,7 +70,7 @@ def result(process: subprocess.Popen[str]) -> Any:
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """Kill a process that `start` started, as abruptly as a crash, and reap it."""
+    """Kill a process from `start` as abruptly as a crash, and reap it."""
     process.kill()
     process.wait()
     if process.stdout is not None:
@@ -78,7 +78,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Call the function named by the command line and print its result as JSON."""
+    """Call the function named in the command line and print its result as JSON."""
     module, _, name = sys.argv[1].partition(":")
     function = getattr(importlib.import_module(module), name)
     result = function(**json.loads(sys.argv[2]))

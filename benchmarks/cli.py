@@ -148,7 +148,7 @@ def main(
     left_out = [f"{peers.ALL[name].label}: left out by --without" for name in without]
     if install and (why_not := installing.install()):
         left_out.append(why_not)
-    # A run that is told to end takes its servers and workers with it.
+    # Ending the run also ends its servers and workers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(stderr=True)
     surroundings = machine.describe()

@@ -1,8 +1,8 @@
-"""What a message costs each node of a cluster, and the client, in processor time.
+"""Processor time of a message, for each node of a cluster and for the client.
 
-Nodes that share a machine take its processors from each other and from the client, so a rate would
-say nothing of nodes with machines of their own. The time that each has used, by the system's
-account, does: what the busiest node uses for a message bounds how many there can be.
+Nodes on one machine compete for its processors with each other and with the client. A rate would
+therefore not apply to nodes on separate machines. The processor time of each, as counted by the
+system, does: the time of the busiest node for a message limits the rate.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 COUNT = 20_000
 PREFETCH = 64
-# What a server is given that has much to do: it takes many messages at a time.
+# The work of a busy server, which processes many messages at a time.
 BATCH, ACKED_AT_ONCE = 500, 32
 QUEUES = 8
 PARTITIONS = 8
-# How many times as many messages of a queue in partitions three nodes carry as one does.
+# Least ratio of messages in a queue with partitions: three nodes compared with one.
 LEAST_MORE = Target("ratio_at_least", 2.2, against=CLUSTER_OF_ONE)
-# What a publisher over a cluster may use, beside one over a server.
+# Largest cost of a publisher over a cluster, compared with one over a server.
 MOST_OF_CLIENT = Target("ratio_at_most", 1.05, against=RELIQ)
 
 
 class Used(TypedDict):
-    """Microseconds of processor time for each message, of each node and of the client."""
+    """Microseconds of processor time per message, of each node and of the client."""
 
     nodes: list[float]
     client: float
 
 
 class Meter:
-    """Adds up the processor time of servers, and of this process."""
+    """Adds up the processor time of servers and of this process."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self._clients = [redis.Redis(port=port, decode_responses=True) for port in ports]
@@ -60,12 +60,12 @@ class Meter:
         self._client = 0.0
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Count from now on."""
         self._nodes = [cpu_seconds(client) for client in self._clients]
         self._client = time.process_time()
 
     def end(self, count: int) -> Used:
-        """Return what was used for each of so many messages since the begin."""
+        """Return the time per message, for *count* messages since `begin`."""
         client = time.process_time() - self._client
         nodes = [
             cpu_seconds(client) - before
@@ -86,10 +86,10 @@ def publish_all(
     count: int,
     bulk: bool = False,
 ) -> Used:
-    """Publish `warm_up` messages, then `count`, one to each queue in turn; measure the latter.
+    """Publish `warm_up` messages, then `count`, to each queue in turn; measure the latter.
 
-    `waits`: for each to be stored before the next; else for all in the end. `bulk`: in batches.
-    Both counts are multiples of the number of queues.
+    With `waits`, each is stored before the next; otherwise, wait for all at the end. `bulk`: in
+    batches. Both counts are multiples of the number of queues.
     """
     confirm = {} if waits or bulk else {"confirm": "none"}
     meter = Meter(ports)
@@ -131,8 +131,8 @@ def consume_all(
 ) -> Used:
     """Consume and ack `warm_up` messages (1 or more), then `count`; measure the latter.
 
-    `bulk`: several are acknowledged at once.
-    The connection is closed inside what is measured, so that no ack is still under way.
+    `bulk`: several messages are acked at once. The connection is closed within the measurement, so
+    that no ack is in transit.
     """
     meter = Meter(ports)
     connection = connect(broker)
@@ -160,10 +160,10 @@ def consume_all(
 def measure(
     setting: Setting, key: str, names: Sequence[str], partitions: int = 1
 ) -> Mapping[str, float]:
-    """Return what a message costs the nodes and the client, published and consumed.
+    """Return the cost of a message for nodes and client, to publish and to consume.
 
-    Then what it costs where servers are given many at a time, as they are when they are busy.
-    Over a cluster each queue has so many *partitions*.
+    Also returns the cost if servers process many messages at a time, as they do when they are
+    busy. Over a cluster, each queue has *partitions* partitions.
     """
     given = _given(setting, names)
     if partitions > 1 and setting.peer.place.startswith("cluster"):
@@ -199,7 +199,7 @@ def _capacity(published: Used, consumed: Used) -> float:
 
 
 def measure_named(setting: Setting) -> Mapping[str, float]:
-    """Return what a publish to a named exchange costs: its bindings may be at another node."""
+    """Return the cost of a publish to a named exchange, whose bindings may be on another node."""
     given = {**_given(setting, [QUEUE]), "exchange_name": NAMED, "waits": True}
     return _values(_NAMED, child.run(publish_all, **given))
 

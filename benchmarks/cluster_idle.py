@@ -1,4 +1,4 @@
-"""What an idle Celery worker asks of a cluster, and how many connections it keeps there."""
+"""Commands of an idle Celery worker to a cluster, and the number of its connections."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from benchmarks.setting import Setting
 
 QUEUE = "celery"
-# Beside one for each node, as the documentation says.
+# Besides one for each node, as documented.
 MOST_FOR_NOTIFICATIONS = 8
 NODES = 3
-# Commands a second that an idle worker may send, and for each queue.
+# Commands per second that an idle worker may send, and more for each queue.
 MOST, MOST_EACH = 0.5, 0.2
 
 
 def measure(setting: Setting, key: str, queues: int) -> Mapping[str, float]:
-    """Return commands a second over all nodes, and connections, once it has settled."""
+    """Return commands per second to all nodes, and connections, after it has settled."""
     nodes = setting.redis_nodes
     names = [QUEUE] if queues == 1 else spread(QUEUE, queues)
     arguments = ("--concurrency", "1", "--loglevel", "INFO", "-Q", ",".join(names), *QUIET)
@@ -34,7 +34,7 @@ def measure(setting: Setting, key: str, queues: int) -> Mapping[str, float]:
     with running(setting.broker, *arguments) as worker:
         worker.wait_until_ready()
         time.sleep(max(1.0, 10 * setting.scale))
-        # Before the count, which opens connections of its own.
+        # Before the count, which opens its own connections.
         sockets = sum(node.connections() for node in nodes) - before
         seconds = max(2.0, idle.IDLE_SECONDS * setting.scale)
         rate = idle.commands_in(nodes, seconds) / seconds

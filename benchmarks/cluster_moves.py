@@ -1,9 +1,9 @@
-"""What the move of a slot to another node costs its queue, and the queues beside it.
+"""The cost of a slot's move to another node, for its queue and for other queues.
 
-The slot is moved as redis-cli does it: opened at both nodes, its keys in calls of ten, and given to
-the target. A MIGRATE is one step for both servers: nothing else is done there meanwhile. Programs
-publish to the queue, take from it, and publish to queues of the same nodes and of a third; what
-counts is how long each of them has waited for one call at most.
+The slot is moved as redis-cli does it: opened at both nodes, its keys moved in calls of ten, and
+assigned to the target. A MIGRATE blocks both servers. Meanwhile, programs publish to the queue,
+consume from it, and publish to queues of the same nodes and of a third node. The result is the
+longest wait of each program for one call.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ BODY_SIZE = 300
 RATE = 100.0
 QUIET_SECONDS, AFTER_SECONDS = 2.0, 0.5
 NEXT_WITHIN_S = 30.0
-# As many keys as redis-cli moves with one MIGRATE, unless it is told otherwise.
+# Keys of one MIGRATE; redis-cli's default.
 KEYS_A_CALL = 10
 MIGRATE_WITHIN_MS = 60_000
 
 
 def publish_steadily(broker: Broker, name: str) -> list[tuple[int, int]]:
-    """Publish until SIGTERM; return when each call began and ended (monotonic, ns)."""
+    """Publish until SIGTERM; return begin and end of each call (monotonic, ns)."""
     with connect(broker) as connection:
         channel = connection.default_channel
         queue_of(broker, name)(channel).declare()
@@ -56,7 +56,7 @@ def publish_steadily(broker: Broker, name: str) -> list[tuple[int, int]]:
 
 
 def take_steadily(broker: Broker, name: str) -> list[tuple[int, int]]:
-    """Take and ack one message after the other until SIGTERM; return as `publish_steadily`."""
+    """Consume and ack one message at a time until SIGTERM; return as `publish_steadily`."""
     connection = connect(broker)
     came = 0
 
@@ -98,9 +98,9 @@ def _steadily(call: Callable[[], object]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Move:
-    """When the move of a slot began and ended (ns), and its longest MIGRATE.
+    """Begin and end of a slot's move (ns), its longest MIGRATE, and its processor time.
 
-    And what processor time both servers used for that: less, where others use the processors.
+    The processor time of both servers is shorter than the move if others use the processors.
     """
 
     begun: int
@@ -110,7 +110,7 @@ class Move:
 
 
 def move(cluster: Cluster, slot: int, source: RedisServer, target: RedisServer) -> Move:
-    """Move a slot as redis-cli does."""
+    """Move a slot in the way of redis-cli."""
     begun = time.monotonic_ns()
     target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
     source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.ask("CLUSTER MYID"))
@@ -134,11 +134,11 @@ def _cpu_seconds(*servers: RedisServer) -> float:
 
 
 def measure(setting: Setting, full: int) -> Mapping[str, float]:
-    """Return how long MIGRATE, the move, and each of the programs' calls took, in ms."""
+    """Return the longest MIGRATE, the move and each program's longest call, in ms."""
     cluster, slot = setting.cluster, slot_of(QUEUE)
     source = cluster.owner(slot)
     target, third = (node for node in cluster.nodes if node != source)
-    # What a figure is named after is not scaled down, only bounded.
+    # The number in a figure's name is not scaled down, only limited.
     fill(setting, min(full, setting.largest), size=BODY_SIZE)
     publish = partial(child.start, publish_steadily, broker=setting.broker)
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def measure(setting: Setting, full: int) -> Mapping[str, float]:
 
 
 def _longest(calls: Sequence[tuple[int, int]], begun: int, ended: int) -> float:
-    """Return the longest call in ms of those that began and ended at least partly within."""
+    """Return the longest call in ms among those that overlap the period."""
     within = [end - begin for begin, end in calls if end >= begun and begin <= ended]
     if not within:
         raise AssertionError("a program did nothing while the slot was moved")

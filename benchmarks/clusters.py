@@ -1,4 +1,4 @@
-"""A Redis Cluster of the run's own: masters on loopback, without replicas."""
+"""A Redis Cluster for the run: masters on loopback, without replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.servers import RedisServer
 
 SLOTS = 16384
-# Nodes talk to each other over a port of their own, which is this much higher.
+# The port of a node's bus is this much higher.
 BUS = 10_000
 NODE_TIMEOUT_MS = 5_000
 WHOLE_WITHIN_S = 30.0
@@ -28,7 +28,7 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Cluster:
-    """Servers that share the slots evenly, the first ones at the first."""
+    """Servers that share the slots evenly, in order."""
 
     nodes: tuple[RedisServer, ...]
 
@@ -37,27 +37,27 @@ class Cluster:
         return ";".join(f"{scheme}://127.0.0.1:{node.port}" for node in self.nodes)
 
     def options(self) -> Mapping[str, Any]:
-        """Return nothing: the URL says all."""
+        """Return no options: the URL is sufficient."""
         return {}
 
     def empty(self) -> None:
-        """Forget all data, scripts and statistics."""
+        """Delete all data, scripts and statistics."""
         for node in self.nodes:
             node.empty()
 
     def describe(self) -> str:
-        """Return how many nodes there are, the version and the settings."""
+        """Return the number of nodes, the version and the settings."""
         return f"masters: {len(self.nodes)}, replicas: 0; {self.nodes[0].describe()}"
 
     def owner(self, slot: int) -> RedisServer:
-        """Return the node that has a slot."""
+        """Return the owner of a slot."""
         for first, last, (_, port, *_), *_ in self.nodes[0].ask("CLUSTER SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == port)
         raise LookupError(f"no node has slot {slot}")
 
     def queue_at(self, node: RedisServer) -> str:
-        """Return the name of a queue that lies at this node."""
+        """Return the name of a queue at this node."""
         return next(name for name in _names("beside") if self.owner(slot_of(name)) == node)
 
 
@@ -67,7 +67,7 @@ def slot_of(queue: str) -> int:
 
 
 def spread(name: str, queues: int) -> list[str]:
-    """Return the names of so many queues, one in each equal share of the slots."""
+    """Return the names of *queues* queues, one in each equal share of the slots."""
     return [
         next(
             found
@@ -84,7 +84,7 @@ def _names(name: str) -> Iterator[str]:
 
 @contextmanager
 def started(executable: str, settings: Mapping[str, str], masters: int) -> Iterator[Cluster]:
-    """Run a cluster of so many masters until the block ends."""
+    """Run a cluster of *masters* masters until the block ends."""
     settings = {
         **settings,
         "cluster-enabled": "yes",
@@ -103,7 +103,7 @@ def started(executable: str, settings: Mapping[str, str], masters: int) -> Itera
 
 
 def _have_met(nodes: Sequence[RedisServer]) -> bool:
-    """Return whether all know the first; begin what handshake was not, or took too long."""
+    """Return whether all nodes know the first; begin missing or expired handshakes."""
     first, *others = nodes
     known = first.ask("CLUSTER NODES")
     missing = [node for node in others if f"127.0.0.1:{node.port}" not in known]

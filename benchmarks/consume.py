@@ -1,4 +1,4 @@
-"""Consuming: a callback that acks each message; the queues were filled beforehand."""
+"""Consuming: a callback that acks each message, from queues that were filled before."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ def consume_loop(
 ) -> float:
     """Consume and ack `warm_up` (1 or more), then `count`; return the seconds of the latter.
 
-    The connection is closed inside the measured time, so that no ack is still under way.
-    The time begins in the callback: py-amqp delivers already while the next queue is
-    being asked for.
+    The connection is closed within the measured time, so that no ack is in transit. The time begins
+    in the callback, because py-amqp delivers messages while it still subscribes to the next queue.
     """
     connection = connect(broker)
     channel = connection.default_channel
@@ -63,7 +62,7 @@ def consume_loop(
 def consume_all(
     broker: Broker, prefetch: int, ready: Callable[[], None] = lambda: None
 ) -> tuple[int, int, int]:
-    """Consume beside others until nothing comes; return count, first and last time (ns)."""
+    """Consume beside others until no message comes; return count, first and last time (ns)."""
     connection = connect(broker)
     times: list[int] = []
 
@@ -85,9 +84,9 @@ def consume_all(
 
 
 def rate_of_crowd(broker: Broker, consumers: int, prefetch: int, count: int) -> float:
-    """Return messages a second that so many processes consume and ack together.
+    """Return the total rate of *consumers* processes that consume and ack together.
 
-    From the first message of any to the last of any. Raises unless each came once.
+    From the first message of any process to the last of any. Raises unless each message came once.
     """
     done = child.run(
         crowd.together,
@@ -104,7 +103,7 @@ def rate_of_crowd(broker: Broker, consumers: int, prefetch: int, count: int) -> 
 
 
 def names_of(queues: int) -> list[str]:
-    """Return the names of so many queues."""
+    """Return the names of *queues* queues."""
     return [QUEUE] if queues == 1 else [f"{QUEUE}-{number}" for number in range(queues)]
 
 
@@ -117,7 +116,7 @@ def measure(
     share: float = 1.0,
     size: int = SIZE,
 ) -> Mapping[str, float]:
-    """Return messages consumed and acked a second with this prefetch count; 0 is no limit."""
+    """Return messages consumed and acked per second with this prefetch count; 0: no limit."""
     count = setting.paced(round(COUNT * share))
     if setting.peer.scheme == "raw":
         return {key: raw.consume(setting, prefetch, count, size)}
@@ -139,7 +138,7 @@ def measure(
 
 
 def check_all_acked(setting: Setting, names: Sequence[str]) -> None:
-    """Raise if a message is still unacked, where that can be seen: in Redis."""
+    """Raise if a message is still unacked; only Redis shows that."""
     if not setting.peer.place.startswith(("redis", "cluster")):
         return
     for name in names:

@@ -1,7 +1,7 @@
-"""Processor time of a Celery worker's main process for each task, and where it goes.
+"""Processor time of a Celery worker's main process per task, and its profile.
 
-The time is what the system counts for the process, its children left out. The profile is taken
-in a run of its own, as it slows what it looks at.
+The time is the system's count for the process, without its children. The profile is taken in a
+separate run, because profiling slows the process.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PROFILED_POOL = "prefork"
 
 
 def _run(setting: Setting, pool: str, environment: Mapping[str, str]) -> float:
-    """Run no-op tasks in a worker that is already up; return the main process's seconds a task."""
+    """Run no-op tasks in a running worker; return the main process's seconds per task."""
     count = setting.size(round(TASKS * PACES.get(setting.peer.name, 1.0)), least=50)
     arguments = ("--pool", pool, "--loglevel", "INFO")
     with running(setting.broker, *arguments, environment=environment) as worker:
         worker.wait_until_ready()
-        # "ready" is not the last thing that a start costs: mingle and the first tasks are.
+        # The cost of a start continues after "ready", with mingle and the first tasks.
         child.run(publish_tasks, broker=setting.broker, count=count // 10)
         worker.wait_for_tasks(count // 10, RUN_WITHIN_S)
         before = worker.cpu_seconds()
@@ -43,12 +43,12 @@ def _run(setting: Setting, pool: str, environment: Mapping[str, str]) -> float:
 
 
 def measure(setting: Setting, key: str, pool: str) -> Mapping[str, float]:
-    """Return microseconds of processor time a task."""
+    """Return microseconds of processor time per task."""
     return {key: 1e6 * _run(setting, pool, {})}
 
 
 def profile(setting: Setting) -> str:
-    """Return pyinstrument's text of the main process of a prefork worker; raise without it."""
+    """Return pyinstrument's text about the main process of a prefork worker; raise without it."""
     if find_spec("pyinstrument") is None:
         raise AssertionError("pyinstrument is not installed: pip install 'kombu-reliq[benchmark]'")
     with tempfile.TemporaryDirectory() as directory:

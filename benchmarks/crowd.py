@@ -1,7 +1,7 @@
-"""Runs one function in several processes at the same time, begun together.
+"""Runs one function in several processes, started at the same time.
 
-Called in a process of `benchmarks.child`: the others are forked from it, before any of them
-has connected, so that they share its imports and 64 of them start in a second.
+Called in a process of `benchmarks.child`. The other processes are forked from it before any of
+them connects. They share its imports, so 64 of them start in a second.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ END_WITHIN_S = 300.0
 
 
 def together(called: str, processes: int, arguments: dict[str, Any]) -> list[Any]:
-    """Call `module:function` once in each process; return what each returned.
+    """Call `module:function` once in each process; return all results.
 
-    The function gets `ready`, which it calls once it is connected; all return from it together.
+    The function calls its argument `ready` when it is connected. `ready` returns in all processes
+    at the same time.
     """
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(processes)
@@ -42,7 +43,7 @@ def together(called: str, processes: int, arguments: dict[str, Any]) -> list[Any
 
 
 def named(function: Callable[..., Any]) -> str:
-    """Return the name by which `together` finds the function."""
+    """Return the name of the function for `together`."""
     return f"{function.__module__}:{function.__qualname__}"
 
 
@@ -55,6 +56,6 @@ def _one(name: str, arguments: dict[str, Any], barrier: Barrier, results: Any) -
     try:
         found = getattr(importlib.import_module(module), function)
         results.put(found(**arguments, ready=ready))
-    except Exception as error:  # noqa: BLE001  # the parent waits for an answer of each
+    except Exception as error:  # noqa: BLE001  # the parent waits for a result of each process
         barrier.abort()
         results.put({"failed": repr(error)})

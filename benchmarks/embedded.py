@@ -1,4 +1,4 @@
-"""The embedded broker beside Kombu's serverless transports, and Redis."""
+"""The embedded broker compared with Kombu's serverless transports and with Redis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _figure(key: str, title: str, measured: Callable[[Setting], Mapping[str, flo
 
 
 def measure_idle(setting: Setting) -> Mapping[str, float]:
-    """Return the median latency in ms with the consumer waiting."""
+    """Return the median latency in ms while the consumer waits."""
     values = latency.measure_idle(setting)
     return {f"embedded-{key}": value for key, value in values.items()}
 

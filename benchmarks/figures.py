@@ -54,9 +54,9 @@ def order() -> dict[str, list[str]]:
 
 
 def select(names: Sequence[str], core: bool = False) -> list[Figure]:
-    """Return the figures whose name begins with one of the names; all for no name.
+    """Return the figures whose name begins with one of *names*; all if there are none.
 
-    `=name` is the figure of just this name. `core` leaves only the most important ones.
+    `=name` selects only the figure of this name. `core` selects only the most important ones.
     """
     chosen = [figure for figure in ALL if figure.core or not core]
     if not names:

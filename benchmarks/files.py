@@ -1,4 +1,4 @@
-"""Brokers without a server to set up: `reliq-embedded://`, SQLite, `filesystem://`."""
+"""Brokers without a configured server: `reliq-embedded://`, SQLite, `filesystem://`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("data_folder_in", "data_folder_out", "processed_folder", "control_folde
 
 @dataclass(frozen=True)
 class Embedded:
-    """The folder of a `reliq-embedded://`; its server ends when the folder is removed."""
+    """The folder of a `reliq-embedded://` broker, whose server ends when it is removed."""
 
     directory: Path
 
@@ -28,14 +28,14 @@ class Embedded:
         return f"{scheme}:///{self.directory}"
 
     def options(self) -> Mapping[str, Any]:
-        """Return nothing: the URL says all."""
+        """Return no options: the URL is sufficient."""
         return {}
 
     def _client(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self.directory / "broker.sock"))
 
     def empty(self) -> None:
-        """Delete every key, where its first user has started the server."""
+        """Delete every key, if a user has started the server."""
         with self._client() as client, suppress(redis.ConnectionError):
             client.flushall()
 
@@ -49,7 +49,7 @@ class Embedded:
 
 @dataclass(frozen=True)
 class File:
-    """A directory with one database file in it."""
+    """A directory with one database file."""
 
     directory: Path
 
@@ -58,7 +58,7 @@ class File:
         return f"{scheme}:///{self.directory / 'broker.db'}"
 
     def options(self) -> Mapping[str, Any]:
-        """Return nothing: the URL says all."""
+        """Return no options: the URL is sufficient."""
         return {}
 
     def empty(self) -> None:
@@ -72,26 +72,26 @@ class File:
 
 @dataclass(frozen=True)
 class Folder:
-    """The folders that `filesystem://` keeps its messages in."""
+    """The folders in which `filesystem://` keeps its messages."""
 
     directory: Path
 
     def url(self, scheme: str) -> str:
-        """Return the broker URL, which says nothing of the place."""
+        """Return the broker URL, which does not name the folders."""
         return f"{scheme}://"
 
     def options(self) -> Mapping[str, Any]:
-        """Return the folders; what one program writes, the other reads: in and out are one."""
+        """Return the folders. One program reads what the other writes, so in and out are equal."""
         return {name: str(self.directory / name.replace("_out", "_in")) for name in NAMES}
 
     def empty(self) -> None:
-        """Remove every message and leave the folders."""
+        """Remove every message and keep the folders."""
         _clear(self.directory)
         for path in set(self.options().values()):
             (self.directory / path).mkdir()
 
     def describe(self) -> str:
-        """Return what there is to say."""
+        """Return a description for the report."""
         return "a folder, no fsync"
 
 

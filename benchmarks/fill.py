@@ -1,4 +1,4 @@
-"""Fills queues before something else is measured: fast, and not measured itself."""
+"""Fills queues fast before a measurement, without being measured."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def fill_queues(
     broker: Broker, names: Sequence[str], count: int, size: int, headers: dict[str, Any]
 ) -> None:
-    """Publish so many messages, one to each queue in turn; return when they are stored."""
-    # A confirm for each would only make it slow: what is stored is counted in the end.
+    """Publish *count* messages, one to each queue in turn; return when they are stored."""
+    # Confirms would only slow it: the stored messages are counted at the end.
     unconfirmed: dict[str, Any] = {"confirm_publish": False} if "amqp" in broker["url"] else {}
     with connect(broker, **unconfirmed) as connection:
         channel = connection.default_channel
@@ -47,7 +47,7 @@ def _size(queue: Any) -> int:
     try:
         return int(queue.queue_declare(passive=True).message_count)
     except queue.channel.connection.client.channel_errors:
-        return 0  # Kombu's redis:// does not know a queue that is empty
+        return 0  # Kombu's redis:// does not know an empty queue
 
 
 def fill(
@@ -58,7 +58,7 @@ def fill(
     headers: dict[str, Any] | None = None,
     broker: Broker | None = None,
 ) -> None:
-    """Fill the setting's queues in a process of its own; by default as its broker declares them."""
+    """Fill the setting's queues in a separate process; by default as its broker declares them."""
     child.run(
         fill_queues,
         broker=broker or setting.broker,

@@ -24,12 +24,12 @@ PUBLISH_SECONDS = 2.0
 BODY_SIZE = 100
 AN_HOUR_MS = 3_600_000
 LEAST_SHARE = 0.8
-# A run that only shows that it runs does not start a crowd.
+# A run that only tests the programs does not start many processes.
 TINY, MOST_WHEN_TINY = 0.05, 4
 
 
 def backlog(setting: Setting, key: str, delayed: bool) -> Mapping[str, float]:
-    """Return publish and consume rates over each backlog, and what is left of the first ones."""
+    """Return publish and consume rates for each backlog, and their share of the first ones."""
     headers = {"x-delay": AN_HOUR_MS} if delayed else {}
     values: dict[str, float] = {}
     there = 0
@@ -40,7 +40,7 @@ def backlog(setting: Setting, key: str, delayed: bool) -> Mapping[str, float]:
         there = size
         values |= {f"{key}-publish-{size}": _publish_rate(setting)}
         count = setting.paced(CONSUMED, least=50)
-        # What is consumed comes on top: what waits is as much, and what is delayed is not due.
+        # Messages to consume are added: the backlog stays equal, and delayed ones are not due.
         fill.fill(setting, count * 2, size=BODY_SIZE)
         seconds = child.run(
             consume.consume_loop,
@@ -69,7 +69,7 @@ def _publish_rate(setting: Setting) -> float:
 
 
 def consumers(setting: Setting) -> Mapping[str, float]:
-    """Return the rate at which so many processes consume one queue together."""
+    """Return the total rate of processes that consume one queue together."""
     values = {}
     for number in CONSUMERS:
         if number > MOST_WHEN_TINY and setting.scale < TINY:
@@ -83,7 +83,7 @@ def consumers(setting: Setting) -> Mapping[str, float]:
 
 
 def queues(setting: Setting) -> Mapping[str, float]:
-    """Return the rate at which one process consumes from so many queues."""
+    """Return the rate at which one process consumes from several queues."""
     values = {}
     for number in QUEUES:
         names = [f"{QUEUE}-{place}" for place in range(number)]

@@ -1,6 +1,6 @@
 """Commands that an idle consumer and an idle Celery worker send to Redis.
 
-Counted with MONITOR between two marks, commands that scripts run inside Redis left out.
+Counted with MONITOR between two marks, without commands that scripts run inside Redis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IDLE_SECONDS = 60.0
 
 
 def idle_consumer(broker: Broker) -> None:
-    """Consume from an empty queue without an event loop, until killed."""
+    """Consume from an empty queue without an event loop until killed."""
     connection = connect(broker)
     queues = [queue_of(broker, QUEUE)]
     with Consumer(connection.default_channel, queues, on_message=lambda _message: None):
@@ -60,16 +60,16 @@ def _celery_worker(broker: Broker) -> Iterator[None]:
 
 
 class Counter:
-    """Counts what clients send to a server, as `MONITOR` shows it, until `END` is echoed.
+    """Counts the commands of clients to a server, as shown by `MONITOR`, until `END` is echoed.
 
-    What is sent from its construction on is seen; `run` reads it.
+    Includes commands sent since its construction; `run` reads them.
     """
 
     def __init__(self, server: RedisServer) -> None:
         monitor = server.client.monitor()  # type: ignore[no-untyped-call]
         self._monitor = monitor.__enter__()
         self.sent = 0
-        # Behind what our own connection says when it is opened.
+        # After the commands with which redis-py opens the connection.
         server.client.echo(BEGIN)
         while self._monitor.next_command()["command"] != f"ECHO {BEGIN}":
             pass
@@ -79,13 +79,13 @@ class Counter:
         self._monitor.__exit__()
 
     def run(self) -> None:
-        """Count until the end is echoed; commands that scripts run inside Redis do not count."""
+        """Count until the end is echoed, without commands that scripts run inside Redis."""
         while (line := self._monitor.next_command())["command"] != f"ECHO {END}":
             self.sent += line["client_type"] != "lua"
 
 
 def commands_in(servers: Sequence[RedisServer], seconds: float) -> int:
-    """Return how many commands clients send to all the servers within so many seconds."""
+    """Return the number of commands that clients send to all the servers within *seconds*."""
     with ExitStack() as stack:
         counters = [stack.enter_context(closing(Counter(server))) for server in servers]
         time.sleep(seconds)
@@ -98,7 +98,7 @@ def commands_in(servers: Sequence[RedisServer], seconds: float) -> int:
 def measure(
     setting: Setting, key: str, idler: Callable[[Broker], AbstractContextManager[None]]
 ) -> Mapping[str, float]:
-    """Return the commands a second of an idle program, after it has had time to settle."""
+    """Return the commands per second of an idle program after it has settled."""
     with idler(setting.broker):
         time.sleep(max(1.0, 10 * setting.scale))
         seconds = max(2.0, IDLE_SECONDS * setting.scale)

@@ -1,4 +1,4 @@
-"""Installs what a full run needs and this machine lacks, where the system's packages have it."""
+"""Installs missing programs for a full run, if the system's packages have them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGE = "rabbitmq-server"
 
 
 def install() -> str | None:
-    """Install RabbitMQ with apt-get, without starting it; return why that is not possible."""
+    """Install RabbitMQ with apt-get without starting it; return the reason of a failure."""
     if rabbitmq.find() is not None:
         return None
     if shutil.which("apt-get") is None:
@@ -20,7 +20,7 @@ def install() -> str | None:
     if os.geteuid() != 0:
         return f"installing {PACKAGE} needs root: sudo apt-get install {PACKAGE}"
     command = ["apt-get", "install", "-y", "--no-install-recommends", PACKAGE]
-    # The run level of a single user: the package does not start a server of its own.
+    # In the run level for a single user, the package does not start its own server.
     environment = {**os.environ, "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(
         command,

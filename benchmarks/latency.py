@@ -1,4 +1,4 @@
-"""Latency from publish to callback, idle and at half of the peer's highest rate."""
+"""Latency from publish to callback, when idle and at half of the peer's highest rate."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PEERS = (RELIQ, KOMBU, CLASSIC, QUORUM)
 
 
 def measure_idle(setting: Setting) -> Mapping[str, float]:
-    """Return quantiles in ms at a rate at which every message finds the consumer waiting."""
+    """Return quantiles in ms at a rate at which every message finds a waiting consumer."""
     count = setting.size(round(IDLE_RATE * IDLE_SECONDS), least=40)
     return pacing.quantiles(pacing.exchange(setting.broker, QUEUE, IDLE_RATE, count), IDLE)
 
 
 def measure_half(setting: Setting) -> Mapping[str, float]:
-    """Return quantiles in ms at half of the rate that the peer reached just before."""
+    """Return quantiles in ms at half of the rate that the peer has just reached."""
     tried = setting.paced(TRIED, least=100)
     rate = pacing.throughput(pacing.exchange(setting.broker, QUEUE, 0, tried)) / 2
     count = setting.size(round(rate * HALF_SECONDS), least=40)

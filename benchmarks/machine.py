@@ -1,4 +1,4 @@
-"""Names the machine and the versions of a run."""
+"""Describes the machine and the versions of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("kombu", "celery", "redis", "hiredis", "msgpack", "amqp", "SQLAlchem
 
 
 def describe() -> dict[str, str]:
-    """Return what a reader needs to judge the numbers, by name."""
+    """Return the facts that a reader needs to judge the numbers, by name."""
     described = {
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores",
         "load at the start": f"{os.getloadavg()[0]:.1f}",
@@ -27,7 +27,7 @@ def describe() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit that this is, and whether files differ from it; "" outside of a clone."""
+    """Return the present commit, and whether files differ from it; "" outside of a clone."""
     git = ["git", "-C", str(Path(__file__).resolve().parent)]
     try:
         name, changes = (

@@ -1,4 +1,4 @@
-"""Takes the samples of a run's figures, and shows how far it is."""
+"""Takes the samples of a run's figures, and shows the progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Measuring:
-    """One run over the places, of the peers that are not left out."""
+    """One run over the places, without peers that are left out."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Measuring:
         wanted: int,
         keep: Callable[[Mapping[str, Sequence[Outcome]]], None],
     ) -> dict[str, list[Outcome]]:
-        """Measure each figure; return the outcomes by section. A failure costs only its peer.
+        """Measure each figure; return the outcomes by section. A failure affects only its peer.
 
-        *keep* is given the outcomes so far after each figure.
+        Calls *keep* with all outcomes so far after each figure.
         """
         sections: dict[str, list[Outcome]] = {}
         columns = (
@@ -99,7 +99,7 @@ class Measuring:
         return written
 
     def _of(self, figure: Figure) -> list[Peer]:
-        """Return the figure's peers that can be had, ours first: nothing without ours."""
+        """Return the figure's available peers, reliq's first; none without reliq."""
         found = []
         for name in figure.peers:
             if name not in self._peers:

@@ -1,4 +1,4 @@
-"""Memory that Redis needs for a Celery message that waits, and for one that is held."""
+"""Redis memory of a Celery message that waits, and of one that is held."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEASE_S = 60.0
 
 
 def measure(setting: Setting) -> Mapping[str, float]:
-    """Return what `used_memory` has grown by for each no-op message, in bytes."""
+    """Return the growth of `used_memory` in bytes per no-op message."""
     warm_up, count = setting.size(100), setting.paced(MESSAGES)
     before, added = child.run(
         memory_of_tasks,
@@ -39,7 +39,7 @@ def measure(setting: Setting) -> Mapping[str, float]:
     )
     try:
         child.wait_for_line(holder)
-        # The warm-up's messages were there before: they are counted at what the others took.
+        # Messages of the warm-up existed before: each counts with the average of the others.
         held = (setting.redis.used_memory() - before) / (warm_up + count)
         held += each * warm_up / (warm_up + count)
     finally:

@@ -1,4 +1,4 @@
-"""What a figure, its target and its outcome are. Knows nothing of Redis, Kombu or printing."""
+"""Figures, targets and outcomes as values. Knows nothing of Redis, Kombu or printing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASELINE = "kombu"
 
 @dataclass(frozen=True)
 class Target:
-    """What a row must reach: a ratio to the peer `against`, or a value of its own."""
+    """The target of a row: a ratio to the peer `against`, or an absolute value."""
 
     kind: Literal["ratio_at_least", "ratio_at_most", "value_at_most", "value_at_least"]
     value: float
@@ -25,16 +25,16 @@ class Target:
 
     @property
     def is_ratio(self) -> bool:
-        """Whether a peer is needed to tell if the target is met."""
+        """Whether the verdict needs a peer."""
         return self.kind.startswith("ratio")
 
     def met(self, value: float, ratio: float) -> bool:
-        """Tell whether the measured value and its ratio to the peer reach the target."""
+        """Return whether the measured value and its ratio to the peer reach the target."""
         measured = ratio if self.is_ratio else value
         return measured >= self.value if self.kind.endswith("least") else measured <= self.value
 
     def __str__(self) -> str:
-        """Return the target as the tables print it."""
+        """Return the target in the format of the tables."""
         sign = ">=" if self.kind.endswith("least") else "<="
         return f"{sign} {self.value:g}{'' if self.unit in {'x', '%'} else ' '}{self.unit}"
 
@@ -52,11 +52,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement, which yields a value for each of its rows, or for some of them.
+    """One measurement, which yields a value for each or for some of its rows.
 
-    `peers` are measured in turn, ours first. `most_rounds` bounds the rounds of a figure that
-    hardly varies or takes long. `warm_up` asks for one small round first that is thrown away.
-    `core` marks the figures that `--core` measures.
+    `peers` are measured in turn, reliq's first. `most_rounds` limits the rounds of a figure that
+    varies little or takes long. `warm_up` adds a small first round that is discarded. `core` marks
+    the figures of `--core`.
     """
 
     name: str
@@ -70,23 +70,23 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The samples of one row by peer, ours first: those at one index are of one round."""
+    """The samples of one row by peer, reliq's first; equal indexes are of one round."""
 
     row: Row
     samples: Mapping[str, Sequence[float]]
 
     @property
     def ours(self) -> Sequence[float]:
-        """Our samples."""
+        """The samples of reliq."""
         return next(iter(self.samples.values()))
 
     def ratios(self, against: str) -> list[float]:
-        """Return ours divided by the peer's, round by round; nothing if it was not measured."""
+        """Return reliq's samples divided by the peer's, by round; none if it was not measured."""
         pairs = zip(self.ours, self.samples.get(against, ()), strict=False)
         return [mine / theirs if theirs else float("inf") for mine, theirs in pairs]
 
     def verdicts(self) -> list[tuple[Target, bool]]:
-        """Return each target that could be judged, and whether the medians reach it."""
+        """Return each target with enough data, and whether the medians reach it."""
         judged = []
         for target in self.row.targets:
             ratios = self.ratios(target.against)
@@ -97,5 +97,5 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether no target that could be judged is missed."""
+        """Whether no target with enough data is missed."""
         return all(met for _, met in self.verdicts())

@@ -1,8 +1,7 @@
-"""Messages that carry the time at which they were due, and the programs that send and take them.
+"""Messages that carry their due time, and the programs that send and receive them.
 
-The clock is the machine's monotonic one, which all processes share. A message is due by a
-schedule that does not wait for the broker: what comes late because the one before was late
-counts as late.
+The clock is the machine's monotonic one, which all processes share. The schedule of due times does
+not wait for the broker: a message that is late because the previous one was late counts as late.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ PREFETCH = 64
 
 
 def send(broker: Broker, name: str, rate: float, count: int) -> None:
-    """Publish so many stamped messages at so many a second, 0 for as fast as it goes.
+    """Publish *count* stamped messages at *rate* per second; 0: as fast as possible.
 
-    Says so when it begins.
+    Prints a line at the begin.
     """
     with connect(broker) as connection:
         channel = connection.default_channel
@@ -55,7 +54,7 @@ def send(broker: Broker, name: str, rate: float, count: int) -> None:
 
 
 def take(broker: Broker, name: str) -> list[tuple[int, int]]:
-    """Consume and ack until the last message; return when each was due and came, in ns."""
+    """Consume and ack until the last message; return due and arrival time of each, in ns."""
     connection = connect(broker)
     taken: list[tuple[int, int]] = []
     ended = False
@@ -80,14 +79,14 @@ def take(broker: Broker, name: str) -> list[tuple[int, int]]:
 
 
 def start_taking(broker: Broker, name: str) -> subprocess.Popen[str]:
-    """Start a consumer; return its process once it consumes."""
+    """Start a consumer; return its process when it consumes."""
     process = child.start(take, broker=broker, name=name)
     child.wait_for_line(process)
     return process
 
 
 def exchange(broker: Broker, name: str, rate: float, count: int) -> list[tuple[int, int]]:
-    """Send and take so many messages at this rate; return due and came of each, in ns."""
+    """Send and receive *count* messages at *rate*; return due and arrival time of each, in ns."""
     taker = start_taking(broker, name)
     try:
         child.run(send, broker=broker, name=name, rate=rate, count=count)
@@ -97,12 +96,12 @@ def exchange(broker: Broker, name: str, rate: float, count: int) -> list[tuple[i
 
 
 def throughput(taken: Sequence[tuple[int, int]]) -> float:
-    """Return messages a second from the first that was due to the last that came."""
+    """Return messages per second from the first due time to the last arrival."""
     return len(taken) / (max(came for _, came in taken) - min(due for due, _ in taken)) * 1e9
 
 
 def late_ms(taken: Sequence[tuple[int, int]]) -> list[float]:
-    """Return how late each message came, in ms, sorted."""
+    """Return the delay of each message in ms, sorted."""
     return sorted((came - due) / 1e6 for due, came in taken)
 
 
@@ -112,7 +111,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def quantiles(taken: Sequence[tuple[int, int]], key: str) -> Mapping[str, float]:
-    """Return median, p99 and p99.9 of the latency in ms, the first twentieth left out."""
+    """Return median, p99 and p99.9 of the latency in ms, without the first twentieth."""
     late = late_ms(taken[len(taken) // 20 :])
     return {
         f"{key}-p50": median(late),

@@ -1,4 +1,4 @@
-"""The transports that are compared, and how a program connects to one."""
+"""The compared transports, and how a program connects to each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER, CLUSTER_OF_ONE = "reliq-cluster", "reliq-cluster-of-one"
 
 
 class Broker(TypedDict):
-    """What a measured program needs to reach its broker; goes through JSON."""
+    """The data with which a measured program connects to its broker; passed as JSON."""
 
     url: str
     options: dict[str, Any]
@@ -28,10 +28,10 @@ class Broker(TypedDict):
 
 @dataclass(frozen=True)
 class Peer:
-    """A transport by its URL scheme, and the kind of server that it talks to.
+    """A transport by its URL scheme, and the kind of its server.
 
-    `pace` is the share of the full number of messages that it is given: one that is ten times
-    slower is measured over a tenth, so that each takes about as long. Rates are compared.
+    `pace` is its share of the full number of messages. A transport that is ten times slower gets a
+    tenth, so that each takes about the same time. Rates are compared.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Peer:
         return f"reliq:{{{queue}}}:unacked_index" if self.ours else "unacked_index"
 
     def audit(self, url: str) -> None:
-        """Raise unless reliq's ledger balances in every queue; the others keep none."""
+        """Raise unless reliq's ledger balances in every queue; other peers have none."""
         if not self.ours:
             return
         from reliq.admin import Inspector
@@ -95,12 +95,12 @@ ALL = {
 
 
 def is_reliq(url_or_scheme: str) -> bool:
-    """Tell whether a URL or scheme is one of reliq's."""
+    """Return whether a URL or scheme is one of reliq's."""
     return url_or_scheme.startswith("reliq")
 
 
 def connect(broker: Broker, **transport_options: Any) -> Connection:
-    """Open a Kombu connection; plain Kombu knows reliq's schemes once it is imported."""
+    """Open a Kombu connection; importing reliq registers its schemes with plain Kombu."""
     if is_reliq(broker["url"]):
         import reliq  # noqa: F401  # registers the schemes
     options = {**broker["options"], **transport_options}
@@ -110,5 +110,5 @@ def connect(broker: Broker, **transport_options: Any) -> Connection:
 
 
 def queue_of(broker: Broker, name: str, **arguments: Any) -> Queue:
-    """Return the queue of this name as the peer declares it."""
+    """Return the queue of this name with the peer's arguments."""
     return Queue(name, queue_arguments=broker["queue_arguments"] or None, **arguments)

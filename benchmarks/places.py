@@ -1,4 +1,4 @@
-"""Where a peer's messages are: the servers of a run, started when first needed, then ended."""
+"""The servers of a run, each started at its first use and ended with the run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """A broker of the run's own: a server on loopback, or a directory."""
+    """A private broker of the run: a server on loopback, or a directory."""
 
     def url(self, scheme: str) -> str:
         """Return the broker URL for this scheme."""
 
     def options(self) -> Mapping[str, Any]:
-        """Return the transport options without which it cannot be reached."""
+        """Return the transport options needed to reach it."""
 
     def empty(self) -> None:
-        """Forget every message, queue and statistic."""
+        """Delete every message, queue and statistic."""
 
     def describe(self) -> str:
-        """Return version and settings, as the report prints them."""
+        """Return version and settings in the format of the report."""
 
 
 _IN_A_DIRECTORY: dict[str, Callable[[Path], Place]] = {
@@ -38,11 +38,11 @@ _IN_A_DIRECTORY: dict[str, Callable[[Path], Place]] = {
 
 
 class Missing(Exception):
-    """A server cannot be had on this machine; the text says what is missing."""
+    """A server is not available on this machine; the text names what is missing."""
 
 
 class Places:
-    """Starts each place once, when it is asked for; ends all of them when it is closed."""
+    """Starts each place once, at its first use; ends all of them when closed."""
 
     def __init__(self, executable: str, appendfsync: str = "no") -> None:
         self._executable = executable
@@ -56,7 +56,7 @@ class Places:
         self._stack.close()
 
     def get(self, name: str) -> Place:
-        """Return the place of this name; raise Missing, with the reason, where it cannot be had."""
+        """Return the place of this name; raise Missing, with the reason, if not available."""
         if name in self.missing:
             raise Missing(self.missing[name])
         if name not in self._started:
@@ -68,14 +68,14 @@ class Places:
         return self._started[name]
 
     def describe(self) -> dict[str, str]:
-        """Return what each place that was started says of itself."""
+        """Return the description of each place that was started."""
         return {name: place.describe() for name, place in self._started.items()}
 
     def _start(self, name: str) -> Place:
         if name == "rabbitmq":
             return self._enter_rabbitmq()
         if name in _IN_A_DIRECTORY:
-            # An embedded broker may write while its folder is removed, which ends it.
+            # An embedded broker may write while its folder is removed, which ends the broker.
             kept = tempfile.TemporaryDirectory(
                 prefix="reliq-benchmark-", ignore_cleanup_errors=True
             )

@@ -1,4 +1,4 @@
-"""Pictures of a run: ratios beside their targets, growth, latency. Needs matplotlib."""
+"""Pictures of a run: ratios with their targets, growth, latency. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DPI = 110
 
 
 def draw(run: Run, directory: Path) -> list[Path]:
-    """Write the pictures that the run has values for; return their files."""
+    """Write the pictures for which the run has values; return their files."""
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
@@ -48,7 +48,7 @@ def draw(run: Run, directory: Path) -> list[Path]:
 
 
 def _ratios(plt: Any, run: Run) -> Any:
-    """Return bars of what is measured against Kombu's redis://, targets as marks."""
+    """Return bars of values compared with Kombu's redis://, with targets as marks."""
     rows = [
         (outcome, target)
         for outcome in run.outcomes
@@ -75,7 +75,7 @@ def _ratios(plt: Any, run: Run) -> Any:
 
 
 def _growth(plt: Any, run: Run) -> Any:
-    """Return a small chart of rate against number for each that grows."""
+    """Return a small chart of rate against number for each growing figure."""
     by_key = {outcome.row.key: outcome for outcome in run.outcomes}
     charts = {key: _numbered(by_key, key) for key in GROWING}
     charts = {key: points for key, points in charts.items() if points}
@@ -111,7 +111,7 @@ def _numbered(by_key: dict[str, Outcome], key: str) -> list[tuple[int, Outcome]]
 
 
 def _latency(plt: Any, run: Run) -> Any:
-    """Return bars of the quantiles by transport, idle and at half load."""
+    """Return bars of the quantiles by transport, when idle and at half load."""
     by_key = {outcome.row.key: outcome for outcome in run.outcomes}
     kinds = [kind for kind in ("idle", "half") if f"latency-{kind}-p50" in by_key]
     if not kinds:

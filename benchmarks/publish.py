@@ -1,4 +1,4 @@
-"""Publishing: how many messages a second are stored, by exchange, size, confirm and process."""
+"""Publishing: stored messages per second, by exchange, size, confirm and number of processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOK_EVERY = 16
 
 
 def body_of(size: int) -> bytes:
-    """Return a body of so many bytes, every value among them."""
+    """Return a body of *size* bytes, with all byte values."""
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
@@ -54,14 +54,14 @@ def publish_loop(
     alone: bool = True,
     ready: Callable[[], None] = lambda: None,
 ) -> tuple[int, float]:
-    """Publish for so many seconds, after a tenth of it as a warm-up; return count and seconds.
+    """Publish for *seconds*, after a warm-up of a tenth of that; return count and seconds.
 
-    '' is the anonymous exchange. Raises unless all that was published is there in the end,
-    where this process publishes `alone`.
+    '' is the anonymous exchange. If this process publishes `alone`, raises unless all published
+    messages are stored at the end.
     """
     exchange = Exchange(exchange_name, type="direct")
     properties: dict[str, Any] = dict(CONTENT)
-    if confirm is not None and is_reliq(broker["url"]):  # the others do not know it
+    if confirm is not None and is_reliq(broker["url"]):  # an option of reliq only
         properties["confirm"] = confirm
     with connect(broker) as connection:
         channel = connection.default_channel
@@ -89,7 +89,7 @@ def publish_loop(
 
 
 def wait_until_stored(queue: Any, expected: int) -> None:
-    """Return once the bound queue holds so many messages: who does not confirm may still send."""
+    """Return when the bound queue has *expected* messages: without confirms, some may follow."""
     deadline = time.monotonic() + STORED_WITHIN_S
     while (stored := queue.queue_declare(passive=True).message_count) != expected:
         if time.monotonic() > deadline:
@@ -100,7 +100,7 @@ def wait_until_stored(queue: Any, expected: int) -> None:
 def measure(
     setting: Setting, key: str, exchange: str, processes: int = 1, **how: Any
 ) -> Mapping[str, float]:
-    """Return messages a second published by all the processes together."""
+    """Return the total messages per second of all processes."""
     seconds = setting.seconds(SECONDS)
     if setting.peer.scheme == "raw":
         return {key: raw.publish(setting, seconds, how.get("size", SIZE))}

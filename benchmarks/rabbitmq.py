@@ -1,4 +1,4 @@
-"""A private RabbitMQ node: loopback, free ports, a home, a cookie and a database of its own."""
+"""A private RabbitMQ node: loopback, free ports, and its own home, cookie and database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 START_WITHIN_S = 120.0
 STOP_WITHIN_S = 20.0
 WHAT_TO_INSTALL = "no rabbitmq-server found (Debian, Ubuntu: apt install rabbitmq-server)"
-# The script itself: the one that Debian has on PATH changes user and reads /etc.
+# The script itself: Debian's wrapper in PATH changes the user and reads /etc.
 PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/sbin", "/opt/homebrew/sbin")
 QUEUES = ("benchmark", "parked", "celery", *(f"benchmark-{number}" for number in range(200)))
 EXCHANGES = ("benchmark",)
@@ -41,7 +41,7 @@ log.file = false
 
 @dataclass(frozen=True)
 class RabbitServer:
-    """A running node, reached as guest."""
+    """A running node, accessed as guest."""
 
     port: int
 
@@ -50,11 +50,11 @@ class RabbitServer:
         return f"{scheme}://guest:guest@127.0.0.1:{self.port}//"
 
     def options(self) -> Mapping[str, Any]:
-        """Return nothing: the URL says all."""
+        """Return no options: the URL is sufficient."""
         return {}
 
     def describe(self) -> str:
-        """Return the version that the node reports, and what it keeps on disk."""
+        """Return the version that the node reports, and what it stores on disk."""
         with self._connect() as connection:
             version = connection.server_properties["version"]
         return (
@@ -72,7 +72,7 @@ class RabbitServer:
                 channel.exchange_delete(name)
 
     def is_up(self) -> bool:
-        """Tell whether it takes connections."""
+        """Return whether it accepts connections."""
         with suppress(OSError, amqp.AMQPError), self._connect():
             return True
         return False
@@ -94,7 +94,7 @@ def find() -> str | None:
 
 @contextmanager
 def started() -> Iterator[RabbitServer]:
-    """Run a node, and an Erlang port mapper for it alone, until the block ends."""
+    """Run a node with its own Erlang port mapper until the block ends."""
     executable, mapper = find(), shutil.which("epmd")
     if executable is None or mapper is None:
         raise RuntimeError(WHAT_TO_INSTALL)
@@ -156,7 +156,7 @@ def _wait_until_up(server: RabbitServer, node: subprocess.Popen[bytes], home: Pa
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process and what it started: all are in a session of their own."""
+    """End the process and its children, which share its session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):

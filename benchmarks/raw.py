@@ -1,7 +1,7 @@
-"""What no transport can go below: the same round trips, with nothing around them.
+"""The lower limit for any transport: the same round trips without further work.
 
-A publish is one command with the body in it and its reply; consuming at prefetch n is one
-command that takes n bodies and one written for each of them, not waited for.
+A publish is one command with the body, and its reply. Consuming at prefetch n is one command that
+takes n bodies, and one command for each body without waiting for its reply.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Bare:
 
 
 class Library:
-    """A connection of redis-py, without its client around it."""
+    """A connection of redis-py without its client."""
 
     def __init__(self, port: int) -> None:
         self._connection = redis.Connection(port=port)  # type: ignore[no-untyped-call]
@@ -77,7 +77,7 @@ def open_client(port: int, bare: bool) -> Client:
 
 
 def publish_loop(port: int, bare: bool, seconds: float, size: int) -> float:
-    """Return round trips a second, each with a body of so many bytes."""
+    """Return round trips per second, each with a body of *size* bytes."""
     client, body = open_client(port, bare), b"x" * size
     count, start = 0, time.perf_counter()
     end = start + seconds
@@ -89,7 +89,7 @@ def publish_loop(port: int, bare: bool, seconds: float, size: int) -> float:
 
 
 def consume_loop(port: int, bare: bool, prefetch: int, count: int, size: int) -> float:
-    """Return messages a second: one command for `prefetch` bodies, one unawaited for each."""
+    """Return messages per second: a command for `prefetch` bodies, an unawaited one for each."""
     client, body, done = open_client(port, bare), b"x" * size, 0
     for _ in range(0, count, 100):
         client.send("LPUSH", LIST, *[body] * 100)
@@ -111,7 +111,7 @@ def consume_loop(port: int, bare: bool, prefetch: int, count: int, size: int) ->
 
 
 def publish(setting: Setting, seconds: float, size: int) -> float:
-    """Return the limit of publishing with a round trip each, by the peer that is its client."""
+    """Return the limit of publishing with a round trip each; the peer selects the client."""
     if setting.peer.name == TOOL:
         return tool(setting, size)
     bare = setting.peer.name == BARE
@@ -135,7 +135,7 @@ def consume(setting: Setting, prefetch: int, count: int, size: int) -> float:
 
 
 def tool(setting: Setting, size: int) -> float:
-    """Return what `redis-benchmark` says of LPUSH with one client."""
+    """Return the result of `redis-benchmark` for LPUSH with one client."""
     executable = shutil.which("redis-benchmark")
     if executable is None:
         raise AssertionError("redis-benchmark is not on PATH")

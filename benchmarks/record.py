@@ -1,7 +1,7 @@
-"""Counts the tasks that ran, at a cost of well under a microsecond a task.
+"""Counts the tasks that ran, in far less than a microsecond per task.
 
-Each thread of each process keeps a count and two times in 24 bytes of a memory-mapped file of
-its own: no lock, no system call, and what was written survives the process.
+Each thread of each process keeps a count and two times in 24 bytes of its own memory-mapped file.
+This needs no lock and no system call, and the data survives the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAYOUT = struct.Struct("=qqq")
 _FINISHED = "finished"
 
 
-# gevent makes a local of each greenlet, of which there is one a task; its tasks share a thread.
+# gevent makes a local of each greenlet, and each task has one; all its tasks share a thread.
 _local: Any = SimpleNamespace() if "gevent" in sys.modules else threading.local()
 
 
@@ -37,7 +37,7 @@ def _open() -> memoryview[int]:
 
 
 def mark() -> None:
-    """Note that a task ran now."""
+    """Record that a task runs now."""
     try:
         numbers = _local.numbers
     except AttributeError:
@@ -51,16 +51,16 @@ def mark() -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """What all threads of all processes noted."""
+    """The sum of the records of all threads and processes."""
 
     tasks: int
     seconds: float
     began_ns: int = 0
-    """When the first one ran (monotonic clock)."""
+    """When the first task ran (monotonic clock)."""
 
 
 def read(directory: Path) -> Ran:
-    """Add up what was noted in the directory so far."""
+    """Add up the records in the directory so far."""
     noted = []
     for path in directory.iterdir():
         content = path.read_bytes()
@@ -74,7 +74,7 @@ def read(directory: Path) -> Ran:
 
 
 def mark_finished() -> None:
-    """Note that a task ran now that comes after all others: a callback."""
+    """Record that a task that follows all others runs now: a callback."""
     path = Path(os.environ[DIRECTORY]) / _FINISHED
     partly = path.with_suffix(".partly")
     partly.write_text(f"{time.monotonic_ns():40}")
@@ -82,6 +82,6 @@ def mark_finished() -> None:
 
 
 def finished_ns(directory: Path) -> int:
-    """Return when such a task ran (monotonic clock); 0: it did not yet."""
+    """Return when such a task ran (monotonic clock); 0: not yet."""
     path = directory / _FINISHED
     return int(path.read_text()) if path.exists() else 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.model import Outcome
     from benchmarks.results import Run
 
-# The figures that users notice, in their words; the page has all figures.
+# The figures that matter to users, in their words; the page has all figures.
 HEADLINES = {
     "web-delay": "`task.delay()` in one thread, tasks/s",
     "celery-prefork": "no-op tasks in a prefork worker, tasks/s",
@@ -28,7 +28,7 @@ MARK, END_MARK = "<!-- benchmark table -->", "<!-- end of the benchmark table --
 def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
     """Write the page: missed targets, tables, method, machine.
 
-    `beside` are the files that belong to it: pictures are shown, others are linked.
+    `beside` are files that belong to the page: pictures are shown, and others are linked.
     """
     links = [(file.stem, file.relative_to(path.parent).as_posix()) for file in beside]
     parts = [INTRODUCTION.format(command=run.command, commit=run.commit, sizes=_sizes(run))]
@@ -55,7 +55,7 @@ def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
 
 
 def write_readme(run: Run, path: Path) -> None:
-    """Replace the README's table, between its two marks, by the figures that users notice."""
+    """Replace the README's table, between its two marks, by the figures that matter to users."""
     text = path.read_text(encoding="utf-8")
     before, mark, rest = text.partition(MARK)
     _, end, after = rest.partition(END_MARK)

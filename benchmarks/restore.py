@@ -1,11 +1,11 @@
-"""Restoring the messages of a consumer that died: how fast, and what others feel of it.
+"""Restoring the messages of a dead consumer: the rate, and the effect on other programs.
 
-A consumer reserves every message and is SIGKILLed; when its leases have lapsed, another
-consumer starts. Timed from outside, by watching the unacked messages go. A bystander, on the
-same Redis but under a key prefix of its own so that it restores nothing, exchanges messages
-before and meanwhile.
+A consumer reserves every message and is SIGKILLed. When its leases have ended, another consumer
+starts. The time is measured from outside, by watching the unacked messages. A bystander on the
+same Redis exchanges messages before and during the restore. Its own key prefix keeps it from
+restoring any.
 
-And from end to end, with default options: from the kill of a consumer that holds every message
+The end-to-end time, with default options, is from the kill of a consumer that holds every message
 to the last delivery to another one, which waits in the same queue.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SIZES = (1_000, 10_000, 100_000)
 MOST_OF_BASELINE = 2_000
-# Long enough for the victim to renew them all while it reserves more.
+# Long enough for the victim to renew all leases while it reserves more messages.
 LEAST_LEASE_S, LEASE_S_OF_LARGEST = 2.0, 6.0
 LOOK_EVERY_S = 0.005
 KILLED_SIZES = (5_000, 10_000)
@@ -48,7 +48,7 @@ BODY_SIZE = 300
 
 
 def reserve_all(broker: Broker, visibility_timeout: float, count: int, name: str = QUEUE) -> None:
-    """Reserve `count` messages, ack none, say so, and wait to be killed."""
+    """Reserve `count` messages without acks, print a line, and wait to be killed."""
     connection = connect(broker, visibility_timeout=visibility_timeout)
     channel = connection.default_channel
     held: list[Message] = []
@@ -60,7 +60,7 @@ def reserve_all(broker: Broker, visibility_timeout: float, count: int, name: str
 
 
 def survive(broker: Broker, visibility_timeout: float) -> None:
-    """Consume without an event loop, one message at a time and none acked, until killed."""
+    """Consume without an event loop, one message at a time and without acks, until killed."""
     connection = connect(broker, visibility_timeout=visibility_timeout)
     channel = connection.default_channel
     held: list[Message] = []
@@ -71,7 +71,7 @@ def survive(broker: Broker, visibility_timeout: float) -> None:
 
 
 def take_over(broker: Broker, count: int) -> Mapping[str, float]:
-    """Take and ack `count` messages with default options; return when (monotonic, s)."""
+    """Consume and ack `count` messages with default options; return the times (monotonic, s)."""
     connection = connect(broker)
     channel = connection.default_channel
     came: list[float] = []
@@ -90,7 +90,7 @@ def take_over(broker: Broker, count: int) -> Mapping[str, float]:
 
 
 def watch(server: RedisServer, unacked_index: str, count: int) -> tuple[int, int]:
-    """Return when the first message was seen restored, and the last (monotonic, ns)."""
+    """Return when the first and the last message were seen restored (monotonic, ns)."""
     deadline = time.monotonic() + RESTORE_WITHIN_S
     start: int | None = None
     while True:
@@ -98,7 +98,7 @@ def watch(server: RedisServer, unacked_index: str, count: int) -> tuple[int, int
         left = server.client.zcard(unacked_index)
         if start is None and left < count:
             start = before
-        if start is not None and left <= 1:  # the survivor holds one
+        if start is not None and left <= 1:  # the surviving consumer holds one
             return start, time.monotonic_ns()
         if time.monotonic() > deadline:
             raise AssertionError(f"{left} of {count} messages are still not restored")
@@ -106,7 +106,7 @@ def watch(server: RedisServer, unacked_index: str, count: int) -> tuple[int, int
 
 
 def strand(setting: Setting, count: int, lease_s: float) -> None:
-    """Leave so many messages unacked by a consumer that is dead and whose leases lapse."""
+    """Leave *count* messages unacked by a dead consumer whose leases end."""
     fill(setting, count, size=BODY_SIZE)
     victim = child.start(
         reserve_all, broker=setting.broker, visibility_timeout=lease_s, count=count
@@ -121,9 +121,9 @@ def strand(setting: Setting, count: int, lease_s: float) -> None:
 
 
 def measure(setting: Setting, full: int) -> Mapping[str, float]:
-    """Return restored messages a second, the longest call, and the bystander's latencies."""
+    """Return restored messages per second, the longest call, and the bystander's latencies."""
     server, index = setting.redis, setting.peer.unacked_index(QUEUE)
-    # What a figure is named after is not scaled down, only bounded.
+    # The number in a figure's name is not scaled down, only limited.
     count = min(full if setting.peer.ours else min(full, MOST_OF_BASELINE), setting.largest)
     lease_s = max(LEAST_LEASE_S, LEASE_S_OF_LARGEST * count / max(SIZES))
     strand(setting, count, lease_s)
@@ -136,12 +136,12 @@ def measure(setting: Setting, full: int) -> Mapping[str, float]:
     )
     time.sleep(lease_s + 1)
     taker = pacing.start_taking(bystander, BYSTANDER)
-    # It sends for longer than can be needed, and is stopped when all are restored.
+    # It sends for longer than necessary, and is stopped when all messages are restored.
     with server.logging_commands():
         sender = child.start(
             pacing.send, broker=bystander, name=BYSTANDER, rate=BYSTANDER_RATE, count=10**6
         )
-        # On a busy machine the messages could be back before a program has started to send.
+        # On a busy machine, the messages could return before a program has started to send.
         child.wait_for_line(sender)
         survivor = child.start(survive, broker=setting.broker, visibility_timeout=lease_s)
         try:
@@ -200,7 +200,7 @@ def _bystander(
     start: int,
     end: int,
 ) -> Mapping[str, float]:
-    # What was due before the restore and came during it has waited for it too.
+    # A message due before the restore that came during it has also waited for the restore.
     window = [(due, came) for due, came in meanwhile if came >= start and due <= end]
     if not window:
         raise AssertionError("the bystander received nothing during the restore")

@@ -1,4 +1,4 @@
-"""A finished run, and the JSON file that it is kept in: whatever is printed is made from it."""
+"""A finished run and its JSON file, from which all output is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """What was asked, where it ran, and what came out: outcomes by section, in order."""
+    """The options and surroundings of a run, and its outcomes by section, in order."""
 
     command: str
     rounds: int
@@ -27,7 +27,7 @@ class Run:
     failures: Sequence[str]
     sections: Mapping[str, Sequence[Outcome]]
     commit: str = "not known"
-    """Of all figures: a run goes on at the same commit only."""
+    """The commit of all figures: a run is only resumed at the same commit."""
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -36,7 +36,7 @@ class Run:
 
 
 def write(run: Run, path: Path) -> None:
-    """Write every sample and the surroundings."""
+    """Write every sample and the surroundings of the run."""
     content = {
         "command": run.command,
         "rounds": run.rounds,
@@ -56,10 +56,10 @@ def write(run: Run, path: Path) -> None:
 
 
 def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]]) -> Run:
-    """Return an interrupted run with what was measured since.
+    """Return an interrupted run with the later measurements.
 
-    *order* has the keys of every section's rows. Of the new surroundings there is what the
-    earlier run had not, like a server of its own.
+    *order* has the keys of every section's rows. New surroundings are added only if the earlier run
+    did not have them, such as another server.
     """
     found = {outcome.row.key: outcome for outcome in (*earlier.outcomes, *new.outcomes)}
     sections = {
@@ -78,9 +78,9 @@ def merge(earlier: Run, new: Run, order: Mapping[str, Sequence[str]]) -> Run:
 
 
 def read(path: Path) -> Run:
-    """Return the run that was written there."""
+    """Return the run stored in a file."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    content.pop("later", None)  # of runs that mixed commits
+    content.pop("later", None)  # from runs that mixed commits
     sections = {
         name: [_from_json(outcome) for outcome in outcomes]
         for name, outcomes in content.pop("sections").items()

@@ -1,4 +1,4 @@
-"""Runs a figure's rounds: one sample of each peer in turn, A B C A B C, over one machine."""
+"""Runs a figure's rounds: one sample of each peer in turn (A B C A B C), on one machine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ WARM_UP_SHARE = 0.1
 
 
 def rounds_of(figure: Figure, wanted: int) -> int:
-    """Return how many rounds the figure takes when so many are wanted."""
+    """Return the number of rounds of the figure if *wanted* are requested."""
     return min(wanted, figure.most_rounds or wanted)
 
 
 class Rounds:
-    """Takes the samples of figures; remembers what failed.
+    """Takes the samples of figures, and records failures.
 
-    `sampled` is called with the peer and its values after each sample that counts, `settings`
-    makes what a measurement is given of a peer and a scale.
+    `sampled` is called with the peer and its values after each sample that counts. `settings`
+    returns the setting of a measurement for a peer and a scale.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Rounds:
     def run(
         self, figure: Figure, peers: Sequence[Peer], rounds: int, scale: float
     ) -> list[Outcome]:
-        """Measure every round; return one outcome for each row of the figure that has values.
+        """Measure every round; return one outcome for each row of the figure with values.
 
         A peer that fails is left out of the figure's further rounds, and of its outcome.
         """

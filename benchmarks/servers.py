@@ -1,4 +1,4 @@
-"""Private redis-server processes: loopback, a free port, persistence as asked for."""
+"""Private redis-server processes: loopback, a free port, and the requested persistence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITAOF_SINCE = (7, 2)
 
 @dataclass(frozen=True)
 class RedisServer:
-    """A running redis-server, a client of it, and the settings it was started with."""
+    """A running redis-server, a client of it, and its settings."""
 
     port: int
     client: redis.Redis
@@ -38,11 +38,11 @@ class RedisServer:
         return f"{scheme}://127.0.0.1:{self.port}/0"
 
     def options(self) -> Mapping[str, Any]:
-        """Return nothing: the URL says all."""
+        """Return no options: the URL is sufficient."""
         return {}
 
     def describe(self) -> str:
-        """Return the version that the server itself reports, and its settings."""
+        """Return the version that the server reports, and its settings."""
         about = self.client.info("server")
         name, version = about.get("server_name", "redis"), about["redis_version"]
         if "valkey_version" in about:
@@ -51,17 +51,17 @@ class RedisServer:
         return f"{name} {version}; {settings}; otherwise defaults"
 
     def empty(self) -> None:
-        """Forget all data, scripts and statistics."""
+        """Delete all data, scripts and statistics."""
         self.client.flushall()
         self.client.script_flush()
         self.client.config_resetstat()
 
     def ask(self, *command: str | int) -> Any:
-        """Send one command and return its reply, as far as redis-py understands it."""
+        """Send one command; return its reply as parsed by redis-py."""
         return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     def follow(self, primary: RedisServer) -> None:
-        """Become a replica; return once it has all that the primary has."""
+        """Become a replica; return when it has all data of the primary."""
         self.client.replicaof("127.0.0.1", primary.port)
         deadline = time.monotonic() + START_WITHIN_S
         while self.client.info("replication").get("master_link_status") != "up":
@@ -71,9 +71,9 @@ class RedisServer:
 
     @contextmanager
     def logging_commands(self) -> Iterator[None]:
-        """Log the commands of a tenth of a millisecond and more (`SLOWLOG`), within the block.
+        """Log commands of a tenth of a millisecond and more (`SLOWLOG`) within the block.
 
-        Logging every one would slow each down by what is logged of its arguments.
+        Logging every command would slow each one, because its arguments are logged.
         """
         self.client.config_set("slowlog-max-len", LOGGED_COMMANDS)
         self.client.slowlog_reset()
@@ -84,7 +84,7 @@ class RedisServer:
             self.client.config_set("slowlog-log-slower-than", -1)
 
     def longest_call_ms(self) -> float:
-        """Return the duration of the longest command, or the least that is logged if none was."""
+        """Return the duration of the longest command, or the log's threshold if there is none."""
         logged = self.client.slowlog_get(LOGGED_COMMANDS)
         return float(max((call["duration"] for call in logged), default=LOGGED_FROM_US) / 1000)
 
@@ -94,22 +94,22 @@ class RedisServer:
         return int(stats["total_net_input_bytes"] + stats["total_net_output_bytes"])
 
     def connections(self) -> int:
-        """Return how many connections clients have to the server, this one among them."""
+        """Return the number of client connections to the server, including this one."""
         return len(self.client.client_list())
 
     def used_memory(self) -> int:
-        """Return the bytes that Redis has allocated."""
+        """Return the bytes allocated by Redis."""
         return int(self.client.info("memory")["used_memory"])
 
 
 def cpu_seconds(client: redis.Redis) -> float:
-    """Return the processor time that a server has used, the kernel's for it included."""
+    """Return the processor time used by a server, including the kernel's for it."""
     used = client.info("cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def persistence(appendfsync: str) -> dict[str, str]:
-    """Return the settings: "no" for nothing on disk, else the append-only file's appendfsync."""
+    """Return the settings: "no" for nothing on disk, else a value of appendfsync."""
     settings = {"bind": "127.0.0.1", "save": '""'}
     if appendfsync == "no":
         return settings | {"appendonly": "no"}
@@ -117,7 +117,7 @@ def persistence(appendfsync: str) -> dict[str, str]:
 
 
 def find_executable() -> str:
-    """Return the redis-server on PATH, else one that an installed wheel brings along."""
+    """Return the redis-server in PATH, else one from an installed wheel."""
     for path in (shutil.which("redis-server"), *candidates()):
         if path is not None:
             return path
@@ -125,7 +125,7 @@ def find_executable() -> str:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -133,7 +133,7 @@ def free_port() -> int:
 
 
 def with_waitaof(preferred: str) -> str | None:
-    """Return a server that has WAITAOF, the preferred one if it does."""
+    """Return a server with WAITAOF, preferably the given one."""
     for path in (preferred, *candidates()):
         server = server_at(path)
         if server is not None and server.version >= WAITAOF_SINCE:
@@ -145,7 +145,7 @@ def with_waitaof(preferred: str) -> str | None:
 def started(
     executable: str, settings: Mapping[str, str], highest_port: int = 65535
 ) -> Iterator[RedisServer]:
-    """Run a redis-server of our own until the block ends."""
+    """Run a private redis-server until the block ends."""
     arguments = [f"--{name} {value}" for name, value in settings.items()]
     with tempfile.TemporaryDirectory(prefix="reliq-benchmark-") as directory:
         port = next(port for port in iter(free_port, None) if port <= highest_port)

@@ -1,4 +1,4 @@
-"""What one measurement is given: whom to measure, on which server, and how much."""
+"""The setting of one measurement: the peer, its server, and the amount of work."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LARGEST = 1_000_000
 
 @dataclass(frozen=True)
 class Setting:
-    """One sample's surroundings. The server is empty when a measurement begins.
+    """One sample's setting. The server is empty when a measurement begins.
 
-    `largest` bounds what a figure is named after and is not scaled: backlogs, what is restored.
+    `largest` limits the numbers in figures' names, which are not scaled: backlogs and restores.
     """
 
     peer: Peer
@@ -29,7 +29,7 @@ class Setting:
 
     @property
     def broker(self) -> Broker:
-        """How a program reaches the peer on this server."""
+        """The data with which a program connects to the peer on this server."""
         return {
             "url": self.server.url(self.peer.scheme),
             "options": {**self.server.options(), **self.peer.options},
@@ -38,14 +38,14 @@ class Setting:
 
     @property
     def redis(self) -> RedisServer:
-        """The server, for the figures that look into Redis."""
+        """The server, for figures that inspect Redis."""
         if not isinstance(self.server, RedisServer):
             raise TypeError(f"this figure needs Redis, {self.peer.name} has none")
         return self.server
 
     @property
     def cluster(self) -> Cluster:
-        """The nodes, for the figures that look at how they share the work."""
+        """The nodes, for figures about their shares of the work."""
         if not isinstance(self.server, Cluster):
             raise TypeError(f"this figure needs a cluster, {self.peer.name} has none")
         return self.server
@@ -60,15 +60,15 @@ class Setting:
         return isinstance(self.server, Cluster)
 
     def node_of(self, queue: str) -> RedisServer:
-        """Return the server that has the queue."""
+        """Return the server of the queue."""
         return self.cluster.owner(slot_of(queue)) if self._clustered else self.redis
 
     def size(self, full: int, least: int = 10) -> int:
-        """Return a count scaled down from its full size, but not below `least`."""
+        """Return a count scaled down from its full size, at least `least`."""
         return max(least, round(full * self.scale))
 
     def paced(self, full: int, least: int = 10) -> int:
-        """Return a count scaled down, for a slow peer further down."""
+        """Return a count scaled down, and further down for a slow peer."""
         return max(least, round(full * self.scale * self.peer.pace))
 
     def seconds(self, full: float) -> float:

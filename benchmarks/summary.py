@@ -1,4 +1,4 @@
-"""Turn outcomes into the texts of the screen, the page and the README."""
+"""Turns outcomes into the texts for the screen, the page and the README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMITS = (BARE, CLIENT, TOOL)
 
 
 def others_of(outcomes: Sequence[Outcome], limits: bool) -> list[str]:
-    """Return the peers beside ours, in their order: the raw limits, or all but these."""
+    """Return the peers other than reliq, in order: the raw limits, or all but these."""
     names = dict.fromkeys(name for outcome in outcomes for name in list(outcome.samples)[1:])
     return [name for name in names if (name in LIMITS) == limits]
 
@@ -25,7 +25,7 @@ def others_of(outcomes: Sequence[Outcome], limits: bool) -> list[str]:
 def table(
     outcomes: Sequence[Outcome], labels: Mapping[str, str], limits: bool = False
 ) -> list[list[str]]:
-    """Return the lines of a section's table, head first: ours, each other with ratio, targets."""
+    """Return a section's table: head, then reliq, each other peer with its ratio, and targets."""
     others = others_of(outcomes, limits)
     if limits:
         outcomes = [outcome for outcome in outcomes if set(others) & set(outcome.samples)]
@@ -48,19 +48,19 @@ def table(
 
 
 def targets_of(outcome: Outcome, labels: Mapping[str, str]) -> str:
-    """Return the row's targets, each with its peer where that is not Kombu's Redis transport."""
+    """Return the row's targets, each with its peer unless that is Kombu's Redis transport."""
     return ", ".join(_target(target, labels) for target in outcome.row.targets)
 
 
 def verdict(outcome: Outcome) -> str:
-    """Return "pass" or "miss" for a row with a target that could be judged, else ""."""
+    """Return "pass" or "miss" for a row with a target and enough data, else ""."""
     if not outcome.verdicts():
         return ""
     return "pass" if outcome.passed else "miss"
 
 
 def shortfalls(outcomes: Sequence[Outcome], labels: Mapping[str, str]) -> list[str]:
-    """Return a text for each row that misses targets: the values, the targets, the reason.
+    """Return a text for each row that misses targets: values, targets and reason.
 
     A reason that several rows share is printed once.
     """
@@ -92,7 +92,7 @@ def _reached(outcome: Outcome, target: Target) -> str:
 
 
 def middle(values: Sequence[float], digits: int, suffix: str = "") -> str:
-    """Return the median as text, nothing for no values."""
+    """Return the median as text; empty if there are no values."""
     return _number(median(values), digits) + suffix if values else ""
 
 

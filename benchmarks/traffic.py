@@ -1,4 +1,4 @@
-"""Redis commands and bytes for one Celery task, from its publish to its ack."""
+"""Redis commands and bytes of one Celery task, from its publish to its ack."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 COMMANDS, BYTES = "commands-per-task", "bytes-per-task"
 TASKS = 2_000
 RUN_WITHIN_S = 120.0
-# What a task still has under way when it has run: its ack, on its way to Redis.
+# Time for the ack of the last task to reach Redis.
 SETTLE_S = 0.5
 
 
 def measure(setting: Setting) -> Mapping[str, float]:
-    """Return commands and bytes for each no-op task of a quiet worker with one thread.
+    """Return commands and bytes per no-op task of a quiet worker with one thread.
 
-    Commands are counted in a run of their own: MONITOR would add to the bytes.
+    Commands are counted in a separate run, because MONITOR would add to the bytes.
     """
     server, count = setting.redis, setting.paced(TASKS, least=50)
     arguments = ("--pool", "solo", "--loglevel", "INFO", *QUIET)

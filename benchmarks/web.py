@@ -1,7 +1,7 @@
-"""Publishing as web applications do: `task.delay()` from many threads, or without a pool.
+"""Publishing as in web applications: `task.delay()` from many threads, or without a pool.
 
-With `broker_pool_limit = 0` (or None), as many are told to set it where connections are cut
-behind their backs, Celery opens a connection for each task and closes it again.
+With `broker_pool_limit = 0` (or None), Celery opens and closes a connection for each task.
+This is often recommended for networks that silently cut connections.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ MANY = 16
 def delay_loop(
     broker: Broker, seconds: float, threads: int, pooled: bool, many: bool = False
 ) -> tuple[int, float]:
-    """Call `delay()` for so many seconds in each thread, after a tenth of it as a warm-up.
+    """Call `delay()` for *seconds* in each thread, after a warm-up of a tenth of that.
 
-    With `many`, and reliq, by `publish_many`. Returns count and seconds. Raises unless all that
-    was published is stored in the end.
+    With `many`, and reliq, uses `publish_many`. Returns count and seconds. Raises unless all
+    published messages are stored at the end.
     """
     if is_reliq(broker["url"]):
         import reliq  # noqa: F401  # registers the schemes
@@ -46,7 +46,7 @@ def delay_loop(
     if not pooled:
         app.conf.broker_pool_limit = 0
     task = app.task(name="web.nothing")(_nothing)
-    app.finalize()  # before the threads: Celery makes a task when it is used first, for one of them
+    app.finalize()  # before the threads: Celery otherwise creates a task at its first use in one
     publish = _publish_many if many and is_reliq(broker["url"]) else _publish
     before, _ = publish(task, seconds / 10, threads)
     count, took = publish(task, seconds, threads)
@@ -57,7 +57,7 @@ def delay_loop(
 
 
 def _publish(task: Any, seconds: float, threads: int) -> tuple[int, float]:
-    """Publish in each thread, once at least; return count and seconds."""
+    """Publish in each thread, at least once; return count and seconds."""
     counts = [0] * threads
     failed: list[BaseException] = []
     start = time.perf_counter()
@@ -67,7 +67,7 @@ def _publish(task: Any, seconds: float, threads: int) -> tuple[int, float]:
             while not counts[number] or time.perf_counter() < start + seconds:
                 task.delay(number)
                 counts[number] += 1
-        except Exception as error:  # noqa: BLE001  # raised below: a thread cannot
+        except Exception as error:  # noqa: BLE001  # raised below, as a thread cannot
             failed.append(error)
 
     crowd = [threading.Thread(target=publish, args=(number,)) for number in range(threads)]
@@ -91,13 +91,13 @@ def _publish_many(task: Any, seconds: float, threads: int) -> tuple[int, float]:
 
 
 def _nothing(number: int) -> None:
-    """Do nothing: it is never run."""
+    """Do nothing: the task never runs."""
 
 
 def measure(
     setting: Setting, key: str, threads: int, pooled: bool = True, many: bool = False
 ) -> Mapping[str, float]:
-    """Return tasks a second that one process publishes with so many threads."""
+    """Return tasks per second that one process publishes with *threads* threads."""
     seconds = setting.seconds(SECONDS)
     arguments = {"seconds": seconds, "threads": threads, "pooled": pooled, "many": many}
     count, took = child.run(delay_loop, broker=setting.broker, **arguments)

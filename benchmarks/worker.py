@@ -1,4 +1,4 @@
-"""Real Celery workers as subprocesses, and the tasks they are given."""
+"""Real Celery workers as subprocesses, and their tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOK_EVERY_S = 0.05
 
 
 def publish_tasks(broker: Broker, count: int, task: str = "noop") -> None:
-    """Publish tasks, in a process of its own."""
+    """Publish tasks in a separate process."""
     os.environ[BROKER] = json.dumps(broker)
     from benchmarks import celery_app
 
@@ -45,7 +45,7 @@ def publish_tasks(broker: Broker, count: int, task: str = "noop") -> None:
 
 
 def begin_consuming(broker: Broker) -> None:
-    """Tell every worker that was started on the parked queue to take tasks now."""
+    """Make every worker that was started on the parked queue consume tasks now."""
     os.environ[BROKER] = json.dumps(broker)
     from benchmarks.celery_app import app
 
@@ -78,7 +78,7 @@ def running(
 ) -> Iterator[Worker]:
     """Run a Celery worker with Celery's defaults; shut it down warmly when the block ends.
 
-    Workers that share a directory of `records` are counted together.
+    Workers with the same directory of `records` are counted together.
     """
     with tempfile.TemporaryDirectory(prefix="reliq-benchmark-") as directory:
         log = Path(directory) / "log"
@@ -109,14 +109,14 @@ def running(
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker subprocess, where its tasks note that they ran, and its log."""
+    """A worker subprocess, the directory with the records of its tasks, and its log."""
 
     process: subprocess.Popen[bytes]
     records: Path
     log: Path
 
     def wait_for_tasks(self, count: int, within_s: float) -> record.Ran:
-        """Return what ran once `count` tasks have run; raise if more run, or if time is up."""
+        """Return the record after `count` tasks; raise if more run, or if time is up."""
         deadline = time.monotonic() + within_s
         while (ran := record.read(self.records)).tasks < count:
             self._check(deadline, f"{ran.tasks} of {count} tasks ran")
@@ -125,7 +125,7 @@ class Worker:
         return ran
 
     def wait_for_callback(self, within_s: float, look: Callable[[], None]) -> float:
-        """Return the seconds from the first task that ran to the callback; `look` meanwhile."""
+        """Return the seconds from the first task to the callback; call `look` meanwhile."""
         deadline = time.monotonic() + within_s
         while not (finished_ns := record.finished_ns(self.records)):
             self._check(deadline, f"no callback, {record.read(self.records).tasks} tasks ran")
@@ -133,13 +133,13 @@ class Worker:
         return (finished_ns - record.read(self.records).began_ns) / 1e9
 
     def wait_until_ready(self) -> None:
-        """Return once the worker has logged that it is ready, which needs `--loglevel INFO`."""
+        """Return when the worker has logged that it is ready, which needs `--loglevel INFO`."""
         deadline = time.monotonic() + READY_WITHIN_S
         while b" ready." not in self.log.read_bytes():
             self._check(deadline, "not ready")
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that the main process has used, its children's left out."""
+        """Return the processor time of the main process, without its children."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

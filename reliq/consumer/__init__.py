@@ -1,4 +1,4 @@
-"""One process as a consumer: what it holds, and what it does in the background."""
+"""One process as a consumer: its sessions, leases and background duties."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ if TYPE_CHECKING:
     from .background import BackgroundLoop as BackgroundLoop
     from .duties import BackgroundDuties as BackgroundDuties
 
-# A process that only publishes has nothing to do in the background.
+# Imported on first use: a process that only publishes has no background duties.
 __getattr__ = names_of(__name__, {".background": "BackgroundLoop", ".duties": "BackgroundDuties"})

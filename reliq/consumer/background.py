@@ -1,7 +1,7 @@
-"""The background loop: a daemon thread that does a session's duties, and its pauses.
+"""The background loop: a daemon thread that does the duties of a session at intervals.
 
-It has a connection of its own. Where the process forks children, which should have no
-threads, a timer of the event loop does the same duties instead.
+It has its own connection. In a process that forks children, which should have no threads, a
+timer of the event loop does the same duties instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class BackgroundLoop:
-    """The thread of one session."""
+    """The background thread of one session."""
 
     _options: Options
     _duties: BackgroundDuties
@@ -40,34 +40,34 @@ class BackgroundLoop:
     _transports: WeakSet[AttachedTransport]
     _open_store: Callable[[], Store]
     _ticked: Callable[[], None]
-    """Called after each tick: it may be the last."""
+    """Called after each tick, which may be the last."""
 
     _thread_lock = OwnLock()
 
     def __post_init__(self) -> None:
-        """Have no thread."""
+        """Start without a thread."""
         options, period_s = self._options, self._leases.period_s
-        # While the broker is away. Others must see us again before they take us for dead.
+        # While the broker is unreachable: reconnect before other consumers take this one for dead.
         self._longest_pause_s = max(
             period_s, min(2.0, options.orphan_grace / 2, options.visibility_timeout / 6)
         )
         self._thread: threading.Thread | None = None
         self._rest = _Rest()
-        # A lease that is shorter than what a pause was made for ends it.
+        # A new lease that is shorter than the pause allows for ends the pause.
         self._leases.on_shorter = lambda: self._rest.cut()  # noqa: PLW0108 - it changes
         self._paused: threading.Thread | None = None
-        # What a thread leaves to the one after a fork.
+        # The connection that a thread leaves to its successor after a fork.
         self._left_store: Store | None = None
         self._next_tick = 0.0
         self._failures = 0
 
     @property
     def threaded(self) -> bool:
-        """Whether the thread is the driver now, or will be after the fork that is under way."""
+        """Whether the thread does the duties now, or will after the fork in progress."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread unless it runs; where the process forks, after that."""
+        """Start the thread unless it runs; during a fork, start it afterwards."""
         with self._thread_lock:
             if self._thread is None:
                 self._next_tick = monotonic() + self._leases.period_s
@@ -84,7 +84,7 @@ class BackgroundLoop:
         return threading.Thread(target=self._run, args=given, name="reliq-background", daemon=True)
 
     def stop(self) -> None:
-        """Stop the thread and wait until it is gone."""
+        """Stop the thread and wait for its end."""
         with self._thread_lock:
             thread, self._thread = self._thread, None
             self._paused = None
@@ -96,23 +96,23 @@ class BackgroundLoop:
             store.close()
 
     def pause(self) -> None:
-        """Have the thread end, for a fork; :meth:`resume` goes on where it was."""
+        """End the thread for a fork; :meth:`resume` continues its work."""
         with self._thread_lock:
             if self._thread is not None:
                 self._rest.pause()
                 self._paused = self._thread
 
     def wait_paused(self) -> None:
-        """Wait until no thread runs. A tick that is due is done first: forks may be frequent."""
+        """Wait for the end of the thread, which first does a due tick: forks may be frequent."""
         _join(self._paused)
 
     def resume(self) -> None:
-        """Start a thread again after a fork; a tick that is due by now it does at once."""
+        """Start a thread again after a fork, which does a due tick at once."""
         with self._thread_lock:
             paused, self._paused = self._paused, None
             if paused is None:
                 return
-            if paused is threading.current_thread():  # it forks itself, and runs on
+            if paused is threading.current_thread():  # the thread itself forks, and still runs
                 self._rest.paused = False
                 return
             self._rest = _Rest()
@@ -125,7 +125,7 @@ class BackgroundLoop:
         store = left or self._open_store()
         while rest.wait(self._next_tick - monotonic()):
             store = self._turn(store, rest)
-            # What a pass has left behind goes on at once, after a tick; a fork waits for neither.
+            # The rest of a pass continues at once, after a tick. A fork waits for neither.
             goes_on = store.waiting and not (self._failures or rest.interrupted)
             self._next_tick = monotonic() + (0.0 if goes_on else self._pause(self._failures))
             self._ticked()
@@ -135,19 +135,19 @@ class BackgroundLoop:
             store.close()
 
     def _turn(self, store: Store, rest: _Rest) -> Store:
-        """Do what is due, and wait for it; return the connection for the next time."""
+        """Do all due duties and wait for them; return the connection for the next turn."""
         until = monotonic() + self._leases.period_s
         try:
             for transport in list(self._transports):
                 transport.read_replies()
             if not store.alive:
                 store.connect()
-                if not store.has_nodes:  # of several, one that is away must not be waited for
-                    store.require_writable()  # a replica takes the login too
+                if not store.has_nodes:  # over a cluster, do not wait for an unreachable node
+                    store.require_writable()  # a replica accepts the login too
             if not self._outbox.trusts(store):
-                store.close()  # perhaps to a server that was replaced
+                store.close()  # it may lead to a replaced server
                 return self._open_store()
-            # It reads its own replies, so what it has no answer to is really late.
+            # This loop reads its own replies, so a missing reply is really late.
             self._duties.tick(store, unanswered_s=self._leases.period_s)
             store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
             self._duties.do_all_later(store, renews=True)
@@ -157,16 +157,16 @@ class BackgroundLoop:
             self._failures = 0
         except ReliqError as exc:
             if not self._failures:
-                logger.warning("background loop: %s; it goes on when the broker answers", exc)
+                logger.warning("background loop: %s; it continues when the broker responds", exc)
             self._failures += 1
         except Exception:
-            # Not around a message: a background loop that dies of a mistake would end
-            # the renewal of every lease of this process without a word.
-            logger.exception("background loop: a duty failed; it goes on")
+            # No message is processed here. An error that ended the background loop would silently
+            # end the renewal of every lease of this process.
+            logger.exception("background loop: a duty failed; the loop continues")
         return store
 
     def _pause(self, failures: int) -> float:
-        """Return how long to wait for the next tick: longer, and not as long as others, if down."""
+        """Return the seconds until the next tick; after failures, a longer and random time."""
         period_s = self._leases.period_s
         if not failures:
             return period_s
@@ -184,14 +184,14 @@ class _Rest:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the thread is to end, for good or for a fork."""
+        """Whether the thread must end, finally or for a fork."""
         return self._over or self.paused
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; False when the thread is to end.
+        """Wait for at most *seconds*; return False when the thread must end.
 
-        Where the next tick is due, *seconds* are 0 or less: it is done before the process
-        forks. Else forks that follow each other sooner than ticks would end them all.
+        If the next tick is due, *seconds* is 0 or less, and the tick precedes a fork. Otherwise,
+        forks in quick succession would prevent all ticks.
         """
         if seconds <= 0:
             return not self._over
@@ -207,13 +207,13 @@ class _Rest:
         self._event.set()
 
     def pause(self) -> None:
-        """End the thread for a fork: another one goes on."""
+        """End the thread for a fork: another one continues."""
         self.paused = True
         self._event.set()
 
 
 def _join(thread: threading.Thread | None) -> None:
-    # One that was wanted while the process forks was never started.
+    # A thread that was requested during a fork has not started.
     if thread is None or thread.ident is None or thread is threading.current_thread():
         return
     thread.join()

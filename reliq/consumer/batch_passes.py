@@ -1,8 +1,7 @@
-"""What consumers do for batches now and then: none is forgotten, whoever opened it has died.
+"""Batch passes: the periodic upkeep of all batches, including those whose producer has died.
 
-Callbacks that are due are published, a batch that nobody sealed is sealed, what is older than its
-``batch_ttl`` is removed, and jobs whose messages are nowhere are found. Each batch is given to one
-consumer at a time.
+A pass publishes due callbacks, seals abandoned batches, removes batches older than their
+``batch_ttl``, and finds jobs whose messages are missing. One consumer at a time has a batch.
 """
 
 from __future__ import annotations
@@ -29,21 +28,20 @@ if TYPE_CHECKING:
 _AT_ONCE = 200
 _EVERY_S = 30.0
 _AGAIN_MS = 20_000
-# A batch that has ended and is kept is looked at this often: a replayed job may have made a
-# callback due, and whoever was to publish it may have died.
+# Interval of checks of ended batches: the publisher of a callback after a replay may have died.
 _RESTS_MS = 600_000
-# After a pass over all jobs of a batch the next one waits so long: it reads them all.
+# Interval of sweeps over all jobs of a batch, each of which reads all jobs.
 _SWEPT_EVERY_S = 300.0
 _MOST_REMEMBERED = 1000
-# So long is spent on such passes in a tick: leases are renewed in between, messages delivered.
+# Time for sweeps in a tick. Leases are renewed and messages delivered in between.
 _AT_A_TIME_S = 0.05
 
 
 class BatchPasses:
-    """The passes that one session makes over batches."""
+    """The passes of one session over batches."""
 
     def __init__(self, deferred: Deferred, runs: Callable[[str], Collection[str] | None]) -> None:
-        """Append to *deferred*; *runs* names the jobs of a worker that is of this process."""
+        """Append work to *deferred*; *runs* returns the jobs of a worker of this process."""
         self._deferred = deferred
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
@@ -52,20 +50,20 @@ class BatchPasses:
         self._sweeps: deque[tuple[str, Sweep]] = deque()
 
     def soon(self, batch: str) -> None:
-        """Look after *batch* at the next opportunity: something of it may be due."""
+        """Check *batch* at the next opportunity, as something may be due."""
         self._deferred.append(partial(self._look_after, batch))
 
     def look_soon(self) -> None:
-        """Have those looked at whose turn it is at the next opportunity."""
+        """Check the due batches at the next opportunity."""
         self._deferred.append(self._look)
 
     @property
     def sweeps(self) -> bool:
-        """Whether looks at all jobs of batches are under way, which ticks go on with."""
+        """Whether sweeps are in progress, which ticks continue."""
         return bool(self._sweeps)
 
     def tick(self) -> None:
-        """Have those looked at whose turn it is, from time to time."""
+        """Schedule sweeps in progress, and periodically a check of the due batches."""
         now = monotonic()
         if self._sweeps:
             self._deferred.append(self._go_on)
@@ -77,7 +75,7 @@ class BatchPasses:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
         now_ms, resting = store.now_ms(), {}
         for batch, record in zip(found, store.batches.records(found, ("ttl_ms",)), strict=True):
-            over_ms = 0  # while it goes on, or a callback is due
+            over_ms = 0  # while it is in progress, or a callback is due
             if isinstance(record, BatchRecord) and record.ended_ms and not record.due:
                 over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
             if over_ms >= now_ms:
@@ -92,7 +90,7 @@ class BatchPasses:
     def _look_after(self, batch: str, store: Store) -> None:
         record = store.batches.batch(batch)
         if record is None:
-            store.batches.unlist_batch(batch)  # not made yet, or forgotten half way
+            store.batches.unlist_batch(batch)  # not created yet, or partly forgotten
             return
         publish_due(store, record)
         now_ms = store.now_ms()
@@ -103,7 +101,7 @@ class BatchPasses:
         timeout_ms = number(record.fields.get("seal_timeout_ms"), 0)
         if timeout_ms > 0 and record.is_left(timeout_ms, now_ms):
             logger.warning(
-                "batch %r (%s) is sealed: its producer has not sealed it, and added nothing for "
+                "batch %r (%s) is sealed: its producer has neither sealed it nor added jobs for "
                 "its seal_timeout",
                 batch,
                 record.name,
@@ -119,9 +117,9 @@ class BatchPasses:
         self._sweep(record, now_ms)
 
     def _sweep(self, record: BatchRecord, now_ms: int) -> None:
-        """Find the open jobs that nobody will end any more, and end them; the first step later."""
+        """Schedule a sweep, which ends the open jobs that no message or worker will end."""
         now = monotonic()
-        # Who entered jobs a while ago, and nothing since, may have died before it stored them.
+        # A publisher that was silent since it entered jobs may have died before it stored them.
         left_ms = record.heard_ms + MISSING_MS + 1 - now_ms
         doubt = record.heard_ms if left_ms <= 0 else 0
         if record.heard_ms and not doubt:
@@ -137,7 +135,7 @@ class BatchPasses:
             self._sweeps.append((record.id, Sweep(record.id, now_ms, self.soon, self._runs)))
 
     def _go_on(self, store: Store) -> None:
-        """Make some steps of the sweeps that are under way; the next tick makes others."""
+        """Make some steps of the sweeps in progress; the next tick continues."""
         enough = monotonic() + _AT_A_TIME_S
         while self._sweeps:
             batch, sweep = self._sweeps.popleft()
@@ -147,7 +145,7 @@ class BatchPasses:
                 if goes_on(store):
                     self._sweeps.append((batch, sweep))
                 else:
-                    self._next_sweep.pop(batch, None)  # it begins anew over another connection
+                    self._next_sweep.pop(batch, None)  # it restarts over another connection
                 raise
             if more:
                 self._sweeps.appendleft((batch, sweep))

@@ -1,12 +1,12 @@
-"""Consumers that died: found early, and their leases, subscriptions and queues ended.
+"""Dead consumers: detect them early, and end their leases, subscriptions and queues.
 
 The sockets of a killed process close at once. The pass over a queue looks up the connections of
-its other consumers. One that stays missing for ``orphan_grace`` has its leases ended at once,
-each fenced by its token, instead of at their expiry.
+its other consumers. If a connection stays missing for ``orphan_grace``, the leases of its consumer
+end now, each fenced by its token, instead of at their deadline.
 
-One consumer at a time looks after all others, on all queues. A temporary queue is checked before
-each use too: it ends with its last consumer, and its messages are not for a later queue of that
-name. Each dead consumer of a queue is a duty of its own, so acks are sent in between.
+One consumer at a time checks all others, on all queues. A temporary queue is also checked before
+each use: it ends with its last consumer, and a later queue of that name must not get its messages.
+Each dead consumer of a queue is a separate duty, so acks are sent in between.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class DeadConsumers:
-    """What one session knows of consumers that may be dead."""
+    """The knowledge of one session about possibly dead consumers."""
 
     _name: str
     _options: Options
     _consumes: Callable[[str], bool]
-    """Whether it consumes from a queue."""
+    """Whether this session consumes from a queue."""
     _restore: Callable[[Store, str], None]
-    """Posts a pass over a queue whose leases were ended."""
+    """Posts a pass over a queue after its leases were ended."""
     _is_of_this_process: Callable[[str], bool]
-    """Whether a consumer is another session here."""
+    """Whether a consumer is another session of this process."""
     _deferred: Deferred
 
     def __post_init__(self) -> None:
-        """Know of none."""
+        """Start without suspects."""
         self._grace_s = self._options.orphan_grace
         self._half_way: dict[str, tuple[float, list[str]]] = {}
-        # Since when, and the connection that was gone then.
+        # Start of the absence, and the connection that was missing then.
         self._missing: dict[tuple[str, str], tuple[float, str]] = {}
-        # Of all that are in the register, by one who looks after them all.
+        # The same for all consumers in the register, if this session checks them all.
         self._gone: dict[str, tuple[float, str]] = {}
 
     def first_look(self, queue: str, store: Store) -> None:
-        """Look, on beginning to consume, who else does: a dead one may have left messages."""
+        """Check the other consumers when consumption begins: a dead one may hold messages."""
         self.look_twice(queue, store.consumers_of(queue), store)
 
     def look_twice(self, queue: str, consumers: Sequence[str], store: Store) -> None:
-        """Look at the other *consumers* of *queue* now, and half way to the next pass."""
+        """Check the other *consumers* of *queue* now, and half way to the next pass."""
         others = sorted({name for name in consumers if name != self._name})
         if others:
-            # So with the defaults a death is dealt with in less than ten seconds.
+            # With the defaults, a death is then handled in less than ten seconds.
             self._half_way[queue] = monotonic() + self._options.restore_interval / 2, others
             self._look(queue, others, store)
 
     def tick(self) -> None:
-        """Ask for a look at who is due; it is done when the broker is known to answer."""
+        """Schedule the due checks. They run when the broker is known to respond."""
         now = monotonic()
         due: dict[str, set[str]] = {}
         for queue, (half_way, others) in list(self._half_way.items()):
             if now >= half_way:
-                self._half_way.pop(queue, None)  # a poll may look at the same time
+                self._half_way.pop(queue, None)  # a poll may check at the same time
                 due.setdefault(queue, set()).update(others)
         for (queue, name), (since, _) in list(self._missing.items()):
             if now - since >= self._grace_s:
@@ -85,8 +85,7 @@ class DeadConsumers:
         for name, liveness in store.liveness(names).items():
             key = (queue, name)
             if liveness is None or liveness.lapsed:
-                # It cancelled its consumers and still works, or could not send a heartbeat:
-                # its leases decide.
+                # It only cancelled its consumers, or could not send a heartbeat: its leases decide.
                 self._missing.pop(key, None)
                 if name in marks and (liveness is None or self._has_stopped(liveness, store)):
                     self._deferred.append(partial(self._end_idle, queue, name, liveness))
@@ -99,7 +98,7 @@ class DeadConsumers:
                 self._deferred.append(partial(self._end_here, queue, name, liveness))
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
-        """Look at *names* from the register, and end what is left of those that are gone."""
+        """Check *names* from the register, and end those that are gone."""
         away = dict(self._without_connection(names, store))
         self._gone = {name: seen for name, seen in self._gone.items() if name in away}
         for name, liveness in away.items():
@@ -108,9 +107,9 @@ class DeadConsumers:
                 self._end_each(self._end_absent, name, liveness)
 
     def end_dead(self, names: Sequence[str], gone: dict[str, str], store: Store) -> None:
-        """End the dead among *names* at a broker that is only visited.
+        """End the dead consumers among *names* at a broker that is only visited.
 
-        A consumer without a connection, now as at the visit before (*gone*), is dead.
+        A consumer is dead if it has no connection now and had none at the previous visit (*gone*).
         """
         before = gone.copy()
         gone.clear()
@@ -124,10 +123,10 @@ class DeadConsumers:
     def _without_connection(
         self, names: Sequence[str], store: Store
     ) -> Iterator[tuple[str, Liveness]]:
-        """Yield those of *names* without one; of the others, the silent ones without leases end."""
+        """Yield the *names* without a connection; end silent others that have no leases."""
         others = [name for name in names if name != self._name]
         for name, liveness in (store.liveness(others) if others else {}).items():
-            if liveness is None:  # its record has gone before its name
+            if liveness is None:  # its record expired before its name
                 store.forget_consumer(name)
             elif not liveness.connected:
                 yield name, liveness
@@ -136,9 +135,9 @@ class DeadConsumers:
 
     @staticmethod
     def _has_stopped(liveness: Liveness, store: Store) -> bool:
-        """Whether one who may be connected was silent for too long while the broker was there.
+        """Whether a consumer was silent for too long while the broker was reachable.
 
-        As far as we know: what was before this connection may have been an outage, for all.
+        Only the time of this connection counts: an earlier silence may be an outage for all.
         """
         seen_ms = (monotonic() - store.connected_at) * 1000
         return liveness.lapsed and seen_ms >= liveness.ttl_ms
@@ -146,18 +145,18 @@ class DeadConsumers:
     def _stays_away(
         self, missing: dict[Any, tuple[float, str]], who: Any, liveness: Liveness, store: Store
     ) -> bool:
-        """Whether one without a connection has been so for ``orphan_grace``."""
+        """Whether a consumer has had no connection for ``orphan_grace``."""
         now = monotonic()
         since, client_id = missing.get(who, (now, liveness.client_id))
         if client_id != liveness.client_id:
-            since = now  # it was back meanwhile, and went again: a moment, twice
-        # What was before this connection may have been an outage of the broker, for it as for us.
+            since = now  # it reconnected and was lost again: two short absences
+        # An absence before this connection may be an outage of the broker for all.
         since = max(since, store.connected_at)
         missing[who] = since, liveness.client_id
         return now - since >= self._grace_s
 
     def _end_each(self, end: Callable[..., None], name: str, liveness: Liveness) -> None:
-        """Have a consumer ended at each of its queues, and then forgotten."""
+        """Schedule the end of a consumer at each of its queues, and its removal afterwards."""
         for queue in liveness.queues:
             self._deferred.append(partial(end, queue, name, liveness))
         self._deferred.append(partial(self._forget, name, liveness))
@@ -170,7 +169,7 @@ class DeadConsumers:
 
     def _end_here(self, queue: str, name: str, liveness: Liveness, store: Store) -> None:
         self._end_absent(queue, name, liveness, store)
-        if not self._consumes(queue):  # it is only polled
+        if not self._consumes(queue):  # the queue is only polled
             self._restore(store, queue)
         self._deferred.append(partial(self._forget, name, liveness))
 
@@ -182,14 +181,14 @@ class DeadConsumers:
 
     @staticmethod
     def _is_silent(name: str, liveness: Liveness | None, store: Store) -> bool:
-        """Whether no heartbeat has come since *liveness* was read."""
+        """Whether no heartbeat has arrived since *liveness* was read."""
         now = store.liveness([name])[name]
         if now is None or liveness is None:
             return now is None
         return now.client_id == liveness.client_id and now.silent_ms >= liveness.silent_ms
 
     def _forget(self, name: str, liveness: Liveness, store: Store) -> None:
-        """Take a silent consumer that no queue lists out of the register."""
+        """Remove a silent consumer from the register if no queue lists it."""
         listed = any(name in store.consumers_of(queue) for queue in liveness.queues)
         if not listed and self._is_silent(name, liveness, store):
             store.forget_consumer(name)
@@ -197,7 +196,7 @@ class DeadConsumers:
     def clear(self, queue: str, store: Store) -> None:
         """End the dead consumers of a temporary *queue*, which ends with its last consumer.
 
-        Only if they are known to have ended: a connection lost a moment ago may come back.
+        Only consumers that have certainly ended: a connection lost a moment ago may come back.
         """
         attached = store.attached(queue)
         marks = {name: mark for name, mark in attached.marks.items() if name != self._name}
@@ -209,11 +208,11 @@ class DeadConsumers:
 
     def _has_ended(self, name: str, queue: str, liveness: Liveness | None, store: Store) -> bool:
         if liveness is None:
-            return False  # it was taken for dead a moment ago, and may be back
+            return False  # another check has just removed it, and it may be back
         if liveness.connected:
             return liveness.lapsed and not store.leases_of(queue, f"{name}/")
-        # A living one is heard of a few times in its ttl, unless the broker was away; and others
-        # need as much time to connect as we did.
+        # A living consumer sends several heartbeats in its ttl, unless the broker was unreachable.
+        # The others need as much time to reconnect as this process.
         silence_ms = liveness.ttl_ms / 2 + self._grace_s * 1000
         established = monotonic() - store.connected_at >= self._grace_s
         if established and liveness.silent_ms >= silence_ms:
@@ -223,7 +222,7 @@ class DeadConsumers:
     def _end(
         self, queue: str, name: str, mark: str | None, liveness: Liveness | None, store: Store
     ) -> None:
-        """End the leases of a dead consumer: the next pass returns the messages, counted."""
+        """End the leases of a dead consumer. The next pass returns and counts the messages."""
         leases = store.leases_of(queue, f"{name}/")
         if leases:
             store.post_end_leases(queue, leases, _refused)
@@ -246,28 +245,28 @@ class DeadConsumers:
         silent_ms = 0 if liveness is None else liveness.silent_ms
         if mark is not None and not store.drop_consumer(queue, name, mark, silent_ms):
             Routes(store).forget_queue(queue)
-            logger.info("queue %r went with its last consumer, %s, which is gone", queue, name)
+            logger.info("queue %r was deleted with its last consumer, %s, now dead", queue, name)
 
     def expire_queue(self, queue: str, store: Store) -> None:
         """Delete *queue* if its ``x-expires`` has passed with no living consumer."""
         self.clear(queue, store)
         marks = store.attached(queue).marks
         for name, liveness in (store.liveness(sorted(marks)) if marks else {}).items():
-            if liveness is None:  # not heard of for days, or the register was lost
+            if liveness is None:  # silent for days, or the register was lost
                 self._remove(store, queue, name, marks[name], None)
         deleted = store.delete_queue(queue, if_idle=True)
         if deleted.outcome == "deleted":
-            logger.info("queue %r was unused for its x-expires and is deleted", queue)
+            logger.info("queue %r was unused for its x-expires and was deleted", queue)
         if deleted.outcome in {"deleted", "missing"}:
             Routes(store).forget_queue(queue)
 
 
 def _process_has_ended(liveness: Liveness) -> bool:
-    """Whether a process of this host is gone; False where that cannot be known."""
+    """Whether a process of this host has ended; False if that cannot be determined."""
     if liveness.host != socket.gethostname() or liveness.pid <= 0:
         return False
     if liveness.pid == os.getpid():
-        return True  # one of before, in a container that was started again
+        return True  # an earlier process with the same id, in a restarted container
     try:
         os.kill(liveness.pid, 0)
     except ProcessLookupError:
@@ -275,7 +274,7 @@ def _process_has_ended(liveness: Liveness) -> bool:
     except OSError:
         return False
     with suppress(OSError, IndexError):
-        # Killed, and its parent has not asked yet: the state is what follows the name.
+        # A killed process remains until its parent reaps it. The state follows the name.
         stat = Path(f"/proc/{liveness.pid}/stat").read_text("utf-8", "replace")
         return stat.rpartition(")")[2].split()[0] in {"Z", "X"}
     return False

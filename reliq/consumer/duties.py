@@ -1,9 +1,8 @@
-"""BackgroundDuties: what a session does besides delivering, in one tick.
+"""BackgroundDuties: all duties of a session besides delivery, in one tick.
 
-Leases are renewed, what is owed is sent, the consumer says that it lives, messages whose lease
-has ended are returned (``restore_visible``), the leases of consumers that died are ended,
-expired messages and queues are removed, in use or not. Who calls it is the driver's matter:
-the background loop's thread, or a timer of the event loop.
+A tick renews leases, sends pending reports and a heartbeat, returns messages whose lease has ended
+(``restore_visible``), ends the leases of dead consumers, and removes expired messages and queues,
+used or not. The driver calls it: the thread of the background loop, or a timer of the event loop.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
 
 
 _AT_A_TIME_S = 0.05
-# What a duty could not do since one of several nodes is away is tried again after a while.
+# Pause before a duty that failed at an unreachable node of a cluster is retried.
 _AGAIN_S = 1.0
-# Once one has not answered in a tick, others wait no longer: leases elsewhere are to be renewed.
+# After a node did not respond in a tick, others get this time: leases elsewhere must be renewed.
 _LEAST_PATIENCE_S = 0.01
 
 
@@ -51,7 +50,7 @@ class BackgroundDuties:
     """The background duties of one session."""
 
     _name: str
-    """As which consumer."""
+    """The name of the consumer."""
     _options: Options
     _leases: Leases
     _outbox: Outbox
@@ -59,17 +58,17 @@ class BackgroundDuties:
     _running: RunningTasks
     _reports: JobReports
     _owes: Callable[[], bool]
-    """Whether the next has something to send."""
+    """Whether the next has pending reports."""
     _send_all_owed: Callable[[Store, float], None]
     _is_of_this_process: Callable[[str], bool]
 
     def __post_init__(self) -> None:
-        """Make the parts, which do a duty each."""
+        """Create the parts, one for each duty."""
         options, leases, registration = self._options, self._leases, self._registration
         self._resend_s = max(leases.period_s, options.socket_timeout)
         self._send_at = 0.0
         self._next_look = 0.0
-        # Of queues that others consume from, their passes find the dead sooner.
+        # If a queue has other consumers, their passes detect the dead sooner.
         self._look_s = options.restore_interval * 2
         self._deferred: Deferred = deque()
         self._postponed: deque[tuple[float, Callable[[Store], None]]] = deque()
@@ -102,23 +101,22 @@ class BackgroundDuties:
         self.heartbeat = Heartbeat(*known, self.passes, self._deferred)
 
     def subscribed(self, queue: str) -> None:
-        """Look after *queue* soon, and tell the register about it."""
+        """Include *queue* in the duties soon, and report it to the register."""
         self.passes.begin(queue)
         self._deferred.append(partial(self.dead_consumers.first_look, queue))
         self.heartbeat.soon()
 
     def route_soon(self, queue: str) -> None:
-        """Route the dead letters of *queue* on at the next opportunity, where it asks for it."""
+        """Route the dead letters of *queue* on at the next opportunity, if it is so configured."""
         self._deferred.append(partial(self._dead_letter_router.route, queue))
 
     def tick(self, store: Store, unanswered_s: float | None = None) -> None:
-        """Do what is due over *store*, without waiting for replies.
+        """Do all due duties over *store*, without waiting for replies.
 
-        Acks without an answer for *unanswered_s* are sent again; by default for as long as an
-        answer may take that nobody reads at once. Raises BrokerUnavailable; a later tick goes
-        on where this one ended.
+        Acks without a reply for *unanswered_s* are sent again. The default allows for replies that
+        are not read at once. Raises BrokerUnavailable; a later tick continues.
         """
-        store.receive()  # also finds out that the peer has closed the connection
+        store.receive()  # also detects that the peer has closed the connection
         store.check()
         store.connect()
         now = monotonic()
@@ -137,20 +135,20 @@ class BackgroundDuties:
             return
         self._lost_queues.tick(store)
         self.dead_consumers.tick()
-        # Where the node of the register is lost, who looks there sees nobody.
+        # If the node of the register is lost, no consumers are visible there.
         with EachNode(store, NODE_PATIENCE_S).turn():
             if not self.heartbeat.end_stay(store):
                 self.heartbeat.tick(store)
         self._running.tell(store)
         if now >= self._next_look:
-            # The others are asked for as often as they are heard of; who has the duty, more.
+            # Request the check at each heartbeat interval; more often with the duty assigned.
             self._next_look = now + self.heartbeat.interval_s
             store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
         self.passes.tick(store)
         self.batches.tick()
 
     def _put_debts_first(self) -> None:
-        """Have what is owed sent next: an ack must not wait for a backlog of other duties."""
+        """Send pending reports next: an ack must not wait for a backlog of other duties."""
         if self._owes() and monotonic() >= self._send_at:
             self._send_at = inf  # once at a time
             self._deferred.appendleft(self._send_owed)
@@ -162,19 +160,19 @@ class BackgroundDuties:
         except BrokerUnavailable:
             if not goes_on(store):
                 raise
-            self._send_at = monotonic() + _AGAIN_S  # the node that it is owed to does not answer
+            self._send_at = monotonic() + _AGAIN_S  # a node does not respond
 
     def poll(self, store: Store, queue: str) -> None:
-        """Look after a *queue* that is only polled, once an interval: perhaps nobody else does."""
+        """Make the passes over a *queue* that is only polled, which may have no consumers."""
         self.dead_consumers.tick()
         if self.passes.poll(store, queue):
             store.wait_for_replies()
         self.do_all_later(store)
 
     def do_all_later(self, store: Store, *, renews: bool = False) -> None:
-        """Do what replies asked for, and what its replies ask for; waits for the broker.
+        """Do all deferred duties, including those that follow from their replies; waits.
 
-        *renews*: leases are renewed in between, as that may take longer than a lease.
+        *renews*: renew leases in between, as this may take longer than a lease.
         """
         while self._deferred:
             self.do_later(store)
@@ -184,9 +182,9 @@ class BackgroundDuties:
             self._put_debts_first()
 
     def do_later(self, store: Store) -> bool:
-        """Do what replies asked for; waits for the broker. Returns whether something is left.
+        """Do deferred duties; waits for the broker. Returns whether some are left.
 
-        Not all at once where it takes long, so that an event loop turns meanwhile.
+        Stops after a short time, so that an event loop can continue.
         """
         enough = monotonic() + _AT_A_TIME_S
         self._put_debts_first()
@@ -195,17 +193,17 @@ class BackgroundDuties:
                 duty = self._deferred.popleft()
             except IndexError:
                 return False
-            # What is owed to several nodes is sent with patience for each.
+            # The reports have their own patience for each node.
             patience_s = inf if duty == self._send_owed else self._patience_s
             try:
                 with store.patience(patience_s):
                     duty(store)
             except BrokerRefused as exc:
-                logger.error("background loop: %s", exc)  # noqa: TRY400 - the message says it all
+                logger.error("background loop: %s", exc)  # noqa: TRY400 - the message suffices
             except BrokerUnavailable:
                 if not goes_on(store):
                     raise
-                # Its node does not answer: it is tried again, once however often it is asked for.
+                # Its node does not respond: retry it later, once for equal duties.
                 self._patience_s = _LEAST_PATIENCE_S
                 if not any(_alike(duty, other) for _, other in self._postponed):
                     self._postponed.append((monotonic() + _AGAIN_S, duty))
@@ -214,15 +212,15 @@ class BackgroundDuties:
     def _look_after_all(self, result: list[str] | ReliqError) -> None:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
-                logger.error("consumers that died cannot be looked for: %s", result)
+                logger.error("the check for dead consumers failed: %s", result)
         elif result:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
             self._deferred.append(partial(self.dead_consumers.look_after, result))
 
     def visit(self, store: Store, gone: dict[str, str]) -> None:
-        """See to the dead and the batches of a broker that is only visited; waits.
+        """Check the dead consumers and the batches of a broker that is only visited; waits.
 
-        *gone* is kept from one visit to the next: who had no connection. Raises BrokerUnavailable.
+        *gone* holds consumers without a connection, between visits. Raises BrokerUnavailable.
         """
         found: list[list[str] | ReliqError] = []
         store.post_look(self._name, int(self._look_s * 1000), found.append)
@@ -233,7 +231,7 @@ class BackgroundDuties:
             self.dead_consumers.end_dead(names, gone, store)
         self.batches.look_soon()
         self.do_all_later(store)
-        while self.batches.sweeps:  # there is nobody else to make the rest
+        while self.batches.sweeps:  # no other consumer would continue them
             self.batches.tick()
             self.do_all_later(store)
 

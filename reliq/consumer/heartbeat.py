@@ -1,6 +1,6 @@
-"""Heartbeat: a consumer says that it lives, who it is and what it consumes from.
+"""Heartbeat: a consumer reports that it lives, its identity and its queues.
 
-The broker answers which duties it has for the queues of others.
+The broker's reply assigns duties for queues that other processes use.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .restore_passes import RestorePasses
 
 
-# So long who begins to consume waits until the register's node says that it is noted there.
+# Time that a new consumer waits for the register's node of a cluster to confirm its entry.
 _REGISTERED_WITHIN_S = 1.0
-# Whoever returns, dead-letters or orders a message goes by its own: all should have the same.
+# Returns, dead-lettering and order use the options of the acting process, so all should agree.
 _SHARED_OPTIONS = (
     "visibility_timeout",
     "restore_interval",
@@ -57,7 +57,7 @@ class Heartbeat:
     _deferred: Deferred
 
     def __post_init__(self) -> None:
-        """Begin as one that is not in it."""
+        """Start outside the register."""
         options = self._options
         self.interval_s = min(20.0, max(options.visibility_timeout / 3, 1.0))
         self._shared_options = json.dumps({key: getattr(options, key) for key in _SHARED_OPTIONS})
@@ -69,23 +69,23 @@ class Heartbeat:
         self._told_failing: dict[str, str] = {}
         self._awaited = False
         self.stays = False
-        """Whether it consumes from nothing, and is in the register all the same."""
+        """Whether this process remains in the register without consuming."""
 
     @property
     def vouches(self) -> bool:
-        """Whether this process is in the register and holds messages, or runs jobs.
+        """Whether this process is in the register and holds messages or runs jobs.
 
-        However long its connection has been gone: who is silent is taken for dead, and what it
-        holds goes to others.
+        It then sends heartbeats however long its connection has been lost: a silent consumer is
+        taken for dead, and its messages go to others.
         """
         return self._registered_as is not None and (self.stays or bool(self._leases.held))
 
     def soon(self) -> None:
-        """Have the next tick say what has changed."""
+        """Report changes at the next tick."""
         self._next = 0.0
 
     def tick(self, store: Store) -> None:
-        """Post a heartbeat where one is due, or what it says has changed."""
+        """Post a heartbeat if one is due or its contents have changed."""
         known = self._registered_as
         if (
             monotonic() >= self._next
@@ -99,7 +99,7 @@ class Heartbeat:
     def register(self, store: Store) -> None:
         """Enter this consumer in the register, as connected by *store*; waits.
 
-        Not for other nodes, which may owe replies, too; and not for long for its own.
+        Over a cluster, waits only for the node of the register, and only for a short time.
         """
         self._awaited = store.has_nodes
         self._post(store)
@@ -110,10 +110,10 @@ class Heartbeat:
             store.wait_for_replies(NODE_PATIENCE_S)
 
     def leave(self, store: Store) -> None:
-        """Take this consumer, which has no subscription any more, out of the register.
+        """Remove this consumer from the register, as its last subscription has ended.
 
-        While it runs jobs it *stays*: who looks for lost jobs would take it for dead. Those that
-        are acknowledged have nobody else.
+        While it runs jobs, it *stays*: a sweep for lost jobs would otherwise take it for dead.
+        No other consumer would run its acked jobs.
         """
         self.stays = bool(WATCH.jobs_of(self._name))
         if not self.stays:
@@ -121,7 +121,7 @@ class Heartbeat:
             store.forget_consumer(self._name)
 
     def end_stay(self, store: Store) -> bool:
-        """Leave the register where it only stays there, and its jobs have ended; whether it did."""
+        """Leave the register if it only stays there and its jobs have ended; return whether."""
         if not self.stays:
             return False
         if self._registration.subscriptions:
@@ -135,7 +135,7 @@ class Heartbeat:
         if not self._told and self._registration.is_for_work:
             self._told = True
             logger.info(
-                "consuming at %s as %s; messages return %g s after it stops renewing them",
+                "consuming at %s as %s; its messages return %g s after the last renewal",
                 store.broker,
                 self._name,
                 self._options.visibility_timeout,
@@ -185,22 +185,22 @@ class Heartbeat:
 
 
 class RunningTasks:
-    """Tells the register, before the ack of a task that goes on and after its end.
+    """Reports running tasks to the register, before early acks and after their end.
 
-    Celery acknowledges a task as it begins, unless it is told otherwise. From then on the broker
-    holds nothing of it, and its queue alone would show a busy worker as idle.
+    Celery acks a task when it begins by default. The broker then holds nothing of the task, and
+    its queue alone would show a busy worker as idle.
     """
 
     _lock = OwnLock()
 
     def begin(self, name: str) -> None:
-        """Begin as the consumer *name*, of which nothing was said."""
+        """Start as the consumer *name*, without any report."""
         self._name = name
         self._number = 0
         self._said: dict[str, int] = {}
 
     def before_ack(self, store: Store, queue: str) -> None:
-        """Say before an ack that a task of *queue* goes on: once, until :meth:`tell` finds none."""
+        """Report before an ack that a task of *queue* runs, once until :meth:`tell` finds none."""
         queue = queue_of(queue)
         if not WATCH.worker or self._said.get(queue):
             return
@@ -210,12 +210,12 @@ class RunningTasks:
                 self._post(store, running)
 
     def tell(self, store: Store, again: bool = False) -> None:
-        """Say what runs now, if it is not what was said last, or to say it *again*."""
+        """Report the running tasks if they differ from the last report, or *again*."""
         if not WATCH.worker:
             return
         with self._lock:
             said, self._said = self._said, {}
-            # After that: a task that begins now is either seen here, or finds nothing said.
+            # In this order: a task that begins now is seen here, or finds no report.
             running = WATCH.running
             if again or running != said:
                 self._post(store, running)
@@ -230,9 +230,9 @@ class RunningTasks:
             store.post_running(self._name, self._number, running, told)
         except BrokerUnavailable:
             self._said = {}
-            raise  # an ack that follows goes out over the next connection, and this before it
+            raise  # this report, and then a following ack, use the next connection
 
     def _told(self, number: int, known: bool | ReliqError) -> None:
-        """Note that it was not understood: the connection was lost, or the register was."""
+        """Discard a report that failed, as the connection or the register was lost."""
         if known is not True and number == self._number:
             self._said = {}

@@ -1,11 +1,11 @@
-"""Isolation: the last delivery before a message's limit is made to a process that holds nothing.
+"""Isolation: the last delivery before the limit goes to a process that holds no other message.
 
-So what is dead-lettered for its limit has killed a consumer by itself. The broker says which
-message that is, and gives it only to who is alone; this module knows, for the whole process,
-that one waits for it (then the process finishes what it holds and takes nothing more), or that
-one was given (then nothing else is taken until it is done). What is consumed from its beginning
-on is its own doing: a task may consume itself. Knows sessions; nothing of Kombu, nothing of an
-engine.
+A message that is dead-lettered at its limit was therefore the only one of its consumer. The broker
+selects the message, and delivers it only to an isolated process. This module records, for the
+whole process, that such a message waits or was delivered. While it waits, the process finishes
+its messages and reserves no more. After the delivery, it reserves nothing until the message is
+done. Consumption that starts after the delivery is allowed, because the task itself may consume.
+Knows sessions; nothing of Kombu, nothing of an engine.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from ..store.values import Delivery
     from .sessions import Session
 
-# Who waits asks every second, which keeps its claim; one that has not asked for so long (it was
-# cancelled, its connection was lost, a task keeps it busy) keeps nobody waiting.
+# A waiting consumer repeats its request every second, which keeps its claim. After this time
+# without a request (cancelled, connection lost, busy with a task), the claim ends.
 _FORGOTTEN_S = 5.0
-# A process that cannot get done with what it holds does not wait for longer than this.
+# Longest wait of a process that does not finish its messages.
 _LONGEST_S = 3600.0
 
 
 class Isolation:
-    """What this process is to take alone, or holds alone."""
+    """The message that this process holds in isolation, or waits to hold."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew, as a child does: what is held alone is its parent's."""
+        """Start again, also in a child: an inherited isolated message belongs to the parent."""
         self._patience_s = 0.0
         self._gave_up_at = 0.0
         self._back_off_until = 0.0
@@ -44,14 +44,14 @@ class Isolation:
         self.session: Session | None = None
         self.queue = ""
         self.since = 0.0
-        """When it was given, or when the process began to wait for it."""
+        """Time of the isolated delivery, or of the start of the wait."""
         self._waits_since = 0.0
         self._asked_at = 0.0
         self._given: tuple[str, str] | None = None
 
     @property
     def active(self) -> bool:
-        """Whether a message is held alone or waited for."""
+        """Whether an isolated message is held or waited for."""
         if not PROCESS[0]:
             here()
         if not self._on:
@@ -67,19 +67,19 @@ class Isolation:
         return True
 
     def _give_up(self, now: float) -> None:
-        """Go on as long as was waited in vain, then wait twice as long: a task may be long."""
+        """Continue normally for the time of the failed wait, then double it: tasks may be long."""
         self._gave_up_at, self._back_off_until = now, now + self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_S)
         self._forget()
 
     @property
     def in_back_off(self) -> bool:
-        """Whether it has waited in vain, and is to take what there is for a while."""
+        """Whether a wait has failed, and the process reserves normally for a while."""
         return monotonic() < self._back_off_until and not self.active
 
     @property
     def holds(self) -> bool:
-        """Whether it was given, and is not done."""
+        """Whether the isolated message was delivered and is not done."""
         if self._given is None or self.session is None:
             return False
         tag, token = self._given
@@ -87,14 +87,14 @@ class Isolation:
         return held is not None and held.token == token
 
     def wait_for(self, session: Session, queue: str, asked_at: float, began_at: float) -> None:
-        """Note that a message of *queue* waits for this process to be alone.
+        """Record that a message of *queue* waits for this process to be isolated.
 
-        Who asks began at *began_at*: after a reconnection that may be later than the wait.
+        The consumer began at *began_at*. After a reconnect, that may be later than the wait.
         """
         now = monotonic()
         if not self.active:
             if asked_at <= self._gave_up_at:
-                return  # an answer to the last request of a wait that is over
+                return  # a late reply to a request of an ended wait
             self.since = self._waits_since = now
             self._patience_s = max(self._patience_s, session.lease_ms / 1000)
         elif self.holds or (self.session is not session or self.queue != queue):
@@ -105,14 +105,14 @@ class Isolation:
         self.session, self.queue = session, queue
 
     def given(self, session: Session, delivery: Delivery) -> None:
-        """Note that a message was delivered to this process alone."""
+        """Record an isolated delivery to this process."""
         self._on, self.since = True, monotonic()
         self.session, self.queue = session, delivery.queue
         self._given = delivery.tag, delivery.token
         self._patience_s = 0.0
 
     def over(self, session: Session, queue: str) -> None:
-        """Note that no message of *queue* waits any more: another consumer has it."""
+        """Record that no message of *queue* waits any more: another consumer has it."""
         if self._given is None and self.session is session and self.queue == queue:
             self._forget()
 

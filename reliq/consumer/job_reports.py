@@ -1,12 +1,12 @@
-"""Job reports: how jobs have ended, told to their batches by workers and by the broker.
+"""Job reports: workers and the broker report the ends of jobs to their batches.
 
-A message is acked when its batch knows how its job has ended, not before: whoever dies in between
-leaves a message that is delivered again, and not a job of which nobody will ever hear. Its lease
-is kept meanwhile. The batch may be at another node than the queue, and be away.
+A message is acked only after its batch has recorded the end of its job. If the worker dies in
+between, the message is delivered again, so the end of the job is never lost. The lease is kept
+until then. The batch may be on another node than the queue, and unreachable.
 
-A message that the broker gives up on, removes or puts back leaves an event in its queue, in the
-same step. Whoever sees that there are some tells the batches, and removes what these know. Two may
-do so at once, or be killed in between: a batch knows by an event's number whether it is news.
+A message that the broker dead-letters, removes or replays leaves an event in its queue, in the
+same step. A consumer that finds events reports them to the batches, and removes the recorded
+ones. Two consumers may report the same event, or die in between: a batch ignores known numbers.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Report:
-    """One change that is owed."""
+    """One pending report of a change."""
 
     batch: str
     change: Change
     then: Callable[[], None] | None
-    """To acknowledge the message, which waits for the report."""
+    """Acks the message, which waits for the report."""
     since: float = 0.0
-    """When it was sent last."""
+    """Time at which it was last sent."""
 
 
 class JobReports:
-    """What one session owes batches. Thread-safe."""
+    """The pending reports of one session to batches. Thread-safe."""
 
     lock = OwnLock(reentrant=True)
-    """Guards what is owed. Nothing is sent, and nobody waits, under it."""
+    """Guards the pending reports. No code sends or waits while it holds the lock."""
 
     def __init__(self, look_soon: Callable[[str], None]) -> None:
         self._look_soon = look_soon
 
     def begin(self) -> None:
-        """Owe nothing, as a child does: what was owed is its parent's."""
+        """Start empty, also in a child: inherited reports belong to the parent."""
         self._owed: dict[int, _Report] = {}
         self._unsent: set[int] = set()
         self._numbers = count()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is owed."""
+        """Whether no report is pending."""
         return not self._owed
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits to be sent."""
+        """Whether unsent reports are pending."""
         return bool(self._unsent)
 
     def report(
@@ -78,9 +78,9 @@ class JobReports:
         change: Change,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Tell *batch* of *change*, and call *then* when it knows. Never waits, never raises.
+        """Report *change* to *batch*; call *then* when it is recorded. Never waits, never raises.
 
-        What cannot be told over *store* is told over the next connection; without a store all.
+        Reports that cannot be sent over *store*, or have no store, use the next connection.
         """
         with self.lock:
             number = next(self._numbers)
@@ -91,13 +91,13 @@ class JobReports:
             self._post(store, number)
 
     def resend(self, older_than_s: float) -> None:
-        """Have those sent again that have had no answer for so long: it is harmless."""
+        """Mark reports without a reply for *older_than_s* to be sent again, which is harmless."""
         limit = monotonic() - older_than_s
         with self.lock:
             self._unsent |= {number for number, one in self._owed.items() if one.since < limit}
 
     def flush(self, store: Store, _patience_s: float = inf) -> None:
-        """Send what earlier connections could not. Posts it, and does not wait."""
+        """Post the unsent reports of earlier connections; does not wait."""
         with self.lock:
             unsent, self._unsent = self._unsent, set()
         for number in sorted(unsent):
@@ -107,7 +107,7 @@ class JobReports:
         with self.lock:
             report = self._owed.get(number)
             if report is None:
-                return  # it was answered meanwhile
+                return  # it was confirmed meanwhile
             report.since = monotonic()
         try:
             done = partial(self._done, number)
@@ -126,8 +126,8 @@ class JobReports:
             return
         if isinstance(result, ReliqError):
             logger.error(
-                "job %s of batch %s: that it has %s could not be noted, and its message is "
-                "acknowledged all the same: %s",
+                'job %s of batch %s: the report "%s" could not be recorded, and its message is '
+                "acked nevertheless: %s",
                 report.change.job,
                 report.batch,
                 report.change.state or report.change.what,
@@ -141,7 +141,7 @@ class JobReports:
 
 _GONE = {"expired": "expired", "purged": "purged from its queue"}
 _DEAD = {
-    "delivery_limit": "it has failed as often as it may",
+    "delivery_limit": "its delivery limit was reached",
     "expired": "expired",
     "maxlen": "its queue was full",
     "rejected": "rejected",
@@ -149,13 +149,13 @@ _DEAD = {
 
 
 def in_words(reason: str, error: str = "") -> str:
-    """Return why the job of a dead letter has ended, for people."""
+    """Return a readable reason why the job of a dead letter has ended."""
     words = f"dead letter: {_DEAD.get(reason, reason)}"
     return f"{words} ({error})" if error else words
 
 
 def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
-    """Return the batch that *event*, of *queue*, is news for, and what it is to be told."""
+    """Return the batch of *event*, which occurred in *queue*, and the change to report to it."""
     try:
         found = job_of(decode(event.envelope).headers)
     except EnvelopeError:
@@ -173,11 +173,11 @@ def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
 
 
 def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after: int = 0) -> int:
-    """Tell the batches of some hundred events of *queue*, from that after number *after* on; waits.
+    """Report up to some hundred events of *queue*, after number *after*, to batches; waits.
 
-    Returns the number to go on after, 0: there are no more. *look_soon* is given a batch of which
-    something is due then. Raises BrokerUnavailable; over several nodes what cannot be told, since
-    a batch's node is away, is left, and the rest is told.
+    Returns the number to continue after, or 0 at the end. Calls *look_soon* with each batch that
+    then has a callback due. Raises BrokerUnavailable. Over a cluster, reports to batches on
+    unreachable nodes remain, and the others are sent.
     """
     events = store.job_events(queue, BATCH, after)
     told: list[int] = []
@@ -200,9 +200,9 @@ def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after:
 
 
 def _told(store: Store, batch: str, changes: Sequence[Change]) -> bool | None:
-    """Tell *batch*; whether something of it is due, None where it could not be told.
+    """Report to *batch*; return whether a callback is due, None if the report failed.
 
-    What is no id of a job is left out.
+    Changes with an invalid job id are dropped.
     """
     try:
         changed = store.batches.change(batch, changes)
@@ -210,13 +210,13 @@ def _told(store: Store, batch: str, changes: Sequence[Change]) -> bool | None:
         if len(changes) > 1:
             found = [_told(store, batch, [change]) for change in changes]
             return None if None in found else True in found
-        logger.warning("batch %r is told nothing of a job: %s", batch, exc)
+        logger.warning("a report to batch %r was dropped: %s", batch, exc)
         return False
     except (BrokerUnavailable, BrokerRefused) as exc:
         if isinstance(exc, BrokerUnavailable) and not goes_on(store):
             raise
         logger.warning(
-            "batch %r is told later what became of %d of its jobs: %s", batch, len(changes), exc
+            "batch %r: the reports of %d jobs are postponed: %s", batch, len(changes), exc
         )
         return None
     return changed is not None and changed.due

@@ -1,11 +1,11 @@
-"""Leases: what this process holds at one broker, and until when.
+"""Leases: the messages that this process holds at one broker, and their deadlines.
 
-The only one who edits what is held. It asks no broker for anything: who renews asks it what
-is due (:meth:`Leases.due`) and tells it what became of that; who gives back or finishes a
-message (the outbox) tells it to let go.
+Only this module changes the set of held leases. It sends nothing to a broker. The renewal
+requests due leases (:meth:`Leases.due`) and reports the results. The outbox, which returns and
+finishes messages, reports the leases to drop.
 
-A message that goes from here to the outbox is owed there before it is let go here. So who
-asks whether a message is in hand or owed asks here first and there second, and finds it.
+A message that moves to the outbox is recorded there before its lease is dropped here. Code that
+checks the leases first and the outbox second therefore finds it in one of them.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Held:
-    """A lease as this process knows it."""
+    """A lease as known to this process."""
 
     queue: str
     token: str
     since: float
-    """When it was taken (this process's monotonic clock)."""
+    """Time of the reservation (this process's monotonic clock)."""
     granted: float
-    """When its grant or its last renewal was asked for: it lasts a lease from then at least."""
+    """Time at which the grant or last renewal was requested. ``lease_s`` counts from here."""
     lease_s: float
-    """How long that is: the queue may have a lease of its own."""
+    """Length of the lease in seconds, which may be specific to the queue."""
     until: float
-    """Until when it surely lasts, by what the broker has answered."""
+    """Earliest possible end of the lease, by the broker's replies."""
     message: weakref.ref[object] | None = None
-    """Set once it was delivered: it is kept while this lives."""
+    """Set at the delivery. The lease is kept while the message object exists."""
     failed: bool = False
-    """Whether the application raised as it was delivered: if it goes back, it is counted."""
+    """Whether the application raised at the delivery. The return of the message then counts."""
 
     @property
     def how(self) -> How:
-        """How it goes back where nobody has said so."""
+        """How the message goes back if the application has not settled it."""
         return "nacked" if self.failed else "released"
 
 
@@ -59,43 +59,43 @@ class Leases:
     """The leases that one session holds. Thread-safe."""
 
     lock = OwnLock(reentrant=True)
-    """Guards what is held. Taken last: nothing is called under it that takes another."""
+    """Guards the held leases. Taken last: no code under it takes another lock."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def begin(self) -> None:
-        """Hold nothing, as a child does: what was held is its parent's."""
+        """Start without leases, also in a child: inherited leases belong to the parent."""
         options = self._options
         self._held: dict[str, Held] = {}
         self.held = MappingProxyType(self._held)
-        """What is held, by tag: to be looked at."""
+        """Held leases by tag; a read-only view."""
         self.adrift: dict[str, weakref.ref[Any]] = {}
-        """Messages whose lease was lost, while somebody works on them; not to be changed."""
+        """Messages in progress whose lease was lost; read-only for other modules."""
         self._overstayed: set[str] = set()
         self._abandoned: deque[str] = deque()
         self.period_s = min(1.0, options.visibility_timeout / 6, options.restore_interval)
-        """How often what is due is to be asked for: often enough for the shortest lease."""
+        """Seconds between checks for due leases, short enough for the shortest lease."""
         self.on_shorter: Callable[[], object] = bool
-        """Called when that has become shorter."""
+        """Called when ``period_s`` has become shorter."""
 
     @property
     def in_hand(self) -> bool:
-        """Whether a message may run here: its lease is held, or was lost meanwhile."""
+        """Whether a message may run here: a lease is held, or was lost during the work."""
         return bool(self._held or self.adrift)
 
     def count(self, queue: str) -> int:
-        """Return how many are held of *queue*."""
+        """Return the number of held leases of *queue*."""
         return sum(1 for held in self._held.copy().values() if held.queue == queue)
 
     def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
-        """Note leases that were granted after they were asked for, who knows how soon."""
+        """Record granted leases. Their time counts from *asked_at*, when they were requested."""
         lease_s = lease_ms / 1000
         times = monotonic(), asked_at, lease_s, asked_at + lease_s
         self._heed(lease_s)
         with self.lock:
             for delivery in deliveries:
-                if delivery.tag in self._held:  # nobody has told us yet that it was lost
+                if delivery.tag in self._held:  # its loss was not reported yet
                     self._set_adrift(delivery.tag)
                 self._held[delivery.tag] = Held(delivery.queue, delivery.token, *times)
 
@@ -105,7 +105,7 @@ class Leases:
             self.on_shorter()
 
     def overstayed(self) -> dict[str, Held]:
-        """Let go what is held for longer than ``consumer_timeout``, and return it."""
+        """Drop the leases held for longer than ``consumer_timeout``; return them."""
         limit, now = self._options.consumer_timeout, monotonic()
         if limit is None:
             return {}
@@ -115,7 +115,7 @@ class Leases:
         return lost
 
     def due(self, all_of_them: bool = False) -> dict[str, list[Lease]]:
-        """Return, by queue, the leases that are a third gone: they are about to be renewed."""
+        """Return, by queue, the leases to renew now: a third of their time has passed."""
         now = monotonic()
         due: dict[str, list[Lease]] = {}
         with self.lock:
@@ -126,7 +126,7 @@ class Leases:
         return due
 
     def renewed(self, leases: Iterable[Lease], lease_s: float) -> None:
-        """Note how long what was renewed lasts now: an operator may have changed that."""
+        """Record renewed leases and their length, which an operator may have changed."""
         self._heed(lease_s)
         for lease in leases:
             if (held := self.own(*lease)) is not None:
@@ -134,13 +134,13 @@ class Leases:
                 held.until = max(held.until, held.granted + lease_s)
 
     def not_renewed(self, leases: Iterable[Lease]) -> None:
-        """Note that the renewal of *leases* failed: they are due again."""
+        """Record a failed renewal: *leases* are due again."""
         for lease in leases:
             if (held := self.own(*lease)) is not None:
                 held.granted = 0.0
 
     def lost(self, tag: str, token: str) -> Held | None:
-        """Note that a lease is not ours any more; None where it was not. Its message may run on."""
+        """Drop a lost lease and return it; None if it is not held. Its message may run on."""
         with self.lock:
             held = self.own(tag, token)
             if held is not None:
@@ -154,9 +154,9 @@ class Leases:
             self.adrift[tag] = message
 
     def adopt(self, tag: str, token: str) -> bool:
-        """Have a message that is worked on here go on with the lease of its redelivery.
+        """Let a message in progress here continue with the lease of its redelivery.
 
-        False: it is to be delivered, as what was held for longer than ``consumer_timeout`` is.
+        Returns False if the message must be delivered, for example after ``consumer_timeout``.
         """
         with self.lock:
             known, held = self.adrift.get(tag), self._held.get(tag)
@@ -168,12 +168,12 @@ class Leases:
             return self.keep_while_alive(tag, token, message)
 
     def settle(self, tags: Iterable[str], now: float = 0.0) -> list[str]:
-        """Let go what is finished, whoever holds it now.
+        """Drop the leases of finished messages, whatever their tokens.
 
-        Returns those whose lease had ended before *now*, unless that was told as lost.
+        Returns the tags whose lease ended before *now* without being reported as lost.
         """
         late = []
-        # Without the lock: each is one step of a dict.
+        # No lock: each operation on the dict is atomic.
         for tag in tags:
             held = self._held.pop(tag, None)
             if held is not None and held.until < now:
@@ -184,7 +184,7 @@ class Leases:
         return late
 
     def let_go(self, leases: Iterable[Lease]) -> None:
-        """Let go what is given back, unless it was delivered here again meanwhile."""
+        """Drop the leases of returned messages, unless they were delivered here again."""
         with self.lock:
             for tag, token in leases:
                 held = self._held.get(tag)
@@ -192,20 +192,19 @@ class Leases:
                     self.settle((tag,))
 
     def own(self, tag: str, token: str) -> Held | None:
-        """Return this very lease; None where it is not held."""
+        """Return the lease with this token; None if it is not held."""
         held = self._held.get(tag)
         return held if held is not None and held.token == token else None
 
     def keep_while_alive(self, tag: str, token: str, message: object) -> bool:
-        """Keep a lease only while *message*, which is delivered with it, lives.
+        """Hold a lease only while *message*, which is delivered with it, exists.
 
-        False: it was lost, or may be by now. An open channel holds its unacked messages, and
-        whoever works on one does. Once it is collected unacked, with its channel or after it,
-        it goes back.
+        Returns False if the lease was lost or may have ended. An open channel and a running
+        handler keep an unacked message alive. A message collected unacked goes back to its queue.
         """
         try:
             held = self._held[tag]
-        except KeyError:  # lost since it was taken
+        except KeyError:  # lost since the reservation
             return False
         if held.token != token or held.until < monotonic():
             return False
@@ -213,18 +212,18 @@ class Leases:
         return True
 
     def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
-        # May run at any point of any thread: only the deque is touched.
+        # May run at any point of any thread: touch only the deque.
         self._abandoned.append(f"{token} {tag}")
 
     @property
     def has_abandoned(self) -> bool:
-        """Whether a message was collected that nobody has looked at."""
+        """Whether collected unacked messages are still to be returned."""
         return bool(self._abandoned)
 
     def abandoned(self) -> Iterator[tuple[str, How, Lease]]:
-        """Yield, of what was collected unacked, the queue, how it goes back, and the lease.
+        """Yield queue, way of return and lease of each message that was collected unacked.
 
-        It is held until it is let go.
+        The lease remains held until it is dropped (:meth:`let_go`).
         """
         while True:
             try:
@@ -239,28 +238,28 @@ class Leases:
                 yield held.queue, held.how, Lease(tag, token)
 
     def all(self) -> Iterator[tuple[str, How, Lease]]:
-        """Yield, of everything that is held, the queue, how it goes back, and the lease."""
+        """Yield queue, way of return and lease of each held message."""
         for tag, held in self._held.copy().items():
             yield held.queue, held.how, Lease(tag, held.token)
 
     def delivery_failed(self, tag: str, token: str) -> None:
-        """Note that the application raised when it was given a message."""
+        """Record that the application raised when it received a message."""
         if (held := self.own(tag, token)) is not None:
             held.failed = True
 
     def failed(self, tag: str) -> bool:
-        """Whether the application raised when it was given the message that it holds."""
+        """Whether the application raised when it received the message, which is still held."""
         held = self._held.get(tag)
         return held is not None and held.failed
 
 
 def log_at_the_limit(queue: str, died: Sequence[Returned]) -> None:
-    """Tell of messages that were dead-lettered because their deliveries failed."""
+    """Log messages that were dead-lettered because their deliveries failed."""
     for item in died:
         logger.error(
             "message %s of %r was dead-lettered: it reached its delivery limit with %d failed "
             "deliveries, the last by consumer %s; look at it with reliq dead show %s %s, and "
-            "replay it when its cause is mended",
+            "replay it when the cause is fixed",
             item.tag,
             queue,
             item.failed,

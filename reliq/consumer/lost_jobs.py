@@ -1,9 +1,8 @@
-"""Lost jobs: open jobs that nobody will end any more, found and ended.
+"""Lost jobs: find and end open jobs that no message or worker will end.
 
-What the broker does with a job's message it says itself (:mod:`.job_events`). What is left is
-found by looking: a message that went with the broker's data or its queue, a dead letter whose
-event was lost, a task that was acknowledged when it began and whose worker was killed, a batch
-within this one that has told nothing of its end.
+The broker reports most ends of a job's message itself (:mod:`.job_events`). A sweep finds the rest:
+a message lost with the broker's data or its queue, a dead letter whose event was lost, a task
+that was acked when it began and whose worker was killed, or an unreported end of a nested batch.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Store
 
 
-# A job that was entered is published right after that; a retry is stored a moment before its
-# message is acked. Whoever was to do so has so long.
+# Time to publish a job after it was entered, or to ack a message after its retry was stored.
 MISSING_MS = 60_000
 _MOST_REMEMBERED = 1000
 _MOST_DEAD = 500
@@ -34,15 +32,15 @@ _CHILDREN = 20
 
 
 class Sweep:
-    """One look at all jobs of a batch, in steps of some thousand jobs.
+    """One check of all jobs of a batch, in steps of some thousand jobs.
 
-    It ends the open jobs that are lost. A job at work whose worker is not in the register is lost
-    when the next sweep finds it so, too: the worker may be unreachable for a while, and what it
-    began goes on. The same holds for a job that its worker, which sweeps itself, does not know.
+    It ends open jobs that are lost. A running job whose worker is not in the register is lost if
+    the next sweep finds the same: the worker may be unreachable for a while and continue its
+    work. The same holds for a job that is unknown to its worker, if the worker itself sweeps.
     """
 
-    # Of each batch: what was at work, at the sweep before, for a worker that nobody knew. Not of
-    # one session: at a broker that is only visited each visit has another one.
+    # By batch: running jobs with an unknown worker at the previous sweep. Shared by all sessions,
+    # because each visit to a broker that is only visited has another session.
     _unheard_before: ClassVar[dict[str, set[tuple[str, int]]]] = {}
 
     def __init__(
@@ -52,9 +50,9 @@ class Sweep:
         look_soon: Callable[[str], None],
         runs: Callable[[str], Collection[str] | None],
     ) -> None:
-        """Begin; jobs that changed in the last minute are left alone.
+        """Start a sweep that skips jobs that changed in the last minute.
 
-        *runs* names the jobs of a worker that is of this process.
+        *runs* returns the jobs of a worker if the worker belongs to this process.
         """
         self._batch = batch
         self._older_ms = now_ms - MISSING_MS
@@ -63,21 +61,21 @@ class Sweep:
         self._before = self._unheard_before.pop(batch, set())
         self._unheard: set[tuple[str, int]] = set()
         self._unread = False
-        self._after: str | None = ""  # None: all jobs are read
-        # What was read and not looked at yet.
+        self._after: str | None = ""  # None: all jobs have been read
+        # Jobs that were read and not checked yet.
         self._children: list[Job] = []
         self._by_queue: dict[str, list[Job]] = {}
         self._names: dict[str, Sequence[str]] = {}
-        # What is known of jobs in these is told before their messages are looked for: name, after.
+        # Queues, as (name, after), whose events are reported before their messages are searched.
         self._to_tell: list[tuple[str, int]] = []
 
     def step(self, store: Store) -> bool:
-        """Look at some more; whether there are any left. Waits; raises BrokerUnavailable."""
+        """Check some more jobs; return whether any are left. Waits; raises BrokerUnavailable."""
         if self._after is not None and not (self._children or self._by_queue):
             self._read(store, self._after)
         if self._children:
             some, self._children = self._children[:_CHILDREN], self._children[_CHILDREN:]
-            for job in some:  # a batch: it has ended, or is not there any more, or goes on
+            for job in some:  # each is a batch: ended, missing, or in progress
                 if (child := store.batches.batch(job.id)) is not None:
                     tell_parent(store, child)
                     continue
@@ -92,7 +90,7 @@ class Sweep:
             while len(self._unheard_before) >= _MOST_REMEMBERED:
                 self._unheard_before.pop(next(iter(self._unheard_before)), None)
             self._unheard_before[self._batch] = self._unheard
-        # Those that are there were stored: when they are nowhere later, they are lost.
+        # The remaining jobs were stored. If one is missing later, it is lost.
         if not self._unread:
             store.batches.change(self._batch, (Change("settle", text=str(self._older_ms)),))
         return False
@@ -109,7 +107,7 @@ class Sweep:
                 self._by_queue.setdefault(job.queue, []).append(job)
 
     def _look_into_a_queue(self, store: Store) -> None:
-        """Look for the messages of some jobs in their queue; or tell what is known there before."""
+        """Search a queue for the messages of some jobs, after reporting the queue's events."""
         queue = next(iter(self._by_queue))
         try:
             if queue not in self._names:
@@ -122,7 +120,7 @@ class Sweep:
                     return
             self._look_for(store, queue, self._by_queue[queue])
         except BrokerUnavailable:
-            # Its node is away: nothing is known. Or none answers: then nor is what comes next.
+            # Its node, or the whole broker, is unreachable: the state of these jobs is unknown.
             self._unread = True
             self._names.pop(queue, None)
             self._to_tell = []
@@ -134,7 +132,7 @@ class Sweep:
         for name in self._names[queue]:
             some = store.reads.whereabouts(name, tags)
             there.update({tag: place for tag, place in some.items() if place})
-        # A message will end a job: its own, or that of the try before, which goes on.
+        # A job will still be ended by its message, or by that of the previous try if it runs on.
         missing = [
             job for job in jobs if not there.get(job.tag) and there.get(job.before) != "there"
         ]
@@ -149,7 +147,7 @@ class Sweep:
             never = 0 if changed is None else changed.outcomes.count(NEVER_STORED)
             if never:
                 logger.warning(
-                    "%d jobs are taken out of batch %r: they were never stored in %r, since their "
+                    "%d jobs are removed from batch %r: they were never stored in %r, as their "
                     "publisher died, was interrupted, or could not reach the broker",
                     never,
                     self._batch,
@@ -157,7 +155,7 @@ class Sweep:
                 )
             if len(lost) > never:
                 logger.warning(
-                    "%d jobs of batch %r are lost: nothing in %r will end them",
+                    "%d jobs of batch %r are lost: no message in %r will end them",
                     len(lost) - never,
                     self._batch,
                     queue,
@@ -165,10 +163,10 @@ class Sweep:
             self._look_soon(self._batch)
 
     def _without_worker(self, store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
-        """Return which of *missing* are at work for a worker that is not heard of, or not so."""
+        """Return the running jobs in *missing* whose worker is silent or does not run them."""
         at_work = [job for job in missing if job.state == "working" and job.worker]
         known = store.liveness(sorted({job.worker for job in at_work})) if at_work else {}
-        # None: there is such a worker, and which jobs it runs is not known here.
+        # None: the worker exists, and its jobs are not known here.
         runs = {
             name: () if found is None or found.lapsed else self._runs(name)
             for name, found in known.items()
@@ -181,7 +179,7 @@ class Sweep:
 
 
 def _change(job: Job, abandoned: set[tuple[str, int]]) -> Change | None:
-    """Return what ends *job*, whose message is nowhere; None where it is not known to be lost."""
+    """Return the change that ends *job*, whose message is missing; None if it may not be lost."""
     if job.state != "working" or not job.worker:
         return Change("lose", job.id, tag=job.tag, text=str(job.since_ms))
     if (job.id, job.since_ms) not in abandoned:
@@ -194,10 +192,10 @@ def _given_up(job: Job, why: str) -> Change:
 
 
 def _dead(store: Store, queues: Sequence[str], jobs: Sequence[Job]) -> list[Change]:
-    """Return what ends *jobs*, whose messages are dead letters, with the reason."""
+    """Return changes that end *jobs*, whose messages are dead letters, with the reason."""
     if not jobs:
         return []
-    # By two clocks: that of the batch's node, and that of the queue's.
+    # The times come from two clocks: that of the batch's node, and that of the queue's.
     since_ms = min(job.since_ms for job in jobs) - MISSING_MS
     words = {
         letter.tag: in_words(letter.reason, letter.error)

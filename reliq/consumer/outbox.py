@@ -1,9 +1,9 @@
-"""Outbox: what this process owes one broker, until the broker has it.
+"""Outbox: the pending reports of this process to one broker, kept until it confirms them.
 
-Acks that are not confirmed, messages that go back, what was taken with no_ack and never
-handed out, and reserves whose reply was lost. Owed over any connection: what one could not
-deliver the next one does (:meth:`Outbox.flush`). All debts have one lock, so that none is
-overlooked while it turns into another.
+These are unconfirmed acks, messages to return, undelivered messages reserved with no_ack, and
+reserves whose reply was lost. Any connection can send them: the next one sends the reports that
+failed over the one before (:meth:`Outbox.flush`). One lock guards them all, so that a report that
+changes its kind is never overlooked.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Outbox:
-    """What one session owes its broker. Thread-safe."""
+    """The pending reports of one session to its broker. Thread-safe."""
 
     _leases: Leases
     _transports: WeakSet[AttachedTransport]
     _running: RunningTasks
 
     lock = OwnLock(reentrant=True)
-    """Guards what is owed. Taken before that of the leases: what goes from there to here does
-    so in one step, and is owed here before it is let go there."""
+    """Guards the pending reports. Taken before the lock of the leases: a message moves here in
+    one step, and is recorded here before its lease is dropped there."""
 
     def begin(self) -> None:
-        """Owe nothing, as a child does: what was owed is its parent's."""
+        """Start empty, also in a child: inherited reports belong to the parent."""
         self.unconfirmed: dict[str, tuple[str, float]] = {}
-        """Acks without an answer: the queue and the time of each tag; not to be changed."""
+        """Unconfirmed acks: queue and time by tag; read-only for other modules."""
         self._unsent: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
-        # Taken with no_ack, never handed out.
+        # Reserved with no_ack, not delivered.
         self._unhanded: deque[Delivery] = deque()
         self._lost_reserves: set[tuple[str, str]] = set()
-        # What is being given back: how many calls. It is owed until it is answered.
+        # Number of returns in progress. Their messages are pending until the reply.
         self._returning = 0
         self.replaced_at = 0.0
-        """Since when there may be another server in the place of the one before."""
+        """Time from which another server may have replaced the previous one."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is owed."""
+        """Whether no report is pending."""
         with self.lock:
             return not (
                 self.unconfirmed
@@ -75,21 +75,21 @@ class Outbox:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits to be sent."""
+        """Whether unsent reports are pending."""
         return bool(self._unsent or self._returns or self._unhanded or self._lost_reserves)
 
     def trusts(self, store: Store) -> bool:
-        """Whether *store* surely speaks to the server that is the broker now.
+        """Whether *store* certainly speaks to the current broker, not to a replaced server.
 
-        Over a cluster it looks after that by itself, node by node.
+        Over a cluster, the store checks this itself for each node.
         """
         return store.has_nodes or store.connected_at >= self.replaced_at
 
     def flush(self, store: Store, patience_s: float = inf) -> None:
-        """Send what earlier connections could not: acks, returns, lost reserves.
+        """Send the pending reports of earlier connections: acks, returns, lost reserves.
 
-        Posts the acks, and waits for the rest, so long for each of several nodes. Raises
-        ReliqError; what was not sent is owed on.
+        Posts the acks and waits for the rest, for *patience_s* for each node of a cluster. Raises
+        ReliqError; unsent reports remain pending.
         """
         nodes = EachNode(store, patience_s)
         with self.lock:
@@ -100,7 +100,7 @@ class Outbox:
                 if known is not None:
                     owed.setdefault(known[0], []).append(tag)
         for queue, tags in owed.items():
-            with suppress(BrokerTimeout):  # they are unsent again
+            with suppress(BrokerTimeout):  # they are recorded as unsent again
                 self.send_acks(store, queue, tags)
         with self._being_returned():
             self._send_returns(store, nodes)
@@ -112,19 +112,18 @@ class Outbox:
         nodes.end()
 
     def ack(self, store: Store, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages: written to the socket at once, confirmed later.
+        """Ack messages: written to the socket at once, confirmed later.
 
-        Where the connection is gone the ack is kept and goes out over the next
-        one. Never waits; raises BrokerTimeout when earlier acks have had no
-        answer for ``socket_timeout``.
+        If the connection is lost, the ack is kept and sent over the next one. Never waits. Raises
+        BrokerTimeout if earlier acks have had no reply for ``socket_timeout``.
         """
         self.owe_acks(queue, tags)
         self.send_acks(store, queue, tags)
 
     def owe_acks(self, queue: str, tags: Sequence[str]) -> None:
-        """Owe acks that :meth:`send_acks` sends in a moment.
+        """Record acks that :meth:`send_acks` sends shortly.
 
-        From here on nobody holds the messages: that they are let go does not return them.
+        Drops the leases. The end of the message objects then returns nothing.
         """
         now = monotonic()
         with self.lock:
@@ -135,20 +134,19 @@ class Outbox:
             logger.warning(
                 "lease lost: message %s of %r was finished after its lease had ended, and may have "
                 "run elsewhere too; this process did not renew it in time: raise "
-                "visibility_timeout where processes are frozen for longer, and keep from a second "
-                "run with reliq.once",
+                "visibility_timeout if processes freeze for longer, and prevent a second run "
+                "with reliq.once",
                 tag,
                 queue,
             )
 
     def send_acks(self, store: Store, queue: str, tags: Sequence[str]) -> None:
-        """Write acks that are owed to the socket; raises what :meth:`ack` does."""
-        # A server that was taken for dead and replaced may still answer on an older
-        # connection: what it confirms is sent again.
+        """Write recorded acks to the socket; raises the errors of :meth:`ack`."""
+        # A replaced server may still reply on an older connection: its confirmed acks are resent.
         trusted = not self.replaced_at or self.trusts(store)
         for chunk in chunks(tags) if tags[BATCH:] else (tags,):
             try:
-                if store.has_nodes:  # a post looks only at what its own node is late with
+                if store.has_nodes:  # a post checks only its own node for late replies
                     store.check()
                 if WATCH.consumers:
                     self._running.before_ack(store, queue)
@@ -158,19 +156,19 @@ class Outbox:
                 raise
             except BrokerUnavailable as exc:
                 self._unsent.update(chunk)
-                logger.warning("%s; %d acks go out over the next connection", exc, len(chunk))
+                logger.warning("%s; %d acks are sent over the next connection", exc, len(chunk))
 
     def ack_later(self, queue: str, tags: Sequence[str]) -> None:
-        """Finish messages over the next connection: this one is gone."""
+        """Ack messages over the next connection, as this one is lost."""
         with self.lock:
             self.owe_acks(queue, tags)
             self._unsent.update(tags)
 
     def resend(self, older_than_s: float) -> None:
-        """Send again the acks that have had no answer for so long.
+        """Mark acks without a reply for *older_than_s* to be sent again.
 
-        An application may ack and then work for hours without a look at its
-        connection, on which the ack met a dead socket or an empty script cache.
+        An application may ack and then work for hours without reading its connection. A dead
+        socket or an empty script cache may have stopped the ack.
         """
         now = monotonic()
         with self.lock:
@@ -180,7 +178,7 @@ class Outbox:
                     self._unsent.add(tag)
 
     def resend_all(self) -> None:
-        """Send again all the acks that have had no answer: nobody will read it."""
+        """Mark all acks without a reply to be sent again: no reply will be read."""
         self._unsent.update(self.unconfirmed)
 
     def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
@@ -189,12 +187,12 @@ class Outbox:
                 self._unsent.update(tags)
                 return
             logger.error("an ack failed and the message will be delivered again: %s", result)
-        # Without the lock: each is one step of a dict, and who looks at all of them has a copy.
+        # No lock: each operation on the dict is atomic, and iterations use a copy.
         for tag in tags:
             self.unconfirmed.pop(tag, None)
 
     def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> Released:
-        """Give messages back, over the next connection if need be; return what became of them."""
+        """Return messages, over the next connection if necessary; return the result."""
         with self._being_returned():
             self._leases.let_go(leases)
             try:
@@ -204,13 +202,13 @@ class Outbox:
                 raise
 
     def release_later(self, queue: str, how: How, leases: Sequence[Lease]) -> None:
-        """Give messages back over the next connection."""
+        """Return messages over the next connection."""
         with self.lock:
             self._returns.extend((queue, how, lease) for lease in leases)
             self._leases.let_go(leases)
 
     def return_later(self, deliveries: Iterable[Delivery], *, no_ack: bool = False) -> None:
-        """Give back messages that were reserved but never handed out, when it is possible."""
+        """Return reserved, undelivered messages at the next opportunity."""
         with self.lock:
             if no_ack:
                 self._unhanded.extend(deliveries)
@@ -220,12 +218,12 @@ class Outbox:
                 self.release_later(delivery.queue, "undelivered", (lease,))
 
     def return_abandoned(self) -> None:
-        """Owe what was collected unacked."""
+        """Record the return of messages that were collected unacked."""
         for queue, how, lease in self._leases.abandoned():
             self.release_later(queue, how, (lease,))
 
     def return_all(self) -> int:
-        """Owe everything that is held; return how much that is."""
+        """Record the return of all held messages; return their number."""
         left = list(self._leases.all())
         for queue, how, lease in left:
             self.release_later(queue, how, (lease,))
@@ -234,14 +232,14 @@ class Outbox:
     def dead_letter(
         self, store: Store, queue: str, reason: str, error: str, leases: Sequence[Lease]
     ) -> list[str]:
-        """Give up on messages; return the tags whose lease was lost before."""
+        """Dead-letter messages; return the tags whose lease was lost before."""
         refused = store.dead_letter(queue, reason, error, leases)
         self._leases.let_go(leases)
         return refused
 
     @contextmanager
     def _being_returned(self) -> Iterator[None]:
-        """Owe what is taken out to be returned until that is done, or is owed again."""
+        """Count a return as pending until it is done, or is recorded again."""
         with self.lock:
             self._returning += 1
         try:
@@ -269,9 +267,9 @@ class Outbox:
                     self._returns.extend((queue, how, lease) for lease in leases)
 
     def hand_back(self, store: Store, nodes: EachNode) -> None:
-        """Give back what was taken with no_ack and never handed out; once, so it says if it fails.
+        """Return undelivered messages that were reserved with no_ack, in a single attempt.
 
-        Raises ReliqError; what it could not tell the broker of then may be lost.
+        Logs and raises a ReliqError; the messages of a failed attempt may be lost.
         """
         with self.lock:
             unhanded, self._unhanded = self._unhanded, deque()
@@ -284,23 +282,23 @@ class Outbox:
                     store.hand_back(queue, deliveries)
                 except ReliqError:
                     logger.error(  # noqa: TRY400 - the error itself is raised
-                        "%d messages of %r may be lost: their consumer needs no ack, had not "
-                        "handed them out, and could not give them back",
+                        "%d messages of %r may be lost: their no_ack consumer had not delivered "
+                        "them, and could not return them",
                         len(deliveries),
                         queue,
                     )
                     raise
 
     def reserve_lost(self, queue: str, consumer: str) -> None:
-        """Note a reserve whose reply was lost: it may have taken messages."""
+        """Record a reserve whose reply was lost: it may have taken messages."""
         self._lost_reserves.add((queue, consumer))
 
     def _reclaim(self, store: Store, queue: str, consumer: str) -> bool:
-        """Return what a lost connection reserved and nobody here ever saw.
+        """Return messages that a lost connection reserved and that never arrived here.
 
-        What is acked was seen: it may have its lease still, its ack being under way on
-        another connection. What a reserve that is under way took will be seen: False, to
-        be called again.
+        An acked message has arrived: its lease may still exist if its ack is on its way over
+        another connection. While a reserve is in progress, its messages may still arrive. Returns
+        False then, to be called again.
         """
         leases = store.leases_of(queue, consumer)
         if any(one.consumes and one.reserver.reserving(consumer) for one in list(self._transports)):
@@ -314,6 +312,6 @@ class Outbox:
         if unseen:
             store.release(queue, "undelivered", unseen)
             logger.info(
-                "returned %d messages to %r: their delivery was cut off", len(unseen), queue
+                "returned %d messages to %r: the reserve's reply was lost", len(unseen), queue
             )
         return True

@@ -1,7 +1,7 @@
-"""Registration: as what this process is noted at one broker.
+"""Registration: this process in the broker's lists of consumers.
 
-Which queues it consumes from, which it is to leave, and of which it remains a consumer for a
-while after a lost connection: a queue may go with its last consumer.
+Owns the subscriptions, the queues to leave, and the queues that keep this process as a consumer
+for a while after a lost connection. A temporary queue is deleted with its last consumer.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ class AttachedTransport(Protocol):
     """A transport that uses a session."""
 
     declarations: Any
-    """Its declarations: whether a queue ``may_stay``, and to ``declare_again`` one of its own."""
+    """Its declarations: ``may_stay`` and ``declare_again``, each for one queue."""
     reserver: Any
-    """Its reserves: whether it is ``asking``, and ``reserving`` as a consumer."""
+    """Its reserves: ``asking``, and ``reserving`` for a consumer."""
 
     @property
     def consumes(self) -> bool:
-        """Whether it has ever begun to consume: before, it has no reserves."""
+        """Whether it has ever consumed. If not, it has no reserves."""
 
     def forget_parent(self) -> None:
-        """Drop what belongs to the process that this one was forked from."""
+        """Drop the state inherited from the parent process."""
 
     def read_replies(self) -> None:
-        """Read what has come: a reserve that lies unread holds leases that nobody renews."""
+        """Read pending replies: the leases in an unread reserve are not renewed."""
 
     def end_publishing(self) -> None:
-        """Let the broker forget the numbers of what was published, where that is safe."""
+        """Let the broker forget the publish numbers of this process, if that is safe."""
 
 
 class Registration:
-    """The queues of which one session is noted as a consumer. Thread-safe."""
+    """The registration of one session as a consumer of queues. Thread-safe."""
 
     lock = OwnLock(reentrant=True)
     """Guards the subscriptions."""
@@ -59,37 +59,37 @@ class Registration:
         self._grace_s = grace_s
 
     def begin(self, name: str) -> None:
-        """Begin as the consumer *name*, noted nowhere."""
+        """Start as the consumer *name*, without any registration."""
         self._name = name
         self.subscriptions: dict[str, list[bool]] = {}
-        """The subscriptions of each queue: whether each takes with no_ack."""
+        """The subscriptions of each queue: whether each uses no_ack."""
         self.consumed = False
-        """Whether it ever was a consumer: otherwise it only publishes."""
+        """Whether it ever was a consumer. If not, the process only publishes."""
         self.layouts: dict[str, int] = {}
-        """Of queues that are divided: where their partitions end."""
+        """The end of the partitions of each divided queue."""
         self.layout_changes = 0
-        """How often that has changed."""
+        """The number of changes to ``layouts``."""
         self.topology = Topology()
         self._detached: set[str] = set()
-        # Queues of lost connections that may be consumed again soon, and until when.
+        # Queues of lost connections that may be consumed again soon, each with a deadline.
         self._lingering: dict[str, float] = {}
         self._dropped: deque[tuple[str, bool, deque[Delivery]]] = deque()
         self._expected_until = 0.0
 
     @property
     def queues(self) -> list[str]:
-        """The queues of which this process is noted as a consumer."""
+        """The queues that list this process as a consumer."""
         return sorted({*self.subscriptions, *self._detached, *self._lingering})
 
     @property
     def is_for_work(self) -> bool:
-        """Whether it consumes from a queue that stays: not only replies, events or broadcasts."""
+        """Whether it consumes from a permanent queue: not only replies, events or broadcasts."""
         over = list(self._transports)
         queues = list(self.subscriptions)
         return any(all(one.declarations.may_stay(queue) for one in over) for queue in queues)
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
-        """Note that a channel of this process consumes from *queue*; return how many do."""
+        """Record a subscription of *queue*; return the number of its subscriptions."""
         with self.lock:
             self.consumed = True
             kinds = self.subscriptions.setdefault(queue, [])
@@ -97,7 +97,7 @@ class Registration:
             return len(kinds)
 
     def unsubscribe(self, queue: str, no_ack: bool) -> int:
-        """Note that it does so no longer; return how many subscriptions are left."""
+        """Remove a subscription of *queue*; return the number of its subscriptions."""
         with self.lock:
             kinds = self.subscriptions.get(queue, [])
             if no_ack in kinds:
@@ -107,11 +107,11 @@ class Registration:
             return len(kinds)
 
     def subscription_dropped(self, queue: str, no_ack: bool, buffer: deque[Delivery]) -> None:
-        """Note a collected subscription. Runs in a destructor: only a deque is touched."""
+        """Record a collected subscription. Runs in a destructor: only a deque is touched."""
         self._dropped.append((queue, no_ack, buffer))
 
     def dropped(self) -> Iterator[tuple[bool, deque[Delivery]]]:
-        """Unsubscribe those; yield of each whether it took with no_ack, and what it had."""
+        """Remove collected subscriptions; yield the no_ack flag and the buffer of each."""
         while True:
             try:
                 queue, no_ack, buffer = self._dropped.popleft()
@@ -122,7 +122,7 @@ class Registration:
             yield no_ack, buffer
 
     def note_layout(self, queue: str, layout: Layout) -> None:
-        """Note how *queue* is divided; who consumes from it follows."""
+        """Record how *queue* is divided. Its consumers then adapt."""
         with self.lock:
             if self.layouts.get(queue, 1) != layout.end:
                 self.layouts[queue] = layout.end
@@ -130,7 +130,7 @@ class Registration:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the broker is to be told of queues that are left."""
+        """Whether the broker must be informed of queues that this process has left."""
         now = monotonic()
         return bool(
             self._detached
@@ -139,32 +139,31 @@ class Registration:
         )
 
     def detach_later(self, queue: str) -> None:
-        """Tell the broker over the next connection how many subscriptions *queue* has left."""
+        """Send the number of subscriptions of *queue* over the next connection."""
         self._detached.add(queue)
 
     def linger(self, queue: str) -> None:
-        """Remain a consumer of *queue* for ``orphan_grace``, or as long after a reconnection.
+        """Remain a consumer of *queue* for ``orphan_grace``, restarted by a reconnection.
 
-        The connection was lost, and who comes back consumes from it again: what is sent to
-        it meanwhile is not lost, though it may go with its last consumer.
+        The connection was lost, and the process consumes again when it reconnects. A temporary
+        queue then keeps the messages that it receives in the meantime.
         """
         self._lingering[queue] = monotonic() + self._grace_s
 
     def lingers(self, queue: str) -> bool:
-        """Whether this process counts as a consumer of *queue* only until it comes back."""
+        """Whether this process only lingers as a consumer of *queue*, without a subscription."""
         return queue in self._lingering and queue not in self.subscriptions
 
     def end_lingering(self, queue: str, store: Store) -> None:
-        """Be no consumer of *queue* any more, unless it has come back to it."""
+        """Stop lingering as a consumer of *queue*, unless it is consumed again."""
         if self.lingers(queue):
             self._detach(store, queue)
             self._lingering.pop(queue, None)
 
     def leave_queues(self, store: Store, patience_s: float = inf) -> None:
-        """Tell the broker what is left: subscriptions that ended, queues that linger no more.
+        """Inform the broker of ended subscriptions and of queues that no longer linger.
 
-        Waits so long for each of several nodes; what could not be told is told another time.
-        Raises BrokerUnavailable.
+        Waits *patience_s* for each cluster node. Raises BrokerUnavailable; the rest stays pending.
         """
         nodes = EachNode(store, patience_s)
         for queue in list(self._detached):
@@ -181,7 +180,7 @@ class Registration:
         nodes.end()
 
     def leave_all(self) -> None:
-        """Consume from nothing any more."""
+        """End all subscriptions."""
         self._detached.update(self.queues)
         self.subscriptions.clear()
         self._lingering.clear()
@@ -192,23 +191,23 @@ class Registration:
             Routes(store).forget_queue(queue)
 
     def expect_back(self, seconds: float) -> None:
-        """Note a lost connection: another one is likely to follow, for so long."""
+        """Record a lost connection: a new one is expected within *seconds*."""
         self._expected_until = monotonic() + seconds
 
     @property
     def expected_back(self) -> bool:
-        """Whether a connection was lost so lately that another one is likely to follow."""
+        """Whether a new connection is expected after a recent loss."""
         return monotonic() < self._expected_until
 
     def reconnected(self) -> None:
-        """Have what lingers do so for as long again: who consumed comes back about now."""
+        """Restart the time of lingering queues: their consumers return about now."""
         self._lingering = dict.fromkeys(self._lingering, monotonic() + self._grace_s)
 
     def come_back(self, store: Store) -> None:
-        """Note anew what this process consumes from: it was taken for dead, and lives.
+        """Register the subscriptions again, after the broker took this process for dead.
 
-        It was frozen for long, or the broker has lost the register. A queue that went with
-        its last consumer, as we seemed to be, is declared and bound again.
+        The process was frozen for long, or the broker has lost the register. If a queue was
+        deleted with its supposedly last consumer, declare and bind it again.
         """
         for queue, kinds in list(self.subscriptions.items()):
             if store.attach(queue, self._name, len(kinds)):
@@ -216,39 +215,39 @@ class Registration:
             over = list(self._transports)
             if any(one.declarations.declare_again(queue, store) for one in over):
                 logger.warning(
-                    "queue %r was gone when its consumer came back, and is declared again", queue
+                    "queue %r was deleted in its consumer's absence and is declared again", queue
                 )
                 store.attach(queue, self._name, len(kinds))
 
 
 _LOOK_EVERY_S = 0.5
 _MOST_NAMED = 20
-# A slot that moves, or a connection that is being opened, is soon there again: no outage.
+# A moving slot or a connection in progress is usually available within this time: no outage.
 _LASTS_S = 2.0
 
 
 class LostQueues:
-    """Reports, once each, that the node of a consumed queue is away, and that it is back.
+    """Logs, once each, that a consumed queue's node is unreachable and that it is back.
 
-    Of whoever does the duties of one session.
+    Belongs to the background duties of one session.
     """
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration
         self._look_at = 0.0
         self._lost: set[str] = set()
-        # Queues of which it is otherwise than was told last, and since when.
+        # Queues whose state differs from the last report, each with the time of the change.
         self._changed: dict[str, float] = {}
 
     def tick(self, store: Store) -> None:
-        """Look whether a queue was lost, or has come back; does not wait."""
+        """Check for queues that were lost or have returned; does not wait."""
         now = monotonic()
         if not store.has_nodes or now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
         registration = self._registration
         queues = set(registration.subscriptions.copy())
-        # Partitions, too, that could not be begun on.
+        # Include partitions whose consumption could not begin.
         for queue in queues & registration.layouts.copy().keys():
             queues.update(partition_names(queue, registration.layouts.get(queue, 1)))
         self._lost &= queues
@@ -266,10 +265,9 @@ class LostQueues:
                 lost.setdefault(store.node_of(queue), []).append(queue)
         for node, names in lost.items():
             logger.warning(
-                "nothing can be taken from %s: node %s does not serve them (it is away, or their "
-                "slots are between two nodes); what else this process consumes goes on, and they "
-                "are consumed from as soon as a node serves them; reliq doctor looks at the "
-                "cluster",
+                "cannot consume from %s: node %s does not serve them (it is unreachable, or "
+                "their slots are between two nodes); other queues are not affected; consumption "
+                "resumes when a node serves them; run reliq doctor to check the cluster",
                 _named(names),
                 node,
             )

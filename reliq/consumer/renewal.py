@@ -1,6 +1,6 @@
-"""Renewal: leases are renewed when a third of each is gone, and lost ones are told of.
+"""Renewal: renew each lease after a third of its time, and report lost leases.
 
-Does the speaking; what is held, and what of it is due, the leases know.
+Communicates with the broker; the leases know which are held and which are due.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Renewal:
     _deferred: Deferred
 
     def renew(self, store: Store, all_of_them: bool = False) -> None:
-        """Post the renewal of every lease that is a third gone."""
+        """Post the renewal of every lease that has used a third of its time."""
         for tag, held in self._leases.overstayed().items():
             logger.warning(
                 "message %s of %r was held longer than consumer_timeout (%g s): "
-                "its lease is no longer renewed and it will be delivered again",
+                "its lease is no longer renewed, and the message will be delivered again",
                 tag,
                 held.queue,
                 self._options.consumer_timeout,
@@ -61,9 +61,9 @@ class Renewal:
                 continue  # acked or returned meanwhile
             if tag in result.gone:
                 logger.warning(
-                    "lease lost: message %s of %r is not there any more; it was finished "
-                    "elsewhere while this process held it too, its queue was deleted, or the "
-                    "broker has lost its data (reliq doctor looks for that)",
+                    "lease lost: message %s of %r no longer exists; it was finished elsewhere "
+                    "while this process also held it, its queue was deleted, or the broker has "
+                    "lost its data (run reliq doctor to check)",
                     tag,
                     queue,
                 )
@@ -71,8 +71,8 @@ class Renewal:
                 continue
             logger.warning(
                 "lease lost: message %s of %r went back to its queue and may run twice; "
-                "this process did not renew it within visibility_timeout (%g s): raise that where "
-                "processes are frozen for longer, and keep from a second run with reliq.once",
+                "this process did not renew it within visibility_timeout (%g s): raise that if "
+                "processes freeze for longer, and prevent a second run with reliq.once",
                 tag,
                 queue,
                 self._options.visibility_timeout,
@@ -80,7 +80,7 @@ class Renewal:
             self._tell_lost(tag, held, "returned")
 
     def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
-        """Send the signal soon: not while a reply is read, when the connection is locked."""
+        """Send the signal later: the connection is locked while a reply is read."""
         if lease_lost.receivers:
             message: Any = None if held.message is None else held.message()
             headers = getattr(message, "headers", None) or {}

@@ -1,8 +1,8 @@
-"""Restore passes: the upkeep of a queue, independent of its users.
+"""Restore passes: periodic upkeep of queues.
 
-A pass (``restore_visible``) returns messages whose lease has ended, notifies where messages
-wait unheard, and caps the dead letters. Most queues need none most of the time, so all of
-them are surveyed together, and what the survey names is done.
+A pass (``restore_visible``) returns messages whose lease has ended, notifies waiting consumers
+and caps the dead letters. Most queues rarely need a pass, so one survey covers all queues. The
+passes then run only over the queues that the survey reports.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ if TYPE_CHECKING:
 
 
 _MOST_POLLED = 1024
-# So many queues whose passes fail are told of, and so much of why.
+# Limits of the register's report on failing passes: queues, and characters of each error.
 _MOST_FAILING, _MOST_SAID = 20, 500
-# Of several nodes each slot is asked by itself. One in which there was nothing to do, and nobody
-# else consumes, is asked once in so many intervals.
+# Over a cluster, each slot is a separate query. A slot without work and without other consumers
+# is surveyed once in this many intervals.
 _QUIET_INTERVALS = 4
-# All consumers ask for the snapshot of a minute as it begins, not all at once; after an error again
-# a minute later.
+# Consumers spread their requests for each minute's snapshot. After an error, they wait a minute.
 _SNAPSHOT_SPREAD_S, _SNAPSHOT_AGAIN_S = 5.0, 60.0
-# A layout that is not settled is looked at once in so many intervals.
+# An unsettled layout is checked once in this many intervals.
 _SETTLED_EVERY = 6
 
 
 @dataclass(eq=False)
 class RestorePasses:
-    """The passes that one session makes, and when."""
+    """The restore passes of one session and their schedule."""
 
     _options: Options
     _leases: Leases
@@ -59,36 +58,36 @@ class RestorePasses:
     _consumed_gone: Callable[[], None]
 
     def __post_init__(self) -> None:
-        """Have made none yet."""
+        """Start with an empty schedule."""
         self._lease_ms = int(self._options.visibility_timeout * 1000)
         self._interval_s = self._options.restore_interval
         self._next_snapshot = 0.0
         self._next_look: dict[str, float] = {}
-        self._busy: set[str] = set()  # where the last look has found something to do
+        self._busy: set[str] = set()  # queues with work at the last survey
         self._next_poll: dict[str, float] = {}
         self._next_settling: dict[str, float] = {}
         self._settled: dict[str, Layout] = {}
         self._temporary: set[str] = set()
         self._tally: dict[str, Counter[str]] = {}
         self.failing: dict[str, str] = {}
-        """Queue -> why the last pass over it failed: the register tells the doctor."""
+        """Queue -> error of the last pass over it. The doctor reads this from the register."""
         self.dead_letter_routed: frozenset[str] = frozenset()
-        """Queues whose dead letters are routed on by this process, also where nobody consumes."""
+        """Queues whose dead letters this process routes on, including queues without consumers."""
 
     def _jittered(self, low: float = 0.9, high: float = 1.1) -> float:
         return self._interval_s * JITTER.uniform(low, high)
 
     def begin(self, queue: str) -> None:
-        """Look after *queue* from the next tick on."""
+        """Include *queue* from the next tick on."""
         self._next_look.setdefault(queue, 0.0)
         self._busy.add(queue)
 
     def look_after(self, queue: str) -> None:
-        """Look after the dead letters of a queue from now on, before the register names it."""
+        """Route the dead letters of *queue* from now on, before the register assigns it."""
         self.dead_letter_routed |= {queue}
 
     def tick(self, store: Store) -> None:
-        """Ask in one go which queues need something: most of them nothing, most of the time."""
+        """Post one survey of all due queues. Most queues need no work most of the time."""
         now = monotonic()
         subscriptions = list(self._registration.subscriptions.items())
         queues = {queue for queue, kinds in subscriptions if not all(kinds)}
@@ -99,13 +98,13 @@ class RestorePasses:
             self.failing.pop(gone, None)
         due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
         if due:
-            pause_s = self._jittered()  # the same for all: they stay together
+            pause_s = self._jittered()  # one pause for all, so that they stay in one survey
             quiet = set(due) - self._busy if store.has_nodes else ()
             self._next_look.update(dict.fromkeys(due, now + pause_s))
             self._next_look.update(dict.fromkeys(quiet, now + _QUIET_INTERVALS * pause_s))
             self._busy.difference_update(due)
-            # Queues without acks, as remote control's, need no passes; whether they are there is
-            # asked with the others. Of several nodes each would be a question of its own.
+            # Queues without acks, such as those of remote control, need no passes. The survey only
+            # checks that they exist. Over a cluster, each would be a separate query.
             ackless = [] if store.has_nodes else [q for q, kinds in subscriptions if all(kinds)]
             store.post_survey([*due, *ackless], partial(self._surveyed, store))
         if queues and now >= self._next_snapshot:
@@ -115,8 +114,8 @@ class RestorePasses:
     def _surveyed(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
-                logger.error("queues could not be looked at: %s", result)
-            self._busy.update(self._next_look)  # or not: nobody knows
+                logger.error("the survey of queues failed: %s", result)
+            self._busy.update(self._next_look)  # unknown: survey all of them again
             return
         self._busy.update(result)
         try:
@@ -135,7 +134,7 @@ class RestorePasses:
             self._expire(store, queue)
         if work.job_events:
             self._deferred.append(partial(self._tell_batches, queue, 0))
-        # A pass that counts for so long is of before the server's clock was set back.
+        # A longer remaining time means that the server's clock was set back.
         is_due = work.pass_ms == 0 or work.pass_ms > self._interval_s * 4000
         if is_due and queue not in self._temporary:
             self.restore(store, queue)
@@ -151,13 +150,13 @@ class RestorePasses:
             self._deferred.append(partial(self._settle, queue, layout))
 
     def _settle(self, queue: str, layout: Layout, store: Store) -> None:
-        """Have the partitions as the layout says; another consumer, or the next look, goes on."""
+        """Bring the partitions into line with the layout; other consumers or surveys continue."""
         with suppress(BrokerUnavailable, BrokerRefused, NotFound):
             if settle(store, queue):
                 self._settled[queue] = layout
 
     def _ask_when_over(self, queue: str, pass_ms: int) -> None:
-        """Look again when the pass of another consumer does not count any more."""
+        """Survey *queue* again when the pass of another consumer no longer counts."""
         soon = min(pass_ms / 1000, self._interval_s)
         self._next_look[queue] = monotonic() + soon + self._jittered(0.0, 0.1)
 
@@ -166,19 +165,19 @@ class RestorePasses:
 
     def _expired(self, store: Store, queue: str, result: bool | ReliqError) -> None:
         if isinstance(result, BrokerRefused):
-            logger.error("messages of %r that have expired could not be removed: %s", queue, result)
+            logger.error("expired messages of %r could not be removed: %s", queue, result)
         elif result is True:
-            with suppress(BrokerUnavailable):  # the next look goes on
+            with suppress(BrokerUnavailable):  # the next survey continues
                 self._expire(store, queue)
 
     def look_at(self, store: Store, queues: Sequence[str]) -> None:
-        """Let go what expires in *queues*, which others use, or nobody."""
-        with suppress(BrokerUnavailable):  # somebody looks again
+        """Remove expired messages and queues among *queues*, which this process does not use."""
+        with suppress(BrokerUnavailable):  # another survey follows
             store.post_survey(queues, partial(self._looked_at, store))
             store.post_snapshots(sorted(queues), lambda _: None)
 
     def _noted(self, result: int | ReliqError) -> None:
-        """Note the next minute of the history; after an error a chart has a gap."""
+        """Schedule the next snapshot. After an error, the chart has a gap."""
         if not isinstance(result, ReliqError):
             spread_s = JITTER.uniform(0.0, _SNAPSHOT_SPREAD_S)
             self._next_snapshot = monotonic() + result / 1000 + spread_s
@@ -197,13 +196,13 @@ class RestorePasses:
 
     def _tell_batches(self, queue: str, after: int, store: Store) -> None:
         after = tell_some(store, queue, self._look_at_batch, after)
-        if after:  # there may be very many, and leases are to be renewed meanwhile
+        if after:  # there may be very many, and leases must be renewed in between
             self._deferred.append(partial(self._tell_batches, queue, after))
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.
 
-        Perhaps nobody else makes any. False where it is not its time, or a tick sees to it.
+        Possibly no other consumer makes one. Returns False if none is due, or if a tick makes it.
         """
         now = monotonic()
         if now < self._next_poll.get(queue, 0.0) or queue in self._registration.subscriptions:
@@ -215,7 +214,7 @@ class RestorePasses:
         return True
 
     def restore(self, store: Store, queue: str, force: bool = False) -> None:
-        """Post the first step of a pass over *queue*; the replies go on with it."""
+        """Post the first step of a pass over *queue*. The reply handler posts the next steps."""
         self._temporary.add(queue)
         on_result = partial(self._restored, store, queue)
         try:
@@ -239,14 +238,14 @@ class RestorePasses:
             try:
                 self.restore(store, queue, force=True)
             except BrokerUnavailable:
-                self._next_look[queue] = 0.0  # the next tick goes on, or says why not
+                self._next_look[queue] = 0.0  # the next tick continues, or raises the error
             return
         if result.to_route:
             self._route_soon(queue)
         for consumer, number in self._tally.pop(queue, {}).items():
             logger.warning(
                 "restored %d messages to %r: the lease of consumer %s ended; it was killed, "
-                "frozen or lost its network: look at its log and at its machine's memory",
+                "was frozen or lost its network: check its log and the memory of its machine",
                 number,
                 queue,
                 consumer,
@@ -254,7 +253,7 @@ class RestorePasses:
         if not result.granted:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):
-            # A poison candidate, perhaps, of one that is dead.
+            # Other consumers hold messages. A dead one may hold a poison candidate.
             look = partial(self._dead_consumers.look_twice, queue, result.consumers)
             self._deferred.append(look)
 

@@ -1,10 +1,9 @@
 """Sessions: one process as a consumer of one broker, across reconnects.
 
-Kombu and Celery make a new Connection, transport and channel on every reconnect; what must
-survive that is the session's, each part with one owner: what is held (leases), what is owed
-(outbox), as what it is registered (registration), and the background loop with its duties.
-One session per process, broker and options. Knows the store's contract; nothing of Kombu,
-nothing of an engine.
+Kombu and Celery make a new Connection, transport and channel at every reconnect. The session owns
+the state that survives it, in one part each: held leases (leases), pending acks and returns
+(outbox), the registration, and the background loop with its duties. There is one session per
+process, broker and options. Knows the store's contract; nothing of Kombu, nothing of an engine.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from .registration import AttachedTransport
 
 
-# So long a process that ends waits for one of several nodes.
+# Wait at exit for each node of a cluster.
 _NODE_PATIENCE_AT_EXIT_S = 1.0
 
 StoreFactory: TypeAlias = "Callable[[str], Store]"
@@ -57,7 +56,7 @@ class Session:
         self.pace = pace
         self._others = others
         self.transports: WeakSet[AttachedTransport] = WeakSet()
-        # Parts that are used by their locks stay the same in a child, and begin anew there.
+        # These parts are used through their locks: a child keeps the objects, and resets them.
         self.leases = Leases(options)
         self._running = RunningTasks()
         self.reports = JobReports(lambda batch: self.duties.batches.soon(batch))  # noqa: PLW0108 - made later
@@ -78,16 +77,16 @@ class Session:
         self._running.begin(self.id)
         self.registration.begin(self.id)
 
-    # Made, and imported, when there is something to do: a process that only publishes has nothing.
+    # Created and imported at the first background duty: a process that only publishes has none.
     duties: BackgroundDuties
     background: BackgroundLoop
     works = False
-    """Whether it ever had something to do in the background."""
+    """Whether it ever had background duties."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Make them; called where one is not there yet."""
+            """Create the parts for background duties at the first access to one of them."""
             if name not in {"duties", "background"}:
                 raise AttributeError(name)
             with self._others.lock:
@@ -106,11 +105,11 @@ class Session:
 
     @property
     def stays(self) -> bool:
-        """Whether it consumes from nothing, and is in the register all the same."""
+        """Whether it remains in the register without consuming."""
         return self.works and self.duties.heartbeat.stays
 
     def forget_parent(self) -> None:
-        """Start anew in a child: it holds nothing and owes nothing. Nothing is sent."""
+        """Start again in a child, without leases or pending reports. Sends nothing."""
         self.works = False
         for name in ("duties", "background"):
             vars(self).pop(name, None)
@@ -120,11 +119,11 @@ class Session:
             transport.forget_parent()
 
     def open_store(self) -> Store:
-        """Return a new connection of this session; it connects when it is used."""
+        """Return a new connection of this session, which connects when first used."""
         return self._factory(f"{self.id}/{next(self._numbers)}")
 
     def spare_store(self) -> Store:
-        """Return a connection for what is settled after its own channel is gone."""
+        """Return a connection for messages that are settled after the end of their channel."""
         with self._others.lock:
             if self._spare is None:
                 self._spare = self.open_store()
@@ -133,12 +132,12 @@ class Session:
     def leave(
         self, transport: AttachedTransport, lost: bool = False, elsewhere: bool = False
     ) -> None:
-        """Note that a transport is closed; the last one ends the session if nothing is owed.
+        """Record a closed transport. The last one ends the session if nothing is pending.
 
-        After a *lost* connection the consumer stays itself for a while: it is
-        expected back. Kombu and Celery pause for seconds between their tries, so what is
-        held meanwhile a thread renews as soon as the broker answers. Where it may come
-        back *elsewhere*, at another broker, the thread also keeps what is owed here.
+        After a *lost* connection, the session remains for a while, as a reconnect is expected.
+        Kombu and Celery pause for seconds between their tries, so a thread renews the held leases
+        as soon as the broker responds. If the reconnect may go *elsewhere*, to another broker, the
+        thread also keeps the pending reports of this broker.
         """
         with self._others.lock:
             self.transports.discard(transport)
@@ -152,16 +151,16 @@ class Session:
         self.maybe_end()
 
     def catch_up(self, store: Store) -> None:
-        """Bring a fresh connection up to date; waits. Nothing is requeued by this.
+        """Bring a new connection up to date; waits. Requeues no held message.
 
-        Sends the acks and returns that an earlier connection could not deliver,
-        returns what it had reserved without our learning of it, renews the rest.
+        Sends pending acks and returns of earlier connections, returns messages whose reserve was
+        lost with its reply, and renews all held leases.
         """
         if self._lost:
             self._lost, self.outbox.replaced_at = False, store.connected_at
         self.registration.reconnected()
         patience_s = NODE_PATIENCE_S if store.has_nodes else inf
-        with EachNode(store).turn():  # what a node that is away is owed, the background loop sends
+        with EachNode(store).turn():  # the background loop retries what an unreachable node lacks
             self.send_owed(store, patience_s)
         if self.works:
             self.duties.renewal.renew(store, all_of_them=True)
@@ -169,8 +168,8 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is held and nothing is owed, and no jobs run for which it stays."""
-        # In this order: what is let go is owed before.
+        """Whether no lease is held, no report is pending, and no jobs keep it in the register."""
+        # In this order: a settled message enters the outbox before its lease is dropped.
         settled = not self.leases.held and self.outbox.is_empty and self.reports.is_empty
         return settled and not self.stays
 
@@ -178,30 +177,30 @@ class Session:
     def in_hand(self) -> bool:
         """Whether a message of this broker may run in this process, or be on its way to it.
 
-        What is owed to the broker does not: what was given back or dropped runs no more, and
-        a reserve whose connection is gone brings nothing. If the process dies before the
-        broker hears of it, that is a death in company for what the broker believes it had.
+        Pending reports do not count: returned or dropped messages no longer run, and a reserve
+        of a lost connection delivers nothing. If the process dies before the broker receives the
+        reports, the broker assumes that it died while holding several messages.
         """
         self._note_dropped()
         asking = any(one.consumes and one.reserver.asking for one in list(self.transports))
         return self.leases.in_hand or asking
 
     def _note_dropped(self) -> None:
-        """Owe what destructors have left: they may run at any point of any thread."""
+        """Move the records of destructors, which run at any point of any thread, to the outbox."""
         for no_ack, buffer in self.registration.dropped():
             self.outbox.return_later(buffer, no_ack=no_ack)
         self.outbox.return_abandoned()
 
     @property
     def owes(self) -> bool:
-        """Whether something waits to be sent."""
+        """Whether unsent reports to the broker are pending."""
         unsent = self.outbox.has_unsent or self.reports.has_unsent
         return unsent or self.registration.has_unsent or self.leases.has_abandoned
 
     def send_owed(self, store: Store, patience_s: float = inf) -> None:
-        """Send what earlier connections could not: acks, returns, lost reserves, queues left.
+        """Send reports of earlier connections: acks, returns, lost reserves, queues to leave.
 
-        Waits so long for each of several nodes.
+        Waits for *patience_s* for each node of a cluster.
         """
         self._note_dropped()
         away: BrokerUnavailable | None = None
@@ -211,24 +210,24 @@ class Session:
             except BrokerUnavailable as exc:  # noqa: PERF203 - one of two
                 if not goes_on(store):
                     raise
-                away = away or again(exc)  # one of the nodes: the others are told all the same
+                away = away or again(exc)  # one unreachable node does not affect the others
         if away is not None:
             raise again(away)
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
-        """Note that a channel of this process consumes from *queue*; return how many do."""
+        """Record a subscription of *queue*; return the number of its subscriptions."""
         number = self.registration.subscribe(queue, no_ack)
         self.duties.subscribed(queue)
         return number
 
     @property
     def deserted(self) -> bool:
-        """Whether no transport uses it, no thread looks after it, and it knows nothing."""
+        """Whether it has no transport, no background thread and no known topology."""
         known = not self.registration.topology.is_empty
         return not (self.transports or known or (self.works and self.background.threaded))
 
     def maybe_end(self) -> None:
-        """End the session when no transport is open and nothing is owed."""
+        """End the session if no transport is open and nothing is pending."""
         with self._others.lock:
             if self.transports or not self.idle or self.registration.expected_back:
                 return
@@ -241,26 +240,26 @@ class Session:
             self._spare = None
 
     def end_publishing(self) -> None:
-        """Have the broker forget the numbers of what this process has published."""
+        """Let the broker forget the publish numbers of this process."""
         for transport in list(self.transports):
             transport.end_publishing()
 
     def finish(self) -> None:
-        """Return, at exit, what this process still holds; waits, but not for long."""
+        """Return all held messages at exit; waits for a short time."""
         self.end_publishing()
         if self.works:
             self.background.stop()
         left = 0
         if self.reports.is_empty:
             left = self.outbox.return_all()
-            # Also the queues that it would come back to: nobody does.
+            # Leave lingering queues too: no reconnect follows.
             if self.outbox.is_empty and not (self.owes or self.registration.queues or self.stays):
                 return
         store = self.open_store()
         try:
             store.connect()
             patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
-            if not self.reports.is_empty:  # so that what is done is acked, and not given back
+            if not self.reports.is_empty:  # finished messages are then acked instead of returned
                 self.reports.resend(0.0)
                 self.reports.flush(store)
                 store.wait_for_replies(patience_s)
@@ -273,9 +272,9 @@ class Session:
                 store.forget_consumer(self.id)
         except ReliqError as exc:
             if left:
-                logger.warning("%d messages return when their lease ends: %s", left, exc)
+                logger.warning("%d messages return when their leases end: %s", left, exc)
             else:
-                logger.info("at exit the broker could not be told all: %s", exc)
+                logger.info("some reports to the broker failed at exit: %s", exc)
         finally:
             store.close()
 
@@ -295,7 +294,7 @@ class Sessions:
         self, key: Hashable, options: Options, factory: StoreFactory, transport: AttachedTransport
     ) -> Session:
         """Return the session for *key*, which *transport* uses until it leaves."""
-        # Others, whose transports vanished without leaving, or do not come back, end.
+        # End other sessions whose transports vanished without leaving or do not return.
         for session in list(self.by_key.values()):
             if session.key != key and session.deserted:
                 session.maybe_end()
@@ -306,15 +305,15 @@ class Sessions:
             return self.by_key[key]
 
     def nothing_in_hand(self) -> bool:
-        """Whether no message of any broker may run here, and no reserve is under way."""
+        """Whether no message of any broker may run here, and no reserve is in progress."""
         return not any(session.in_hand for session in list(self.by_key.values()))
 
     def is_of_this_process(self, consumer: str) -> bool:
-        """Whether a consumer in the register is a session of this process that goes on."""
+        """Whether a consumer in the register is an open session of this process."""
         return any(session.id == consumer for session in list(self.by_key.values()))
 
     def stop_background_loops(self) -> None:
-        """Have no thread while the process forks: the child could inherit a held lock."""
+        """Pause all threads while the process forks: the child could inherit a held lock."""
         loops = [session.background for session in list(self.by_key.values()) if session.works]
         for background in loops:
             background.pause()
@@ -322,13 +321,13 @@ class Sessions:
             background.wait_paused()
 
     def start_background_loops(self) -> None:
-        """Start again those that ran, or that somebody has wanted to start meanwhile."""
+        """Restart the paused threads, and start those that were requested during the fork."""
         for session in list(self.by_key.values()):
             if session.works:
                 session.background.resume()
 
     def forget_parents(self) -> None:
-        """Have no session hold anything."""
+        """Reset all sessions in a child."""
         for session in list(self.by_key.values()):
             session.forget_parent()
 

@@ -1,4 +1,4 @@
-"""What is known of Celery, its pools and Flower; none of them is required."""
+"""Code for Celery, its pools and Flower; none of them is required."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .requests import watch_over as watch_over
     from .scheduled import show_what_waits as show_what_waits
 
-# What only a worker, Flower, or a program under gevent needs.
+# Needed only by workers, Flower and programs under gevent.
 __getattr__ = names_of(
     __name__,
     {

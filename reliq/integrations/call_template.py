@@ -1,6 +1,6 @@
-"""A template: one message of a task, of which those of other calls are made.
+"""Call templates: build the messages of many calls of a task from one message.
 
-Knows which fields of a task message differ from call to call; all others are the first one's.
+Knows which fields of a task message differ from call to call; all others are copied.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _TEXTS = ("id", "root_id", "argsrepr", "kwargsrepr")
 FILLED_IN = frozenset(_TEXTS)
 """The headers that differ from call to call."""
 _TIMES = ("eta", "expires")
-# Of a body of protocol 2: args, kwargs, and what else there is.
+# Parts of a body of protocol 2: args, kwargs, embedded options.
 _FIELDS = 3
 _SCALARS: frozenset[Any] = frozenset({int, float, bool, NoneType})
 _CONTAINERS: dict[Any, str] = {tuple: "(%s)", list: "[%s]", dict: "{%s}"}
 
 
 def task_ids(count: int) -> Iterator[str]:
-    """Yield so many random UUIDs of version 4, as Celery's task ids are, at a third of the time."""
+    """Yield *count* random UUIDs of version 4, as Celery's task ids, in a third of its time."""
     text = os.urandom(16 * count).hex()
     for at in range(0, 32 * count, 32):
         a, b, c, d, e = at + 8, at + 12, at + 16, at + 20, at + 32
@@ -40,7 +40,7 @@ def task_ids(count: int) -> Iterator[str]:
 
 
 class CallTemplate:
-    """A message of a call, of which those of others are made."""
+    """A message of one call, from which messages of other calls are made."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class CallTemplate:
             or message.headers.get("expires")
             or message.properties.get("expiration")
         )
-        """Whether something in it counts from the moment at which it was made."""
+        """Whether it has times relative to its creation."""
         self.options: Mapping[str, Any] = {}
         self.told_properties: Mapping[str, Any] = {}
-        """How it is sent, as the app's middleware is told."""
+        """The publishing options that the app's middleware receives."""
         self._own_root = message.headers["root_id"] == task_id
         self._own_correlation = message.properties.get("correlation_id") == task_id
         self._differing = None if self.timed else Differing(_TEXTS, ("correlation_id",))
@@ -79,18 +79,18 @@ class CallTemplate:
         collector: Collector,
         limits: tuple[int, int, int],
     ) -> CallTemplate | None:
-        """Return a template; None where the message is not as those that are known."""
+        """Return a template; None if the message has an unknown form."""
         headers, body = message.headers, content.body
         if type(body) is not tuple or len(body) != _FIELDS or not headers.keys() >= FILLED_IN:
             return None
         template = cls(message, content, limits)
         again = template.fill(task_id, body[0], body[1], collector)
-        # Two texts of the same arguments may differ where one has an address in it.
+        # Two texts of equal arguments may differ if they contain an address.
         alike = again._replace(differing=None) == message
         return template if alike and headers["id"] == task_id else None
 
     def time_as(self, message: Prepared) -> None:
-        """Have times count from when *message* was made."""
+        """Count relative times from the creation of *message*."""
         for name in _TIMES:
             self._headers[name] = message.headers[name]
         if "expiration" in message.properties:
@@ -99,9 +99,9 @@ class CallTemplate:
     def fill(
         self, task_id: str, args: Any, kwargs: Any, collector: Collector, app: Any = None
     ) -> Prepared:
-        """Return the message of a call with these arguments; raises what serializing raises.
+        """Return the message of a call with these arguments; raises errors of serialization.
 
-        The middleware of *app* is told of it first, and may change its headers and raise.
+        Calls the middleware of *app* first, which may change the headers and raise.
         """
         of_args, of_kwargs, levels = self._limits
         headers = self._headers.copy()
@@ -144,13 +144,13 @@ class CallTemplate:
 
 
 def text_of(value: Any, longest: int, levels: int) -> str:
-    """Return what Celery's ``saferepr(value, longest, maxlevels=levels)`` does (``argsrepr``).
+    """Return the result of Celery's ``saferepr(value, longest, maxlevels=levels)`` (``argsrepr``).
 
-    That walks any value with a stack of iterators. Plain and short arguments, as most are, are
-    written here directly, at a fifth of the time; all others are left to Celery.
+    Celery walks any value with a stack of iterators. This function writes plain, short arguments
+    directly, in a fifth of the time, and leaves all others to Celery.
     """
     text = _plain(value, longest, levels) if levels > 0 else None
-    if text is not None and len(text) < longest:  # so that Celery cuts nothing off
+    if text is not None and len(text) < longest:  # Celery would not shorten it
         return text
     saferepr = sys.modules["celery.utils.saferepr"].saferepr
     shown: str = saferepr(value, longest, maxlevels=levels)
@@ -158,7 +158,7 @@ def text_of(value: Any, longest: int, levels: int) -> str:
 
 
 def _plain(value: Any, longest: int, levels: int) -> str | None:
-    """Return the text of *value*; None where Celery is to be asked."""
+    """Return the text of *value*; None if Celery must write it."""
     kind = type(value)
     if kind is str:
         return None if len(value) >= longest else "'" + value.replace("'", "\\'") + "'"

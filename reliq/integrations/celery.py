@@ -1,7 +1,7 @@
-"""What only Celery knows: whether this process is a worker, whether it forks, which broker.
+"""Facts from Celery: whether this process is a worker, whether it forks, which broker it uses.
 
-Celery is not a dependency. Nothing here imports it before the application did;
-without it every question has its plain answer.
+Celery is not a dependency. This module never imports it before the application does. Without
+Celery, every question has its default answer.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def _apps() -> tuple[Any, ...]:
 
 
 class WorkerWatch:
-    """Learns of the Celery workers of this process, one as a rule, from Celery's signals."""
+    """Tracks the Celery workers of this process, usually one, through Celery's signals."""
 
     def __init__(self) -> None:
-        # Replaced as a whole, never changed: threads look at it.
+        # Replaced as a whole, never changed, because other threads read it.
         self.consumers: tuple[weakref.ref[Any], ...] = ()
-        """The workers that there are, or were; empty in a process without one."""
+        """The present and former workers; empty in a process without one."""
         self._connected = False
         self._connected_to_embedded = False
         self.at_child_end: Callable[[], object] = bool
-        """What a child of a prefork pool does as it ends in order: it runs no atexit hooks."""
+        """Called at the orderly end of a child of a prefork pool, which runs no atexit hooks."""
 
     def connect(self) -> None:
-        """Listen for ``worker_ready``, which Celery sends before the first task is taken.
+        """Listen for ``worker_ready``, which Celery sends before the first task is received.
 
-        And for each task that is received, and the end of a child of its pool.
+        Also listens for received tasks, and for the end of a child of the pool.
         """
         if not self._connected and "celery.signals" in sys.modules:
             signals = sys.modules["celery.signals"]
@@ -59,7 +59,7 @@ class WorkerWatch:
                 lambda consumer=None, **_: self._ready(consumer), weak=False
             )
             self._connected_to_embedded = True
-        if "celery.worker.control" in sys.modules:  # also that of a test, which is never "ready"
+        if "celery.worker.control" in sys.modules:  # also in tests, whose worker is never "ready"
             integrations.show_what_waits()
 
     def _ready(self, sender: Any = None, **_: Any) -> None:
@@ -81,7 +81,7 @@ class WorkerWatch:
 
     @property
     def begins(self) -> bool:
-        """Whether this is a Celery worker that has taken no task yet, and no child of its pool."""
+        """Whether this Celery worker has received no task yet; False in a child of its pool."""
         billiard = sys.modules.get("billiard.process")
         if self.worker or (
             billiard is not None and billiard.current_process().name != "MainProcess"
@@ -91,18 +91,18 @@ class WorkerWatch:
 
     @property
     def connects(self) -> bool:
-        """Whether this is a Celery worker that begins, or has lost its connection and returns."""
+        """Whether this Celery worker is starting, or reconnects after a lost connection."""
         return self.begins or any(
-            # The last of its steps is the event loop.
+            # The event loop is the last of its steps.
             item.blueprint.started < sum(step is not None for step in item.steps)
             for item in self._workers
         )
 
     @staticmethod
     def will_consume(queue: str, durable: bool) -> bool:
-        """Whether this is a Celery worker, perhaps one that begins, and *queue* one of its own.
+        """Whether this is a Celery worker, possibly a starting one, that consumes from *queue*.
 
-        Those that are not *durable* are: of its mailbox, of events and of replies.
+        True for every queue that is not *durable*: its mailbox, events and replies.
         """
         return any(
             app.loader.worker_initialized and (not durable or queue in app.amqp.queues.consume_from)
@@ -111,12 +111,12 @@ class WorkerWatch:
 
     @property
     def busy(self) -> bool:
-        """Whether this worker runs tasks, also such as were acknowledged when they began."""
+        """Whether this worker runs tasks, including acked ones."""
         state = sys.modules.get("celery.worker.state")
         return self.worker and bool(getattr(state, "active_requests", None))
 
     def takes_from(self, transport: Any) -> bool:
-        """Whether a worker itself, and no task of it, consumes over *transport*."""
+        """Whether a worker itself, and not one of its tasks, consumes over *transport*."""
         return self._taking_from(transport) is not None
 
     def _taking_from(self, transport: Any) -> Any | None:
@@ -127,10 +127,9 @@ class WorkerWatch:
         return None
 
     def dead_lettered(self, transport: Any, message: Any, error: Exception) -> bool | None:
-        """Drop what the worker at *transport* was to do for *message*, which made it raise.
+        """Drop the worker's work for *message*, which made the worker at *transport* raise.
 
-        Returns whether it had acknowledged or rejected the message before; None where
-        the message is not at fault for *error*.
+        Returns whether the message was settled before; None if it has not caused *error*.
         """
         consumer = self._taking_from(transport)
         if consumer is None or not integrations.is_to_blame(consumer, error):
@@ -147,21 +146,21 @@ class WorkerWatch:
 
     @property
     def pool(self) -> str:
-        """The pool of this worker (prefork, thread, gevent, solo ...); "" where this is none."""
+        """The pool of this worker (prefork, thread, gevent, solo ...); "" in other processes."""
         own = {name for name in self._pools if name.startswith("celery.concurrency.")}
         return ",".join(sorted(name.rpartition(".")[2] for name in own))
 
     @property
     def processes(self) -> int:
-        """How many tasks this worker runs at a time; 0 where this is none."""
+        """How many tasks this worker runs at a time; 0 in other processes."""
         return sum(int(getattr(item.pool, "num_processes", None) or 1) for item in self._workers)
 
     @property
     def running(self) -> dict[str, int]:
-        """Tasks of this worker that run and are acknowledged, or are about to be: by queue."""
+        """Running tasks of this worker that are or will soon be acked: their number by queue."""
         found: dict[str, int] = {}
         state = sys.modules["celery.worker.state"]
-        # Other threads change it; what no Python code is run for is copied in one piece.
+        # Other threads change it. A copy made without running Python code is consistent.
         for reference in tuple(state.active_requests.data):
             request = reference()
             queue = getattr(getattr(request, "message", None), "queue", None)
@@ -170,9 +169,9 @@ class WorkerWatch:
         return found
 
     def jobs_of(self, session: str) -> set[str] | None:
-        """Return the ids of jobs that this worker runs, and *session* has taken, acked or not.
+        """Return the ids of jobs that this worker runs and *session* has received, acked or not.
 
-        None where this is no worker: what an application runs it tells nobody.
+        None in a process without a worker, where an application's jobs are not known.
         """
         if not self.worker:
             return None
@@ -187,7 +186,7 @@ class WorkerWatch:
 
     @property
     def forks(self) -> bool:
-        """Whether the worker's pool forks children, so that threads are unwelcome."""
+        """Whether the worker's pool forks children. Threads should then be avoided."""
         return _PREFORK in self._pools
 
     @property
@@ -198,9 +197,9 @@ class WorkerWatch:
 
     @property
     def stopping(self) -> bool:
-        """Whether this worker was asked to end, which its loop sees only between two turns."""
+        """Whether this worker must end, which its loop checks only between two turns."""
         state = sys.modules.get("celery.worker.state")
-        # An exit code: 0 is one, and is not False.
+        # The value is an exit code: 0 is valid and differs from False.
         asked = (getattr(state, name, None) for name in ("should_stop", "should_terminate"))
         return any(code is not None and code is not False for code in asked)
 

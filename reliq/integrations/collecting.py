@@ -1,7 +1,7 @@
 """Collecting: a producer that prepares messages as Kombu's does, and keeps them.
 
-Who sends many tasks gives it to Celery in place of a producer, and sends what it has collected
-in its own way. Everything up to Kombu's last step is Kombu's own code.
+A caller that sends many tasks passes it to Celery as the producer, and then sends the collected
+messages in its own way. All code up to Kombu's last step is Kombu's own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from ..message.envelope import Differing
 
-# The places of what Kombu hands to its last step (5.5 to 5.7).
+# Positions in the arguments of Kombu's last step (5.5 to 5.7).
 _PREPARED = 6
 _ROUTING_KEY, _EXCHANGE, _DECLARE, _CONFIRM_TIMEOUT = 6, 9, 10, 12
 
 
 class Prepared(NamedTuple):
-    """A message that is serialized and addressed; nothing of it was sent."""
+    """A serialized and addressed message that was not sent."""
 
     body: Any
     priority: int | None
@@ -32,19 +32,19 @@ class Prepared(NamedTuple):
     exchange: str
     routing_key: str
     declare: Sequence[Any]
-    """What is to be declared before it is sent."""
+    """Entities to declare before it is sent."""
     confirm_timeout: float | None
     differing: Differing | None = None
-    """In what it differs from others with this same object; None: in whatever it may be."""
+    """The fields in which it differs from messages with this same object; None: any field."""
 
     @property
     def queue(self) -> str:
-        """The queue that it names; "" where an exchange decides."""
+        """The queue that it names; "" if an exchange routes it."""
         return "" if self.exchange else self.routing_key
 
 
 class Content(NamedTuple):
-    """What is published, before it is serialized."""
+    """The content of a message before serialization."""
 
     body: Any
     serializer: str | None
@@ -52,7 +52,7 @@ class Content(NamedTuple):
 
 
 def _settings_of(producer: Any) -> dict[str, Any]:
-    """Return what makes another producer publish as *producer* does."""
+    """Return the settings with which another producer publishes as *producer* does."""
     return {
         "exchange": producer.exchange,
         "routing_key": producer.routing_key,
@@ -63,7 +63,7 @@ def _settings_of(producer: Any) -> dict[str, Any]:
 
 
 class Collector(Producer):
-    """Keeps what is published with it, for *producer* to send."""
+    """Keeps published messages for *producer* to send."""
 
     def __init__(self, producer: Any) -> None:
         super().__init__(None, **_settings_of(producer))
@@ -71,7 +71,7 @@ class Collector(Producer):
         self.collected: list[Prepared] = []
         self.contents: list[Content] = []
         self.retry = False
-        """Whether what was collected last is to be tried again."""
+        """Whether a failed publish of the last messages is retried."""
         self.retry_policy: Mapping[str, Any] = {}
 
     @property
@@ -92,7 +92,7 @@ class Collector(Producer):
         retry_policy: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Collect a message; arguments are those of Kombu's."""
+        """Collect a message; the arguments are those of Kombu's ``publish``."""
         self.retry, self.retry_policy = bool(retry), retry_policy or {}
         serializer, compression = options.get("serializer"), options.get("compression")
         self.contents.append(Content(body, serializer, compression))
@@ -108,7 +108,7 @@ class Collector(Producer):
         self.collected.append(Prepared._make((*prepared[:_PREPARED], *where, timeout, None)))
 
     def serialize(self, content: Content, headers: dict[str, Any]) -> tuple[Any, str, str]:
-        """Return body, content type and encoding; compression is noted in *headers*."""
+        """Return body, content type and encoding; write the compression to *headers*."""
         body, serializer, compression = content
         made: tuple[Any, str, str] = self._prepare(
             body, serializer, None, None, compression or self.compression, headers
@@ -116,14 +116,14 @@ class Collector(Producer):
         return made
 
     def take(self) -> tuple[list[Prepared], list[Content]]:
-        """Return what was collected since the last time."""
+        """Return the messages collected since the last call."""
         taken = self.collected, self.contents
         self.collected, self.contents = [], []
         return taken
 
 
 class Telling(Producer):
-    """Publishes as *producer* does, and tells *before* of headers and properties first."""
+    """Publishes as *producer* does, and first calls *before* with headers and properties."""
 
     def __init__(
         self, producer: Any, before: Callable[[dict[str, Any], dict[str, Any]], object]
@@ -133,12 +133,12 @@ class Telling(Producer):
         self._told = False
 
     def publish(self, *args: Any, **options: Any) -> Any:
-        """Publish; arguments are those of Kombu's."""
+        """Publish; the arguments are those of Kombu's ``publish``."""
         self._told = False
         return super().publish(*args, **options)
 
     def _publish(self, *prepared: Any, **options: Any) -> Any:
-        if not self._told:  # each retry comes here too
+        if not self._told:  # retries call this method too
             self._told = True
             self._before(*prepared[4:6])
         return super()._publish(*prepared, **options)

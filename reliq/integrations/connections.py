@@ -1,4 +1,4 @@
-"""Connections to the broker of a Celery application, for whoever asks it for more than messages."""
+"""Connections to the broker of a Celery application, for uses other than messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def current_app() -> Any | None:
-    """Return the current application; None where this process has not imported Celery."""
+    """Return the current application; None if this process has not imported Celery."""
     celery = sys.modules.get("celery")
     return None if celery is None else celery.current_app
 
@@ -26,7 +26,7 @@ def current_connection() -> Any | None:
 
 
 def store_factory(transport: Any) -> Callable[[str], Store]:
-    """Return what opens a store as *transport* does; raises ConfigurationError."""
+    """Return a function that opens a store as *transport* does; raises ConfigurationError."""
     if not hasattr(transport, "store_factory"):
         raise ConfigurationError(
             f"expected a reliq broker, got one of {type(transport).__module__}: give its url"
@@ -43,10 +43,10 @@ def _closed_store(connection: Any, name: str) -> Store:
 
 
 def open_store(connection: Any, name: str, broker: str = "") -> Store:
-    """Return a store of the first broker of a Kombu *connection* that answers, connected.
+    """Return a connected store of the first broker of a Kombu *connection* that responds.
 
-    Of the *broker* of that name where the connection lists it. Raises BrokerUnavailable where
-    none answers, or that one does not; ConfigurationError where one is not of reliq.
+    Uses the *broker* of that name if the connection lists it. Raises BrokerUnavailable if no
+    broker, or not that one, responds; ConfigurationError if a broker is not of reliq.
     """
     for url in connection.alt if broker and len(connection.alt) > 1 else ():
         connection.switch(url)

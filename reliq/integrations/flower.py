@@ -1,9 +1,8 @@
-"""Flower's Broker tab, and what its API says of queues.
+"""Queues of reliq brokers for Flower's Broker tab and API.
 
-Flower asks a class of its own for each kind of broker, chosen by the scheme of the URL, and
-has no way to name another one. So its choice is extended, in a process that has imported
-Flower and makes a connection to one of our brokers: Flower makes one before it chooses. In
-any other process, and for any other scheme, nothing is changed.
+Flower selects a class for each kind of broker by the scheme of the URL, and has no way to add
+another. This module extends that selection, in a process that has imported Flower and connects to
+a reliq broker: Flower connects before it selects. Other processes and schemes are not affected.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SCHEME = "reliq"
 
 
 def show_queues() -> None:
-    """Have Flower show the queues of our brokers, where this process runs Flower; once."""
+    """Make Flower show the queues of reliq brokers, if this process runs Flower; once."""
     theirs = sys.modules.get("flower.utils.broker")
     factory = getattr(theirs, "Broker", None)
     if factory is None or hasattr(factory, "reliq_extends"):
@@ -36,12 +35,12 @@ def show_queues() -> None:
 
 
 def _choose(otherwise: Callable[..., Any], cls: type, url: str, *args: Any, **given: Any) -> Any:
-    """Return what tells of the queues at *url*: ours, or what Flower has *otherwise*."""
+    """Return the queue reader for *url*: this module's, or Flower's (*otherwise*)."""
     scheme = url.partition("://")[0]
     if scheme != f"{_SCHEME}s" and scheme.partition("-")[0] != _SCHEME:
         return otherwise(cls, url, *args, **given)
     connection = current_connection()
-    # Its own settings say more than the URL that Flower has of it: several brokers, TLS.
+    # Its settings are more complete than Flower's copy of the URL: several brokers, TLS.
     if connection is None or connection.as_uri(include_password=True) != url:
         options, tls = given.get("broker_options"), given.get("broker_use_ssl")
         connection = Connection(url, transport_options=options, ssl=tls)
@@ -49,15 +48,15 @@ def _choose(otherwise: Callable[..., Any], cls: type, url: str, *args: Any, **gi
 
 
 class Queues:
-    """The queues of one of our brokers, as Flower asks for them."""
+    """The queues of a reliq broker, with the interface that Flower uses."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Return what there is in each of these queues, without those that are not there.
+        """Return the counts of these queues, without those that do not exist.
 
-        Raises ReliqError: Flower then shows none, or answers 500, and logs it.
+        Raises ReliqError: Flower then shows no queues, or responds with 500, and logs it.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, self._look, list(names))
@@ -65,7 +64,7 @@ class Queues:
     def _look(self, names: list[str]) -> list[dict[str, Any]]:
         store = open_store(self._connection, f"flower:{socket.gethostname()}:{os.getpid()}")
         try:
-            # Under the names that Flower's page has from RabbitMQ, and our own.
+            # Flower's page uses RabbitMQ's names; the others are reliq's own.
             return [
                 {
                     "name": status.name,

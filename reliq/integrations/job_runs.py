@@ -1,9 +1,9 @@
-"""Job runs: what is done around a job in the child, thread or greenlet that runs it.
+"""Job runs: the steps around a job in the child, thread or greenlet that runs it.
 
-A worker hands its pool a job as it does any other task, but for the function that runs it: that
-of Celery within :func:`run_job`. So a job says that it begins, and does not run where its batch
-is cancelled, in every app, and what is no job costs nothing. How a job ends its worker tells
-(:mod:`.outcomes`), when this has returned.
+A worker hands a job to its pool like any other task, except for the function that runs it:
+:func:`run_job` around Celery's own. In every app, a job therefore reports its begin, and does not
+run if its batch is cancelled. Other tasks have no extra cost. The worker reports the end of the
+job (:mod:`.outcomes`) after this function has returned.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class JobContext:
         self.app = app
         self.retries = tries_before(request)
         self.replaced = False
-        """Whether it has published a task of its own id, which goes on with the job."""
-        # Of delivery_info Celery takes what it knows; in the properties it is as it was.
+        """Whether it has published a task with its own id, which continues the job."""
+        # Celery keeps only known fields of delivery_info; the properties have all of them.
         properties = request.get("properties") or {}
         lease = (properties.get("delivery_info") or {}).get(LEASE)
         queue, token, session, broker = lease or ("", "0", "", "")
         self.queue, self.token = str(queue), int(token)
         self.tag: str = properties.get("delivery_tag") or ""
         self.worker = str(session) or f"{request.get('hostname')}:{os.getpid()}"
-        """Who works on it: the session that has its message, by which the register knows it."""
+        """The session that holds the message, by its name in the register."""
         self.broker = str(broker)
-        """Where its message is from, and where its batch is: one of several, perhaps."""
+        """The broker of its message and its batch, which may be one of several."""
         self.at_end: list[Callable[[], object]] = []
-        """What is to be done when it has run, before its worker tells how."""
+        """Called after the run, before its worker reports the outcome."""
         self.local: dict[str, Any] = {}
-        """What is remembered of this run."""
+        """Data of this run."""
 
     @property
     def store(self) -> Store:
@@ -69,13 +69,13 @@ class JobContext:
         return _CONNECTIONS.of(self.app, self.broker)
 
     def change(self, what: Any, text: str = "") -> Change:
-        """Return a change of this job, as this delivery of this try says it."""
+        """Return a change of this job, for this try and delivery."""
         return Change(what, self.job, "", self.retries, self.token, self.tag, self.queue, text)
 
     def hand_over(self, headers: dict[str, Any]) -> bool:
-        """Let a task that it publishes go on with the job, where it has its id; whether it does.
+        """Let a published task with the id of this job continue it; return whether it does.
 
-        As Celery's ``replace`` publishes it. It is the next try of the job.
+        Celery's ``replace`` publishes such a task. It is the next try of the job.
         """
         if headers.get("id") != self.job:
             return False
@@ -122,17 +122,17 @@ _CONNECTIONS = _Connections()
 
 
 def is_job(request: Any) -> bool:
-    """Whether a worker's *request* is a job of a batch, and of a message of ours."""
+    """Whether a worker's *request* is a job of a batch, received as a reliq message."""
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)
     return message is not None and job_of(headers) is not None
 
 
 def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any, *rest: Any) -> Any:
-    """Run *function*, which is Celery's, for a job; what it returns goes back to the worker.
+    """Run Celery's *function* for a job; return its result to the worker.
 
-    The job's begin is said before that; one round trip. Where its batch is cancelled the task
-    does not run, and has ended as one that raises Ignore has.
+    First reports the job's begin, in one round trip. If its batch is cancelled, the task does not
+    run, and ends as if it had raised Ignore.
     """
     running = JobContext(request, sys.modules["celery"].current_app._get_current_object())  # noqa: SLF001
     token, hands_over = RUNNING.set(running), HANDS_OVER.set(running.hand_over)
@@ -153,26 +153,26 @@ def run_job(function: Callable[..., Any], name: str, task_id: str, request: Any,
 
 
 def _ignored(why: str) -> tuple[int, Any, float]:
-    """Return what Celery's function returns of a task that has raised Ignore."""
+    """Return the result of Celery's function for a task that has raised Ignore."""
     ignore = sys.modules["celery.exceptions"].Ignore
     try:
-        raise ignore(why)  # noqa: TRY301 - it is to have a traceback
+        raise ignore(why)  # noqa: TRY301 - it needs a traceback
     except ignore:
         return 1, sys.modules["billiard.einfo"].ExceptionInfo(), 0.0
 
 
 def _begun(running: JobContext) -> int | None:
-    """Say that a job begins; return what the broker says, None where it says nothing."""
+    """Report the begin of a job; return the broker's reply, None if there is none."""
     begin = (running.change("begin", running.worker),)
     try:
         try:
             changed = running.store.batches.change(running.batch, begin)
         except BrokerUnavailable:
-            # The connection was closed, or went silent, since the last job: this one is new.
+            # The connection was closed or silent since the last job: retry with a new one.
             changed = running.store.batches.change(running.batch, begin)
     except ReliqError as exc:
         logger.warning(
-            "job %s of batch %s runs, and its batch does not know: %s",
+            "job %s of batch %s runs, but its begin could not be reported to the batch: %s",
             running.job,
             running.batch,
             exc,

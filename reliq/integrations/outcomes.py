@@ -1,10 +1,10 @@
-"""How a task has ended, as Celery's worker learns it, before its message is settled.
+"""Outcomes: the end of a task as Celery's worker learns it, before its message is settled.
 
-In every pool the worker's own process is told: by a callback with what the task returned or
-raised, by another when its child died or its time was up. Each of them settles the message, or
-has no message to settle any more where the task was acknowledged when it began. So the outcome
-is left at the message before they are called: who acknowledges it tells its batch first. Where
-they return and nobody did, it is told then.
+In every pool, callbacks inform the worker's own process: one with the result or the error of the
+task, another if its child died or its time limit passed. Each callback settles the message, unless
+the task was acked when it began. The outcome is therefore attached to the message before they
+are called, and the ack reports it to the batch first. If the callbacks return without settling
+the message, the outcome is reported then.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 BATCH = "reliq-batch"
 """The header that names the batch of a task."""
 FAILURES = "reliq-failures"
-"""The header with the names of the exceptions that its batch takes for business failures."""
+"""The header with the names of the exceptions that its batch counts as business failures."""
 EARLIER = "reliq-earlier"
-"""The header of a job that says how many tries there were before Celery's first of this task."""
+"""The header of a job with the number of tries before Celery's first try of this task."""
 LEASE = "reliq_lease"
-"""In delivery_info of a job: its queue, the token of its lease, the session that has it, and the
-name of the broker that it is from."""
+"""In delivery_info of a job: its queue, the token of its lease, the session that holds it, and the
+name of its broker."""
 
 REPLACED = "reliq: a task of the same id goes on with the job"
-"""In the Ignore of a job that has replaced itself."""
+"""The text of Ignore from a job that has replaced itself."""
 DROPPED = "its batch is cancelled"
-"""In that of a job that did not run."""
+"""The text of Ignore from a job that did not run."""
 
 _LONGEST = 500
 
 
 class Membership(NamedTuple):
-    """The batch that what this thread or task publishes belongs to."""
+    """The batch that tasks published by this thread or task belong to."""
 
     batch: str
     failures: tuple[str, ...] = ()
     job: str = ""
-    """Which job of it publishes; "" where it is the producer."""
+    """The job that publishes; "" for the producer of the batch."""
 
 
 _MEMBERSHIP: ContextVar[Membership | None] = ContextVar("reliq batch", default=None)
@@ -52,12 +52,12 @@ _MEMBERSHIP: ContextVar[Membership | None] = ContextVar("reliq batch", default=N
 HANDS_OVER: ContextVar[Callable[[dict[str, Any]], bool] | None] = ContextVar(
     "reliq job's replacement", default=None
 )
-"""Where a job runs: given the headers of what it publishes, whether that goes on with the job."""
+"""While a job runs: takes headers of a published task, returns whether it continues the job."""
 
 
 @contextmanager
 def adding_to(membership: Membership | None) -> Iterator[None]:
-    """Let the tasks that the block publishes be jobs of a batch; of none where it is None."""
+    """Add tasks that the block publishes to a batch; to none if *membership* is None."""
     token = _MEMBERSHIP.set(membership)
     try:
         yield
@@ -66,21 +66,21 @@ def adding_to(membership: Membership | None) -> Iterator[None]:
 
 
 def membership() -> Membership | None:
-    """Return the batch that this thread's or task's publishes belong to."""
+    """Return the batch that publishes of this thread or task belong to."""
     return _MEMBERSHIP.get()
 
 
 def adding_job(batch: str) -> str:
-    """Return the job of *batch* that publishes; "" where it is none of that batch."""
+    """Return the job of *batch* that publishes; "" if it is not a job of that batch."""
     found = _MEMBERSHIP.get()
     return found.job if found is not None and found.batch == batch else ""
 
 
 def join_batch(headers: dict[str, Any]) -> None:
-    """Make a task that is published a job of the batch of this context, where there is one.
+    """Make a published task a job of the batch of this context, if there is one.
 
-    One that says already which batch it is of stays with that: a retry does. One that has the id
-    of the job that runs here goes on with that. Raises MessageRefused for an id that is none.
+    A task that already names its batch keeps it, as a retry does. A task with the id of the running
+    job continues that job. Raises MessageRefused for an invalid id.
     """
     if "task" not in headers or BATCH in headers:
         return
@@ -95,7 +95,7 @@ def join_batch(headers: dict[str, Any]) -> None:
 
 
 def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
-    """Return (batch, job, retries) of a message that is a job; None for any other."""
+    """Return (batch, job, retries) of a message that is a job; None for other messages."""
     batch, job, retries = headers.get(BATCH), headers.get("id"), headers.get("retries") or 0
     if isinstance(batch, str) and isinstance(job, str) and isinstance(retries, int):
         return batch, job, tries_before(headers)
@@ -103,18 +103,18 @@ def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
 
 
 def tries_before(headers: Mapping[str, Any]) -> int:
-    """Return how often a job was tried before: its retries, and those of what it has replaced."""
+    """Return the number of earlier tries of a job, including those of tasks that it replaced."""
     counted = headers.get("retries"), headers.get(EARLIER)
     return sum(number for number in counted if isinstance(number, int))
 
 
 class Outcome(NamedTuple):
-    """How a task has ended for good."""
+    """The final end of a task."""
 
     state: Literal["succeeded", "failed", "error", "cancelled"]
-    """Of a task that somebody has revoked *cancelled*, which is an error unless its batch is."""
+    """*cancelled* for a revoked task, which is an error unless its batch is cancelled."""
     text: str = ""
-    """Why, for people."""
+    """A readable reason."""
 
 
 SUCCEEDED = Outcome("succeeded")
@@ -122,7 +122,7 @@ SUCCEEDED = Outcome("succeeded")
 
 def _in_words(error: BaseException) -> str:
     reason = getattr(error, "reason", error) if _is(error, "Reject") else error
-    if isinstance(reason, BaseException):  # what is rejected for it is an error of its kind
+    if isinstance(reason, BaseException):  # a rejected exception is reported under its own type
         error = reason
     words = str(reason)
     name = type(error).__name__
@@ -130,7 +130,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _names(error: BaseException) -> set[str]:
-    """Return the names of the classes of *error*: also where a child could not pickle it."""
+    """Return the class names of *error*, also if a child could not pickle it."""
     found = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
     wrapped = getattr(error, "exc_module", None), getattr(error, "exc_cls_name", None)
     return found | {f"{wrapped[0]}.{wrapped[1]}"}
@@ -139,15 +139,15 @@ def _names(error: BaseException) -> set[str]:
 def outcome_of(
     error: BaseException, failures: Sequence[str] = (), acked: bool = False
 ) -> Outcome | None:
-    """Return how a task has ended that raised *error*; None where it is tried again.
+    """Return the outcome of a task that raised *error*; None if the task is retried.
 
-    What is *acked* is not given back: there is no message any more.
+    An *acked* task cannot be returned, because its message no longer exists.
     """
     error = _itself(error)
     given_back = _is(error, "Reject") and getattr(error, "requeue", False)
     if _is(error, "Retry") or (given_back and not acked):
         return None
-    if is_ignore(error):  # the task says that it was no failure
+    if is_ignore(error):  # the task reports that it did not fail
         if DROPPED in error.args:
             return Outcome("cancelled", DROPPED)
         return None if REPLACED in error.args else SUCCEEDED
@@ -165,7 +165,7 @@ def is_ignore(error: BaseException) -> bool:
 
 
 def _itself(error: BaseException) -> BaseException:
-    """Return the error that billiard has wrapped to send it."""
+    """Return the error that billiard has wrapped for sending."""
     found = getattr(error, "exc", error) if _is(error, "ExceptionWithTraceback") else error
     return found if isinstance(found, BaseException) else error
 
@@ -178,10 +178,9 @@ def _is(error: BaseException, name: str) -> bool:
 
 
 def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the *callbacks* of a pool for *request* so that each notes the outcome first.
+    """Return the *callbacks* of a pool for *request*, each of which records the outcome first.
 
-    Of a job, for its batch; of any task that is acknowledged late, for the dead letter that it
-    may become.
+    A job reports the outcome to its batch; any task with late acks keeps it for a dead letter.
     """
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)
@@ -195,14 +194,14 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         failed, value, runtime = result
         if failed:
             return outcome_of(value.exception, named, request.acknowledged)
-        # What Celery makes of a greenlet that was killed.
+        # Celery's result for a killed greenlet.
         return Outcome("cancelled", "terminated") if runtime is None else SUCCEEDED
 
     def of_failure(info: Any, *_: Any, **__: Any) -> Outcome | None:
         return outcome_of(info.exception, named, request.acknowledged)
 
     def of_timeout(soft: bool, timeout: Any, *_: Any, **__: Any) -> Outcome | None:
-        if soft:  # an exception is raised in the task
+        if soft:  # an exception is raised inside the task
             return None
         return Outcome("error", f"TimeLimitExceeded({timeout})")
 
@@ -218,9 +217,9 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
 def _noting(
     request: Any, function: Callable[..., Any], learn: Callable[..., Outcome | None]
 ) -> Callable[..., Any]:
-    """Return *function* so that what it settles is settled with the outcome.
+    """Return *function* with the outcome attached to the message before it is settled.
 
-    What settles the message may do so later, in the thread of the worker's loop.
+    The message may be settled later, in the thread of the worker's loop.
     """
     message = request.message
 
@@ -229,14 +228,14 @@ def _noting(
         outcome, settled = learn(*args, **kwargs), request.acknowledged
         if outcome is not None:
             message.outcome = outcome if BATCH in message.headers else None
-            message.error = outcome.text  # of the dead letter, where it becomes one
+            message.error = outcome.text  # for the dead letter, if it becomes one
         try:
             return function(*args, **kwargs)
         finally:
             if outcome is not None and settled:
                 message.tell_outcome()
             elif outcome is not None and not request.acknowledged:
-                message.outcome = None  # it stays unacked, and is delivered again
+                message.outcome = None  # it stays unacked, and will be delivered again
 
     return noting
 

@@ -1,18 +1,17 @@
-"""A lost connection and Celery's pools.
+"""Workarounds for Celery's pools after a lost connection.
 
-Prefork: after a lost connection Celery forgets the tasks that it has handed to a child and that
-have not said yet that they began, because another broker would deliver them again. This one does
-not: the lease is kept, and the child runs the task. And it forgets which results it had half
-read: the rest of one would be taken for the beginning of the next, the worker would never
-hear of this child again, and the task would never be acked.
+Prefork: after a lost connection, Celery forgets tasks that were handed to a child and have not
+reported their begin, because another broker would deliver them again. With reliq, the lease is
+kept, and the child runs the task. Celery also forgets partly read results. It would then take the
+rest of one for the beginning of the next, never hear of this child again, and never ack the task.
 
-gevent looks at every object there is before it patches `time.sleep`; to look at one of
-Celery's imports Kombu, which so keeps the `sleep` that blocks, for the pauses between its
-tries to connect. A worker that has lost its broker would then be blocked, all greenlets of
-it, for 2, 4, ... 32 seconds at a time: no task would go on, and no lease be renewed.
+gevent inspects every existing object before it patches `time.sleep`. Inspecting an object of
+Celery imports Kombu, which then keeps the blocking `sleep` for the pauses between its attempts to
+connect. A worker without a broker would block all its greenlets for 2, 4, ... 32 seconds at a time:
+no task would run, and no lease would be renewed.
 """
 
-# ruff: noqa: SLF001 - Celery 5.7's AsynPool.flush is all or nothing; no other way leads in
+# ruff: noqa: SLF001 - Celery 5.7's AsynPool.flush has no options, and no public access
 
 from __future__ import annotations
 
@@ -34,16 +33,16 @@ _NEEDED_OF_RESULTS = ("_recv_message", "_hub", "fileno_to_outq", "register_with_
 
 
 def let_others_run() -> None:
-    """Have Kombu pause with gevent's `sleep`, where gevent has patched it."""
+    """Make Kombu pause with gevent's `sleep` if gevent has patched it."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("time"):
         functional.sleep = time.sleep
 
 
 def forget_nothing(pool: Any) -> None:
-    """Let the prefork *pool* keep its tasks over a lost connection.
+    """Make the prefork *pool* keep its tasks when a connection is lost.
 
-    A pool that is not built like that of Celery 5.7 stays as it is: a task that a child had
+    A pool with another structure than that of Celery 5.7 is not changed: a task that a child has
     just been handed is then delivered again.
     """
     inner = pool._pool
@@ -56,14 +55,14 @@ def forget_nothing(pool: Any) -> None:
 
 
 class _Reads:
-    """Keeps what is half read of a child's result when the event loop forgets it."""
+    """Keeps partly read results of children when the event loop forgets them."""
 
     def __init__(self, inner: Any) -> None:
         self._results = results = inner._result_handler
         self._read: Callable[..., Generator[None, None, None]] = results._recv_message
         self._of_child: dict[int, tuple[Any, Generator[None, None, None]]] = {}
         results._recv_message = self._begin_or_go_on
-        # The worker is ready, so its loop has the function that was there before.
+        # The worker is ready, so its loop already uses the original function.
         hub = results._hub
         results.register_with_event_loop(hub)
         inner.handle_result_event = results.handle_event
@@ -74,7 +73,7 @@ class _Reads:
     def _begin_or_go_on(
         self, add_reader: Any, fd: int, callback: Any
     ) -> Generator[None, None, None]:
-        """Return what reads the next result from *fd*, or the one that is half read."""
+        """Return the reader of the next result from *fd*, or of a partly read one."""
         reading = self._half_read(fd)
         if reading is None:
             reading = self._read(add_reader, fd, callback)
@@ -83,7 +82,7 @@ class _Reads:
 
     def _half_read(self, fd: int) -> Generator[None, None, None] | None:
         child, reading = self._of_child.get(fd, (None, None))
-        # A descriptor may be used again, for another child.
+        # The descriptor may have been reused for another child.
         same = child is not None and child is self._results.fileno_to_outq.get(fd)
         same = same and not getattr(child, "dead", False)
         if reading is None or not same or getgeneratorstate(reading) != GEN_SUSPENDED:
@@ -99,11 +98,10 @@ class _Reads:
 
 
 def _settle(inner: Any, reads: _Reads | None) -> None:
-    """Do what Celery's flush does, but for forgetting.
+    """Do the work of Celery's flush without forgetting tasks.
 
-    What is half written to a child is written to its end (the event loop, which would go
-    on with it, begins anew), what is half read from one is read on, and children that have
-    died are replaced.
+    Finishes partial writes to children, because the event loop that would continue them
+    restarts. Keeps partial reads, and replaces dead children.
     """
     if reads is not None:
         reads.keep()
@@ -114,10 +112,10 @@ def _settle(inner: Any, reads: _Reads | None) -> None:
     }
     for writer in tuple(inner._active_writers):
         job = writers.get(writer)
-        if job is not None:  # until it is done, or the child is dead: then another one gets it
+        if job is not None:  # until it is done; if the child is dead, another one gets the job
             inner._flush_writer(job._write_to or job._scheduled_for, writer)
             continue
-        with suppress(OSError, EOFError):  # an answer to a child that is dead
+        with suppress(OSError, EOFError):  # a reply to a dead child
             for _ in writer:
                 pass
     inner._active_writers.clear()
@@ -126,9 +124,9 @@ def _settle(inner: Any, reads: _Reads | None) -> None:
         child.join(_END_OF_CHILD_S)
     inner.maintain_pool()
     for child in _seen_to_end(inner):
-        del child._sentinel_poll  # still not gone: it is watched anew
+        del child._sentinel_poll  # still running: watch it again
 
 
 def _seen_to_end(inner: Any) -> list[Any]:
-    """Return the children that were seen to end, but are not gone: Celery watches once only."""
+    """Return children that were reported as ended but remain: Celery watches only once."""
     return [child for child in inner._pool if getattr(child, "_sentinel_poll", child) is None]

@@ -1,13 +1,12 @@
-"""A message that makes Celery's own code raise, after it was received.
+"""Dead-letter messages that make Celery's own code raise after they were received.
 
-Celery expects that of a task, not of its own code: the worker ends, or the request stays for
-ever unacknowledged, takes up a place of the pool, and nobody is told. The code meets the
-content of a message at four points: where the message is delivered (which is the
-transport's), where a request is handed to the pool, also later by a timer, in the pool, and
-where its result comes back. At the last three its message is dead-lettered here.
+Celery expects errors from tasks, not from its own code. The worker then ends, or the request
+stays unacked, occupies a place in the pool and is never reported. Celery's code uses the content
+of a message at four points: at the delivery, when the request is handed to the pool (at once or by
+a timer), in the pool, and when the result returns. This module handles all but the first.
 """
 
-# ruff: noqa: SLF001 - Celery 5.7 has no other way to the step that takes a place of the pool
+# ruff: noqa: SLF001 - Celery 5.7 has no public access to the step that takes a place of the pool
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
     ToDeadLetter = Callable[[Any, Exception], bool]
 
-# Where the target of a request runs in the worker's own process, and what it raises is lost.
+# Pools that run requests in the worker's own process, where exceptions of the target are lost.
 _IN_PROCESS = frozenset(f"celery.concurrency.{name}" for name in ("thread", "gevent", "eventlet"))
 
 
 def is_to_blame(consumer: Any, error: BaseException) -> bool:
-    """Whether a message is at fault for *error*, and not a connection or the machine."""
+    """Whether a message has caused *error*, rather than a connection or the machine."""
     if isinstance(error, (OSError, MemoryError)) or not isinstance(error, Exception):
         return False
     if isinstance(error, LookupError):  # Kombu's Redis counts KeyError as a lost connection
@@ -38,7 +37,7 @@ def is_to_blame(consumer: Any, error: BaseException) -> bool:
 
 
 def requests_of(message: Any) -> Iterator[Any]:
-    """Yield what Celery keeps of *message*: its request, once it has one."""
+    """Yield Celery's request for *message*, if it exists."""
     state = sys.modules["celery.worker.state"]
     for request in tuple(state.reserved_requests):
         if getattr(request, "message", None) is message:
@@ -46,16 +45,16 @@ def requests_of(message: Any) -> Iterator[Any]:
 
 
 def forget(request: Any) -> None:
-    """Let Celery count *request* no longer among those that it has in hand."""
+    """Remove *request* from Celery's set of active requests."""
     with suppress(TypeError):  # its id may be of any type
         sys.modules["celery.worker.state"].task_ready(request)
 
 
 def tell_the_eta(request: Any = None, **_: Any) -> None:
-    """Tell the task which eta it has waited for in the broker.
+    """Pass the eta of a message that was delayed at the broker to its task.
 
-    The message came without, because Celery's worker holds what has one. It has looked when
-    it sends this signal; what is in the request goes on to the task, also into a child.
+    The message arrives without an eta, because Celery's worker holds messages that have one. The
+    worker sends this signal after that check. The request passes the eta on, also to a child.
     """
     eta = getattr(getattr(request, "message", None), "eta", None)
     if eta is not None:
@@ -63,7 +62,7 @@ def tell_the_eta(request: Any = None, **_: Any) -> None:
 
 
 def watch_over(consumer: Any) -> None:
-    """Have requests of *consumer* that Celery's code fails for dead-lettered, with the error."""
+    """Dead-letter requests of *consumer* that make Celery's code raise, with the error."""
     if getattr(consumer.on_task_request, "reliq_watches", False):
         return
     to_dead_letter = partial(_to_dead_letter, consumer)
@@ -74,7 +73,7 @@ def watch_over(consumer: Any) -> None:
         process = _answered_for(worker._process_task, to_dead_letter)
 
         def processed(request: Any) -> None:
-            if process(request) is _FAILED:  # it takes up no place in the pool
+            if process(request) is _FAILED:  # it occupies no place in the pool
                 worker._quick_release()
 
         worker._process_task = processed
@@ -88,13 +87,13 @@ def watch_over(consumer: Any) -> None:
 
 
 def _to_dead_letter(consumer: Any, request: Any, error: Exception) -> bool:
-    """Dead-letter the message of *request*; False where it is not the message's fault."""
+    """Dead-letter the message of *request*; return False if it has not caused *error*."""
     message = getattr(request, "message", None)
     settlement = getattr(getattr(message, "channel", None), "settlement", None)
     if settlement is None or not is_to_blame(consumer, error):
         return False
     forget(request)
-    # In the thread that acknowledges; it may be another one's.
+    # In the thread that acks, which may be another one.
     dead_letter = settlement.dead_letter_malformed
     consumer.call_soon_ack(partial(dead_letter, message, error, request.acknowledged))
     return True
@@ -110,9 +109,9 @@ def _answered_for(
     *,
     last: bool = False,
 ) -> Any:
-    """Return *function* with what it raises for *request*, or its first argument, answered for.
+    """Return *function* with its exceptions for *request*, or its first argument, handled.
 
-    The *last* that is called for it raises all the same: nothing else is to be done with it.
+    With *last*, the exception is raised nevertheless: no further step handles the request.
     """
 
     @wraps(function)
@@ -130,9 +129,9 @@ def _answered_for(
 def _applied(
     on_apply: Callable[..., Any], to_dead_letter: ToDeadLetter, *, solo: bool, in_process: bool
 ) -> Callable[..., Any]:
-    """Return *on_apply* of a pool, with what target and callbacks raise answered for.
+    """Return a pool's *on_apply* that handles exceptions of target and callbacks.
 
-    Of a *solo* pool that is answered for where the request is handed to it.
+    In a *solo* pool, the step that hands the request to the pool handles them.
     """
 
     @wraps(on_apply)
@@ -145,8 +144,8 @@ def _applied(
             for name in ("timeout", "soft_timeout"):
                 limit = options.get(name)
                 if limit is not None and not isinstance(limit, (int, float)):
-                    # Pools would fail for it, each in its own way.
-                    text = f"the header timelimit: {name} is to be a number"
+                    # Each pool would fail in its own way.
+                    text = f"the header timelimit: expected {name} to be a number"
                     raise TypeError(f"{text}, got: {limit!r:.100}")
         if is_job(request):
             target, args = run_job, (target, *args)
@@ -163,9 +162,9 @@ def _applied(
 
 
 def _told_of_exits(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the *options* of a pool with a task's SystemExit a failure, as that of a child is.
+    """Return pool *options* that make a task's SystemExit a failure, as that of a child is.
 
-    Where a task runs in this process Celery gives the error, alone, to what expects a result.
+    If a task runs in this process, Celery passes only the error to the callback for results.
     """
     returned, failed = options.get("callback"), options.get("error_callback")
     if returned is None or failed is None:

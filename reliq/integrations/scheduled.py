@@ -1,7 +1,7 @@
-"""What waits in the broker, among what ``celery inspect scheduled`` shows of a worker.
+"""Add the broker's delayed tasks to the output of ``celery inspect scheduled``.
 
-Celery shows there what a worker holds until it is due. Here no worker does: what waits for
-its queues waits in the broker, as delayed. Each worker of a queue shows the same.
+Celery lists there the tasks that a worker holds until they are due. With reliq, no worker holds
+any: the broker stores them as delayed. Each worker of a queue lists the same tasks.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from ..store.inspection import Stored
     from ..store.protocol import Store
 
-# The loop of the worker waits for them, and all of it is one message.
+# Limits of one reply: the worker's loop waits for the query, and the reply is one message.
 _MOST = 100
 _MOST_BYTES = 1 << 20
 _AT_ONCE = 10
 _LONGEST_BODY = 10_000
 _JSON = "application/json"
-# Celery's own: that of what its timer calls for an eta.
+# Celery's priority of the timer entry for an eta.
 _PRIORITY = 6
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def show_what_waits() -> None:
-    """Have this process's worker answer ``scheduled`` with what its broker holds, too."""
+    """Make this process's worker add the broker's tasks to its reply to ``scheduled``."""
     commands = sys.modules["celery.worker.control"].Panel.data
     own = commands["scheduled"]
     if getattr(own, "reliq_adds", False):
@@ -55,7 +55,7 @@ def show_what_waits() -> None:
 
 
 def _waiting(consumer: Any) -> list[dict[str, Any]]:
-    """Return the delayed tasks of the queues of *consumer*, by due time; () of a foreign broker."""
+    """Return delayed tasks of the queues of *consumer*, by due time; [] for a foreign broker."""
     link = getattr(consumer.connection.transport, "link", None)
     if link is None:
         return []
@@ -66,7 +66,7 @@ def _waiting(consumer: Any) -> list[dict[str, Any]]:
             found += _of_queue(store, queue)
     except BrokerRefused as exc:
         logger.warning(
-            "inspect scheduled shows nothing of what waits in the broker: %s; give the worker "
+            "inspect scheduled does not list the delayed tasks of the broker: %s; give the worker "
             "the rights that `reliq acl` prints",
             exc,
         )
@@ -78,7 +78,7 @@ def _of_queue(store: Store, queue: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for _ in range(0, _MOST, _AT_ONCE):
         page = store.reads.scan(queue, "delayed", start, _AT_ONCE, whole_bytes=_MOST_BYTES)
         for item in page.items:
-            with suppress(EnvelopeError):  # whoever takes it will say so
+            with suppress(EnvelopeError):  # the consumer that receives it reports it
                 envelope = decode(item.envelope or b"")
                 if "task" in envelope.headers:
                     yield item.at_ms, _task(item, envelope, store.broker)
@@ -100,7 +100,7 @@ def _task(item: Stored, envelope: Envelope, broker: str) -> dict[str, Any]:
             "args": args,
             "kwargs": kwargs,
             "type": headers["task"],
-            "hostname": broker,  # who holds it
+            "hostname": broker,  # the holder of the task
             "time_start": None,
             "acknowledged": False,
             "delivery_info": {
@@ -115,7 +115,7 @@ def _task(item: Stored, envelope: Envelope, broker: str) -> dict[str, Any]:
 
 
 def _eta(item: Stored, headers: dict[str, Any]) -> str:
-    """Return when it is due: as its publisher has said, unless it has been delivered since."""
+    """Return the due time: the one set by the publisher, until the first delivery."""
     asked = headers.get("x-eta")
     if isinstance(asked, str) and item.failed < 0:
         with suppress(ValueError):
@@ -128,7 +128,7 @@ def _eta(item: Stored, headers: dict[str, Any]) -> str:
 
 
 def _arguments(envelope: Envelope) -> tuple[Any, Any]:
-    """Return args and kwargs; of a long body, or one that is not JSON, as text for people."""
+    """Return args and kwargs; as readable text if the body is long or not JSON."""
     headers = envelope.headers
     short = len(envelope.body) <= _LONGEST_BODY and "compression" not in headers
     if short and envelope.content_type == _JSON:

@@ -1,9 +1,9 @@
-"""Many calls of one task: what Celery makes of a call is made once, and filled in for each.
+"""Many calls of one task: Celery makes one message, from which the others are filled in.
 
-Of the calls of a task with the same options nearly everything is the same: route, headers,
-declaration. So Celery's own code makes one message, with a producer that collects it, and the
-others are made of that. Where anything might depend on the single call (a signal's receiver, a
-router of one's own, a task class with its own ``apply_async``, stamps), Celery makes each.
+Calls of a task with the same options share almost everything: route, headers, declaration. So
+Celery's own code makes one message, with a producer that collects it, and the others are made from
+it. If a message may depend on the single call (a signal's receiver, a custom router, a task class
+with its own ``apply_async``, stamps), Celery makes each message.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from .collecting import Collector, Prepared
 
-# Of a task with a countdown or an expiry a message is made anew so often: both count from now.
+# Lifetime of a template with a countdown or an expiry, as both count from its creation.
 _STAYS_S = 0.01
-# The one among the options that counts from now.
+# The option that counts from the publish.
 _EXPIRATION = "expiration"
-# Options by which what differs from call to call would be another thing than Celery's.
+# Options that prevent a template: Celery would build the varying fields in another way.
 _FOR_EACH = frozenset({"argsrepr", "kwargsrepr", "stamped_headers", "router"})
 _ELSEWHERE = frozenset({"connection", "publisher", "add_to_parent"})
 _PROTOCOL = 2
@@ -43,18 +43,18 @@ _LEVELS = 3
 class Way(Enum):
     """How the messages of calls are made."""
 
-    FILLED = "one is made by Celery, the others are made of it"
+    FILLED = "Celery makes one, and the others are made from it"
     EACH = "Celery makes each, and they are sent together"
     PLAIN = "Celery makes and sends each"
 
 
 def _celery(module: str) -> Any:
-    """Return a module of Celery, which loads some only when they are used."""
+    """Return a module of Celery, some of which are loaded at their first use."""
     return import_module(f"celery.{module}")
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise the soft time limit that *error* is, or that struck while Kombu serialised."""
+    """Raise the soft time limit that *error* is, or that interrupted Kombu's serialization."""
     billiard = sys.modules.get("billiard.exceptions")
     found = error.__cause__ or error.__context__ if isinstance(error, EncodeError) else error
     if billiard is not None and isinstance(found, billiard.SoftTimeLimitExceeded):
@@ -65,7 +65,7 @@ def _is_celerys(function: Any, module: Any) -> bool:
     """Whether *function* is defined in *module*: not replaced, wrapped or overridden."""
     if type(function) is MethodType:
         function = function.__func__
-    # By its type: wrappers say that they are functions.
+    # By its type, because wrappers pretend to be functions.
     return type(function) is FunctionType and function.__globals__ is vars(module)
 
 
@@ -74,11 +74,11 @@ def _receivers(name: str) -> bool:
 
 
 class TaskCalls:
-    """Calls of a task, signature or name with the same *options*; raises ConfigurationError."""
+    """Calls of a task, signature or name with equal *options*; raises ConfigurationError."""
 
     def __init__(self, task: Any, app: Any, options: Mapping[str, Any], star: bool) -> None:
         current = getattr(task, "_get_current_object", None)
-        task = current() if current is not None else task  # of a shared task, that of the app
+        task = current() if current is not None else task  # a shared task's proxy: the app's task
         self._signature: Any = None
         self._type: Any = None
         if "celery" not in sys.modules:
@@ -92,7 +92,7 @@ class TaskCalls:
             self._apply = task.apply_async
         elif isinstance(task, str) and task:
             if app is None:
-                raise ConfigurationError(f"expected an app beside the name {task!r}, got none")
+                raise ConfigurationError(f"expected an app with the task name {task!r}, got none")
             self.app, self.name = app, task
             self._apply = self._by_name
         else:
@@ -103,7 +103,7 @@ class TaskCalls:
         self._options = {name: value for name, value in options.items() if name != "producer"}
         self._star = star
         self.retry_policy: Mapping[str, Any] | None = None
-        """By what the messages that were made last are tried again; None: they are not."""
+        """The retry policy of the messages made last; None: no retries."""
         self._template: CallTemplate | None = None
         self._until = 0.0
         signed = {} if self._signature is None else self._signature.options
@@ -111,14 +111,14 @@ class TaskCalls:
         for name in ("task_id", "args", "kwargs"):
             if name in self._all_options:
                 raise ConfigurationError(
-                    f"expected no {name}: each item of the iterable is a call of its own"
+                    f"expected no option {name}: each item of the iterable is one call"
                 )
 
     def _by_name(self, args: Any, kwargs: Any, **options: Any) -> Any:
         return self.app.send_task(self.name, args, kwargs, **options)
 
     def arguments(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that *item* stands for; raises TypeError."""
+        """Return the arguments in *item*; raises TypeError."""
         if not self._star:
             return (item,), {}
         if isinstance(item, Mapping):
@@ -130,7 +130,7 @@ class TaskCalls:
         )
 
     def apply(self, item: Any, task_id: str, producer: Any, **more: Any) -> None:
-        """Have Celery publish a call with *producer*, or with one of its own; or run it."""
+        """Have Celery publish a call with *producer*, or its own producer, or run an eager task."""
         args, kwargs = self.arguments(item)
         options = {"add_to_parent": False, **self._options, **more}
         if producer is not None:
@@ -138,18 +138,18 @@ class TaskCalls:
         self._apply(args, kwargs, task_id=task_id, **options)
 
     def may_be_sent(self, error: Exception) -> bool:
-        """Whether a call whose :meth:`apply` has raised *error* may be published all the same."""
+        """Whether a call may be published although its :meth:`apply` has raised *error*."""
         if self.eager:
             return False
         return isinstance(error, (OSError, OperationalError))
 
     @property
     def eager(self) -> bool:
-        """Whether calls run here and now."""
+        """Whether calls run at once in this process."""
         return bool(self.app.conf.task_always_eager) and self._apply != self._by_name
 
     def way(self, producer: Any) -> Way:
-        """Return how the messages are made now, at best. All conditions may change meanwhile."""
+        """Return the best way to make the messages now. Its conditions may change at any time."""
         conf, options = self.app.conf, self._all_options
         kind = None if self._signature is None else type(self._signature)
         if (
@@ -158,7 +158,7 @@ class TaskCalls:
             or (kind is not None and kind is not _celery("canvas").Signature)  # a chain, a group
             or not _ELSEWHERE.isdisjoint(options)
             or conf.task_send_sent_event
-            # What they are told must be true when they are told.
+            # These receive information that must be true when they are called.
             or _receivers("after_task_publish")
             or _receivers("task_sent")
         ):
@@ -176,7 +176,7 @@ class TaskCalls:
         return Way.EACH
 
     def _is_unchanged(self) -> bool:
-        """Whether all that makes a message is Celery's and Kombu's own code."""
+        """Whether only Celery's and Kombu's own code makes the messages."""
         app, task = self.app, self._type
         amqp = _celery("app.amqp")
         ours = (
@@ -188,8 +188,8 @@ class TaskCalls:
         )
         ignores = self._all_options.get("ignore_result")
         if not (getattr(task, "ignore_result", False) if ignores is None else ignores):
-            # What other result backends do as a call is published is not known. Celery's declare
-            # a queue for all results, or subscribe to one early.
+            # A third-party result backend may do anything at a publish. Celery's own declare a
+            # queue for all results, or subscribe to one early.
             told = getattr(app.backend.on_task_call, "__func__", None)
             if not str(getattr(told, "__module__", "")).startswith("celery.backends."):
                 return False
@@ -204,7 +204,7 @@ class TaskCalls:
         )
 
     def _routes_by_name(self) -> bool:
-        """Whether a task's name is all that its route depends on."""
+        """Whether a task's route depends only on its name."""
         routes = _celery("app.routes")
         router = self.app.amqp.router
         evaluate = _celery("utils.functional").maybe_evaluate
@@ -215,10 +215,10 @@ class TaskCalls:
     def messages(
         self, items: Sequence[Any], collector: Collector, way: Way
     ) -> Iterator[tuple[str, list[Prepared]]]:
-        """Yield the id of each call, and its message; raises what Celery raises for one.
+        """Yield the id of each call and its messages; raises Celery's errors for a call.
 
-        A task class of its own may publish none, or several. *way* is never PLAIN. Headers and
-        properties are the message's own, down to the first level.
+        A custom task class may publish no or several messages. *way* is never PLAIN. Headers and
+        properties are not shared between messages, at their first level.
         """
         typed = self._type is not None and self._type.typing
         check = getattr(self._type, "__header__", None) if typed else None
@@ -228,7 +228,7 @@ class TaskCalls:
                 continue
             template = self._template
             if template.timed and monotonic() > self._until:
-                # Not for its result: what a backend does for one is done, for the first call.
+                # Ignore the result: the backend was prepared at the first call.
                 with holding() as held:
                     self.apply(item, task_id, collector, ignore_result=True)
                 if held and _EXPIRATION in held[-1][1]:
@@ -239,14 +239,14 @@ class TaskCalls:
                 self._until = monotonic() + _STAYS_S
             args, kwargs = self.arguments(item)
             if self._signature is not None:
-                merge = self._signature._merge  # noqa: SLF001 - how Celery adds them
+                merge = self._signature._merge  # noqa: SLF001 - Celery's way to add arguments
                 args, kwargs, _ = merge(args, kwargs)
-            if check is not None:  # as Celery does before it sends it
+            if check is not None:  # as Celery checks before it sends
                 check(*args, **kwargs)
             yield task_id, [template.fill(task_id, args, kwargs, collector, self.app)]
 
     def _made(self, item: Any, task_id: str, collector: Collector, way: Way) -> list[Prepared]:
-        """Have Celery make the message of a call; keep it as a template where it may be one."""
+        """Have Celery make the message of a call; keep it as a template if possible."""
         self._template = None
         told = chain_of(self.app) is None or way is not Way.FILLED
         if told:
@@ -266,7 +266,7 @@ class TaskCalls:
             self._until = monotonic() + _STAYS_S
         if told:
             return prepared
-        if self._template is None:  # nobody was told of it
+        if self._template is None:  # the middleware was not called for it
             self.apply(item, task_id, collector)
             return collector.take()[0]
         ((self._template.told_properties, self._template.options),) = held

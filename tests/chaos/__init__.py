@@ -1,1 +1,1 @@
-"""Kills everything in turn and counts what was lost or ran twice: `python -m tests.chaos`."""
+"""Applies faults to all parts and counts lost and repeated tasks: `python -m tests.chaos`."""

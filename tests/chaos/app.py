@@ -1,8 +1,8 @@
-"""The Celery application whose tasks run under fire. What they do is in the ledger.
+"""The Celery application whose tasks run during faults and record their runs in the ledger.
 
-Every task is acked late and run again when its child dies. Knows nothing of the
-transport but its URL; the transports that are broken on purpose are registered so
-that the checker can be shown to catch them.
+Every task is acked late and runs again if its child dies. Knows only the URL of the transport. The
+intentionally broken transports are registered, so that a test can show that the checker detects
+them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ broken.register()
 
 
 def _tell_stacks():
-    """Have SIGUSR2 write the stacks of all threads to the log; in gevent those of all greenlets.
+    """Make SIGUSR2 write the stacks of all threads to the log; in gevent, of all greenlets.
 
-    Those of the threads also where no Python runs any more.
+    The stacks of threads are written even if no Python code runs any more.
     """
     gevent = sys.modules.get("gevent.monkey")
     is_patched = gevent is not None and gevent.is_module_patched("threading")
@@ -54,9 +54,9 @@ def _tell_stacks():
 
 _tell_stacks()
 
-# Short, as all times of a run are: who looks after batches looks every 30 s, at all jobs every
-# five minutes, and takes those for lost whose messages are nowhere for a minute. Who is at the
-# first of two brokers visits the second every 30 s.
+# Shortened like all times of a run. By default, batches are checked every 30 s, all jobs every five
+# minutes, and jobs are lost after a minute without a message. A process at the first of two brokers
+# visits the second one every 30 s.
 if os.environ.get("RELIQ_CHAOS_BATCHES"):
     batch_passes._EVERY_S = 3.0
     batch_passes._AGAIN_MS = 2000
@@ -67,7 +67,7 @@ if os.environ.get("RELIQ_CHAOS_BATCHES"):
 
 
 def _queues():
-    """Yield the queues of the run; RELIQ_CHAOS_QUEUES names them."""
+    """Yield the queues of the run, as named in RELIQ_CHAOS_QUEUES."""
     for name in json.loads(os.environ.get("RELIQ_CHAOS_QUEUES", json.dumps(QUEUES))):
         arguments = {"x-partitions": PARTITIONS} if name == DIVIDED else None
         exchange = Exchange("chaos", "direct")
@@ -81,7 +81,7 @@ BASE = {
     "task_reject_on_worker_lost": True,
     "task_ignore_result": True,
     "task_publish_retry_policy": {
-        # A task whose retry cannot be published is rejected by Celery: wait it out.
+        # Celery rejects a task whose retry cannot be published, so retry for long.
         "max_retries": 600,
         "interval_start": 0,
         "interval_step": 0.1,
@@ -89,7 +89,7 @@ BASE = {
     },
     "worker_prefetch_multiplier": 4,
     "worker_enable_soft_shutdown_on_idle": False,
-    # Queues of killed workers are gone soon, so that the end of a run can be looked at.
+    # Queues of killed workers expire soon, so that the end of a run can be inspected.
     "control_queue_expires": 5.0,
     "event_queue_expires": 5.0,
     "task_queues": list(_queues()),
@@ -112,7 +112,7 @@ def _identity(request):
 
 
 def _started(request):
-    """Write that a run starts, and of which batch it is; return who it is."""
+    """Record the start of a run and its batch; return the identity of the run."""
     identity, batch = _identity(request), request.get(BATCH)
     if batch:
         ledger.write(JOINED, request.id, batch, request.delivery_info["routing_key"])
@@ -122,7 +122,7 @@ def _started(request):
 
 @app.task(bind=True, name="chaos.work")
 def work(self, seconds=0.0):
-    """Take that long."""
+    """Run for *seconds*."""
     identity = _started(self.request)
     if seconds:
         reliq.progress(0, 1, "works")
@@ -132,7 +132,7 @@ def work(self, seconds=0.0):
 
 @app.task(bind=True, name="chaos.job")
 def job(self, seconds, ends):
-    """Take that long, and end as it is said: return, fail or raise."""
+    """Run for *seconds*, then return, fail or raise, according to *ends*."""
     identity = _started(self.request)
     reliq.progress(0, 1, "works")
     time.sleep(seconds)
@@ -145,7 +145,7 @@ def job(self, seconds, ends):
 
 @app.task(bind=True, name="chaos.callback")
 def callback(self, batch):
-    """Write down that it ran; its id says which callback of the batch it is."""
+    """Record the run; the task id names the callback of the batch."""
     identity = _started(self.request)
     assert batch in self.request.id
     ledger.write(FINISHED, self.request.id, *identity)
@@ -153,7 +153,7 @@ def callback(self, batch):
 
 @app.task(bind=True, name="chaos.again", max_retries=None)
 def again(self, times, countdown):
-    """Ask to be retried so many times, then be done."""
+    """Ask for *times* retries, then finish."""
     identity = _started(self.request)
     if (self.request.retries or 0) < times:
         ledger.write(RETRIED, self.request.id, *identity)
@@ -167,6 +167,6 @@ def again(self, times, countdown):
 
 @app.task(bind=True, name="chaos.poison")
 def poison(self):
-    """Kill the process that runs it: the pool's child, or where there is none the worker."""
+    """Kill the process that runs it: the pool's child, or the worker if it has no children."""
     _started(self.request)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What the ledger and the brokers say of each batch of a run."""
+"""The records of each batch of a run, in the ledger and at the brokers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY = 10_000_000
 
 @dataclass
 class Book:
-    """What the ledger says of one batch. Times are CLOCK_MONOTONIC, None: not in the ledger."""
+    """The ledger's record of one batch. Times are CLOCK_MONOTONIC; None: not recorded."""
 
     id: str
     parent: str = ""
@@ -29,17 +29,17 @@ class Book:
     cancelled: float | None = None
     jobs: dict[str, History] = field(default_factory=dict)
     callbacks: dict[str, History] = field(default_factory=dict)
-    """By `success`, `complete`, `failure`."""
+    """By name: `success`, `complete`, `failure`."""
 
     @property
     def producer_died(self) -> bool:
-        """Whether nobody has written that it is sealed: more may be in it than anybody wrote."""
+        """Whether its seal is not recorded. It may then have jobs that are not recorded."""
         return self.sealed is None
 
 
 @dataclass(frozen=True)
 class Found:
-    """One batch as a broker at rest has it."""
+    """One batch at an idle broker."""
 
     where: str
     counts: dict[str, int]
@@ -51,11 +51,11 @@ class Found:
     jobs: dict[str, str]
     """Job -> state."""
     reasons: dict[str, str]
-    """Of those that failed: why."""
+    """Job -> reason of its failure."""
 
 
 def books(lines: Iterable[ledger.Line]) -> dict[str, Book]:
-    """Return what the ledger says of each batch, without its jobs."""
+    """Return the ledger's record of each batch, without its jobs."""
     found: dict[str, Book] = {}
     for line in lines:
         if line.event not in ledger.OF_A_BATCH:
@@ -75,7 +75,7 @@ def books(lines: Iterable[ledger.Line]) -> dict[str, Book]:
 
 
 def enter(known: dict[str, Book], tasks: Iterable[History]) -> None:
-    """Enter those of *tasks* that are jobs or callbacks of the batches that are known."""
+    """Enter the jobs and callbacks among *tasks* into their known batches."""
     for task in tasks:
         if ledger.kind_of(task.id) == ledger.CALLBACK:
             batch, _, name = task.id[1:].rpartition(".")
@@ -86,7 +86,7 @@ def enter(known: dict[str, Book], tasks: Iterable[History]) -> None:
 
 
 def look(inspector: Inspector, where: str, ids: Iterable[str]) -> dict[str, Found]:
-    """Return which batches a broker has of *ids*, and of all that it lists."""
+    """Return the batches of a broker: those of *ids*, and all that it lists."""
     found = {}
     listed = [info.id for info in inspector.batches(EVERY)]
     for batch in dict.fromkeys([*ids, *listed]):

@@ -1,9 +1,9 @@
-"""The verdict on batches: each has ended, is counted right, and has told so once.
+"""The verdict on batches: each has ended, has correct counters, and published its callbacks once.
 
-Pure: what the ledger and what the brokers say in, findings out. A job has to have the state
-that its runs have earned. Where it has another one, there must be a cause on record that
-docs/batches.md names: its batch was cancelled, a master was lost with what it had not
-replicated, or its message was moved from the second of two brokers to the first.
+Pure: compares the ledger with the brokers and returns findings. A job must have the state that
+its runs imply. Any other state needs a recorded cause that docs/batches.md names: its batch was
+cancelled, a master was lost with data that was not replicated, or its message was moved from the
+second of two brokers to the first.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 _EARNED = {ledger.FINISHED: "succeeded", ledger.REFUSED: "failed", ledger.RAISED: "error"}
 _LOST = ("lost with the broker's data", "its worker ")
-"""How the reasons begin of jobs that were said to be lost."""
+"""Beginnings of the reasons of jobs that were reported as lost."""
 _DEAD = "dead letter"
 _BAD = ("failed", "error")
 
 
 @dataclass
 class BatchVerdict:
-    """What is said of batches, counted, and everything that should not have been."""
+    """Counts about batches, and all findings."""
 
     batches: Counter[str] = field(default_factory=Counter)
-    """How many there are, and how many of these were cancelled, left open by who died, ..."""
+    """The number of batches, and of those that were cancelled, left open by a death, ..."""
     jobs: Counter[str] = field(default_factory=Counter)
-    """By state."""
+    """The number of jobs by state."""
     callbacks: Counter[str] = field(default_factory=Counter)
     excused: Counter[str] = field(default_factory=Counter)
-    """Jobs that have not the state that their runs have earned, by the cause."""
+    """Jobs in another state than their runs imply, by the cause."""
     findings: list[str] = field(default_factory=list)
 
 
 class BatchChecker:
-    """Compares what the ledger says with what the brokers have."""
+    """Compares the ledger with the brokers."""
 
     def __init__(self, books: Mapping[str, Book], blame: Blame, limits: Limits) -> None:
         self._books, self._blame, self._limits = books, blame, limits
@@ -54,7 +54,7 @@ class BatchChecker:
         self.verdict = BatchVerdict()
 
     def check(self, brokers: Sequence[Mapping[str, Found]]) -> BatchVerdict:
-        """Judge every batch that the ledger names or a broker has."""
+        """Judge every batch in the ledger or at a broker."""
         everywhere: dict[str, list[Found]] = {}
         for broker in brokers:
             for batch, found in broker.items():
@@ -99,10 +99,10 @@ class BatchChecker:
         self._judge_children(book, found)
         self._judge_callbacks(book, found)
 
-    # -- which jobs there are
+    # -- the jobs
 
     def _judge_total(self, book: Book, found: Found) -> None:
-        """Find jobs that are missing, and those of nobody."""
+        """Find missing and unknown jobs."""
         children = {child.id for child in self._children.get(book.id, ())}
         for job, history in book.jobs.items():
             if job in found.jobs:
@@ -111,15 +111,15 @@ class BatchChecker:
             elif history.confirmed is not None and not self._is_excused(history):
                 self._find(book.id, f"{job} was confirmed, and is no job of it")
         unknown = found.jobs.keys() - book.jobs.keys() - children
-        # Or it went to the other broker, where nothing of the batch is published.
+        # A job may also have gone to the other broker, where the batch does not exist.
         if unknown and not (book.producer_died or self._limits.two_brokers):
             shown = ", ".join(sorted(unknown)[:3])
             self._find(book.id, f"{len(unknown)} jobs that nobody has published ({shown})")
-        for job in unknown:  # entered by who died before its message was stored
+        for job in unknown:  # entered by a producer that died before it stored the message
             if found.jobs[job] not in ("error", "cancelled"):
                 self._find(book.id, f"{job} is {found.jobs[job]}, and has never run")
 
-    # -- in which state each is
+    # -- the states of jobs
 
     def _judge_job(self, book: Book, found: Found, history: History, state: str) -> None:
         reason = found.reasons.get(history.id, "")
@@ -141,7 +141,7 @@ class BatchChecker:
         elif kind == ledger.POISON and state == "error" and reason.startswith(_DEAD):
             pass
         elif not found.ended and state not in _EARNED.values():
-            pass  # that it has not ended is found once
+            pass  # a separate finding reports that it has not ended
         else:
             runs = ", ".join(
                 f"{run.worker} {run.start:.2f} to "
@@ -155,12 +155,12 @@ class BatchChecker:
             )
 
     def _may_be_dropped(self, history: History) -> bool:
-        """Whether a job of a batch that was cancelled may never have been reported as done."""
-        blame = self._blame  # the answer that it is to be dropped may have been lost, too
+        """Whether a job of a cancelled batch may have ended without a report."""
+        blame = self._blame  # the reply with the cancellation may have been lost too
         return all(blame.was_disturbed(run) or blame.of(run) for run in history.finishes)
 
     def _is_excused(self, history: History) -> bool:
-        """Whether a master was lost that may have known more of a job than who has its place."""
+        """Whether a lost master may have known more of a job than its successor."""
         times = [history.intent, history.confirmed]
         times += [at for run in history.runs for at in (run.start, run.finish)]
         return self._lost_apart([at for at in times if at is not None])
@@ -174,14 +174,14 @@ class BatchChecker:
         )
 
     def _judge_late(self, book: Book, since: float) -> None:
-        """Find what was begun although the batch was cancelled; who cannot ask the broker does."""
+        """Find runs after the cancellation, except in workers that could not reach the broker."""
         for history in book.jobs.values():
             for run in history.runs:
                 if run.start > since and not self._blame.was_disturbed(run):
                     late = f"{run.start - since:.2f} s later ({run.worker} at {run.start:.2f})"
                     self._find(book.id, f"was cancelled, and {history.id} ran {late}")
 
-    # -- batches in it
+    # -- nested batches
 
     def _judge_children(self, book: Book, found: Found) -> None:
         for child in self._children.get(book.id, ()):
@@ -195,7 +195,7 @@ class BatchChecker:
                 if state != expected:
                     self._find(book.id, f"batch {child.id} is {state} in it, not {expected}")
 
-    # -- what is said of it
+    # -- callbacks
 
     def _judge_callbacks(self, book: Book, found: Found) -> None:
         if not found.ended:
@@ -223,7 +223,7 @@ class BatchChecker:
                 self._judge_time(book, found, name, min(run.start for run in runs))
 
     def _judge_time(self, book: Book, found: Found, name: str, began: float) -> None:
-        """Find callbacks that came before their time."""
+        """Find callbacks that ran too early."""
         confirmed = [job.confirmed for job in book.jobs.values() if job.confirmed is not None]
         if confirmed and began < max(confirmed):
             self._find(book.id, f"on_{name} ran before its last job was published")
@@ -239,7 +239,7 @@ class BatchChecker:
 
 
 def _of_child(child: Found, parent: Found) -> str:
-    """Return the state in its parent of a batch that has ended."""
+    """Return the state that an ended batch has in its parent."""
     if child.cancelled or child.counts["cancelled"]:
         return "cancelled" if parent.cancelled else "error"
     return next((state for state in ("error", "failed") if child.counts[state]), "succeeded")

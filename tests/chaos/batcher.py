@@ -1,9 +1,9 @@
-"""One process that publishes batches of jobs, one after the other, and writes down what is known.
+"""A process that publishes batches of jobs one after the other, and records the results.
 
-Run as `python -m tests.chaos.batcher`; its settings come in RELIQ_CHAOS_PRODUCER (JSON). Most
-batches are sealed at the end of their block. Some are cancelled, in their block or after it. And
-in the block of some the process kills itself, a moment after a job that was chosen by chance:
-these have a short `seal_timeout`, and are sealed by whoever looks after batches.
+Run as `python -m tests.chaos.batcher`; its settings are in RELIQ_CHAOS_PRODUCER (JSON). Most
+batches are sealed at the end of their block. Some are cancelled, in their block or after it. In the
+block of some, the process kills itself shortly after a random job. These have a short
+`seal_timeout`, and a consumer's batch pass seals them.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 CALLBACKS_OF = ("success", "complete", "failure")
 _SMALLEST, _LARGEST = 12, 250
 _TRIES_S = 15.0
-"""For so long a seal, a cancel, or a flush of what is uncertain is tried again."""
+"""Seconds for which a seal, a cancellation, or a flush of uncertain jobs is retried."""
 _LEFT_S, _HELD_UP_S = 4.0, 30.0
-"""The `seal_timeout` of those that are left open, and of the others."""
+"""The `seal_timeout` of batches that are left open, and of the others."""
 _KILLED_WITHIN_S = 0.03
 _AFTER_CANCEL = 3
-"""So many jobs are published, in vain, after a batch was cancelled in its block."""
+"""Jobs published, in vain, after a batch was cancelled in its block."""
 _AWAY = (OperationalError, OSError, NotFound, BatchClosed, BatchUncertain)
 
 
 class BatchProducer:
-    """Publishes batches until the gate says that it is the end."""
+    """Publishes batches until the gate requests the end."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.name = str(settings["name"])
         self.rate = float(settings["rate"])
         self.longest_s = float(settings["longest_s"])
         self.poison_every_s = float(settings["poison_every_s"])
-        # At another broker there is no batch: who tried the first one may have stored there.
+        # Another broker does not have the batch: a retried publish may have been stored there.
         self.is_sure = not settings["two_brokers"]
         self.gate = Gate(Path(str(settings["gate"])))
         self.chance = random.Random(f"{settings['seed']}-{self.name}")
@@ -58,10 +58,10 @@ class BatchProducer:
         self.next_poison = time.monotonic() + self.chance.random() * self.poison_every_s
         self.batches = self.jobs = 0
         self.all_succeed = False
-        """Whether the jobs of this batch are to; but for those that are killed too often."""
+        """Whether all jobs of this batch succeed, except those killed too often."""
 
     def run(self) -> None:
-        """Publish batch after batch, at the rate, where the gate is open."""
+        """Publish batches at the given rate while the gate is open."""
         due = time.monotonic()
         while (state := self.gate.state) != END:
             if state != PUBLISH or time.monotonic() < due:
@@ -72,7 +72,7 @@ class BatchProducer:
             due = began + (self.jobs - before) / self.rate
 
     def publish(self) -> None:
-        """Publish one batch, which perhaps has others in it, and do with it what chance says."""
+        """Publish one batch, possibly with nested ones, and end it in a random way."""
         size = int(_SMALLEST * (_LARGEST / _SMALLEST) ** self.chance.random())
         fate = self.chance.choices(
             ["sealed", "killed", "cancelled", "cancelled early"], [66, 18, 8, 8]
@@ -127,7 +127,7 @@ class BatchProducer:
         return callback.s().set(task_id=record.callback_id(batch, name), queue=CALLBACKS)
 
     def _turns(self, batch: Batch, size: int, fate: str) -> list[Callable[[], None]]:
-        """Return what fills a batch with *size* jobs: some one by one, others together."""
+        """Return the steps that fill a batch with *size* jobs, one by one or together."""
         turns: list[Callable[[], None]] = []
         left = size
         while left > 0:
@@ -142,7 +142,7 @@ class BatchProducer:
         return turns
 
     def _die(self) -> None:
-        """Be killed in a moment, wherever this is then."""
+        """Kill this process after a short random time."""
         delay = self.chance.uniform(0, _KILLED_WITHIN_S)
         threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
@@ -165,7 +165,7 @@ class BatchProducer:
     # -- publishing
 
     def _one(self, batch: Batch, kind: str) -> None:
-        """Publish one job as most applications do, and write down what is known of it."""
+        """Publish one job as most applications do, and record the result."""
         chance = self.chance
         self.jobs += 1
         task_id = f"{kind}{self.name}.{self.jobs}"
@@ -206,7 +206,7 @@ class BatchProducer:
             ledger.write(record.CONFIRMED, task_id)
 
     def _many(self, batch: Batch, number: int) -> None:
-        """Publish jobs by `batch.map`; those of a process that is killed tell of themselves."""
+        """Publish jobs by `batch.map`; if this process is killed, only their runs record them."""
         self.jobs += number
         queue = self.chance.choice(self.queues)
         bad = 0 if self.all_succeed else 3
@@ -243,7 +243,7 @@ class BatchProducer:
     # -- ends
 
     def _seal(self, batch: Batch) -> None:
-        """Leave the block; where the seal does not come through, seal it by hand."""
+        """Leave the block; if the seal fails, seal the batch explicitly."""
         try:
             batch.__exit__(None, None, None)
         except _AWAY as exc:
@@ -255,7 +255,7 @@ class BatchProducer:
         ledger.write(record.SEALED, batch.id)
 
     def _cancel(self, made: list[str]) -> None:
-        """Cancel a batch, and with it those in it."""
+        """Cancel a batch and those nested in it."""
         for name in made:
             ledger.write(record.CANCELLING, name)
         if not made:
@@ -270,7 +270,7 @@ class BatchProducer:
 
     @staticmethod
     def _insist(step: Callable[[], Any], name: str) -> bool:
-        """Try until it works; whether it did. Not at the broker of now, but at that of before."""
+        """Retry until it succeeds; return whether. Always at the batch's own broker."""
         until = time.monotonic() + _TRIES_S
         while True:
             with suppress(*_AWAY):

@@ -1,8 +1,8 @@
-"""Transports that are broken on purpose, so that the checker can be shown to see it.
+"""Intentionally broken transports, to show that the checker detects their errors.
 
-``reliq-early://`` acks a message when it is handed out, before it runs.
-``reliq-drop://`` confirms one publish in RELIQ_CHAOS_DROP (10 000) and stores nothing.
-With RELIQ_CHAOS_BREAK_BATCHES any transport says what batches are told wrongly, and twice.
+``reliq-early://`` acks a message at its delivery, before it runs.
+``reliq-drop://`` confirms one publish in RELIQ_CHAOS_DROP (10 000) without storing it.
+With RELIQ_CHAOS_BREAK_BATCHES, any transport sends wrong and duplicate reports to batches.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _published = count(1)
 
 
 class EarlyChannel(Channel):
-    """Finishes a message as it is reserved."""
+    """Acks a message when it is reserved."""
 
     def basic_consume(self, queue, no_ack, callback, consumer_tag, **kwargs):
-        """Consume without acks, whatever was asked for."""
+        """Consume without acks, whatever was requested."""
         return super().basic_consume(queue, True, callback, consumer_tag, **kwargs)
 
 
 class DroppingChannel(Channel):
-    """Forgets a task now and then."""
+    """Drops a task at intervals."""
 
     def basic_publish(self, message, exchange="", routing_key="", **kwargs):
-        """Publish, mostly."""
+        """Publish most messages."""
         if (message.get("headers") or {}).get("task") and next(_published) % _DROPS == 0:
             return
         super().basic_publish(message, exchange, routing_key, **kwargs)
@@ -62,7 +62,7 @@ class DroppingTransport(redis.Transport):
 
 
 def register() -> None:
-    """Enter the schemes into Kombu's table."""
+    """Add the schemes to Kombu's table."""
     TRANSPORT_ALIASES["reliq-early"] = f"{__name__}:EarlyTransport"
     TRANSPORT_ALIASES["reliq-drop"] = f"{__name__}:DroppingTransport"
     if os.environ.get("RELIQ_CHAOS_BREAK_BATCHES"):

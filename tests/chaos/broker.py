@@ -1,4 +1,4 @@
-"""The broker of a run: a server, its replica, and a proxy in front of whichever is in charge."""
+"""The broker of a run: a server, its replica, and a proxy in front of the current master."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from tests.chaos.model import Fault
 
-_NOWHERE = ("127.0.0.1", 1)  # nobody listens there.
+_NOWHERE = ("127.0.0.1", 1)  # no server listens there.
 
 
 class View(NamedTuple):
-    """One broker, past the proxy."""
+    """Direct access to one broker, without the proxy."""
 
     where: str
-    """What a finding there begins with."""
+    """The prefix of findings about it."""
     url: str
     client: Callable[[], redis.Redis]
 
@@ -35,8 +35,7 @@ class View(NamedTuple):
 class Broker:
     """Two servers that sync every write to disk; clients see one address, the proxy's.
 
-    With *second* there is another broker, of which the first knows nothing: clients have
-    a list of two URLs.
+    With *second*, there is another, independent broker, and clients have a list of two URLs.
     """
 
     def __init__(self, *, second: bool = False) -> None:
@@ -69,11 +68,11 @@ class Broker:
 
     @property
     def servers(self) -> list[RedisServer]:
-        """All servers, whatever they are at the moment."""
+        """All servers, whatever their current roles."""
         return [self.primary, self.replica, *([self.second] if self.second else [])]
 
     def url(self, scheme: str) -> str:
-        """Return what clients connect to."""
+        """Return the URL for clients."""
         url = f"{scheme}://127.0.0.1:{self.proxy.port}/0"
         return url if self.second is None else f"{url};{self.second.url(scheme)}"
 
@@ -83,57 +82,57 @@ class Broker:
         return {}
 
     def wait_failover(self, old: RedisServer) -> RedisServer:
-        """Wait until another server than *old* is in charge."""
+        """Wait until another server than *old* is the master."""
         raise NotImplementedError
 
     @property
     def in_charge(self) -> list[RedisServer]:
-        """The servers that hold messages: the first broker's, and the second broker."""
+        """The servers that hold messages: the first broker's master, and the second broker."""
         return [self.primary] if self.second is None else [self.primary, self.second]
 
     def views(self) -> Iterator[View]:
-        """Yield each of the brokers, as who looks at it from outside sees it."""
+        """Yield a direct view of each broker."""
         for number, server in enumerate(self.in_charge):
             where = "second broker: " if number else ""
             yield View(where, server.url("reliq"), server.client)
 
     def unexplained(self, client: redis.Redis) -> list[str]:
-        """Return the keys of a broker at rest that nothing explains, in words."""
+        """Return descriptions of unexplained keys of an idle broker."""
         return keys.unexplained(client)
 
     def keep_logs(self, directory: Path) -> None:
-        """Copy what the servers have said."""
+        """Save the logs of the servers."""
         for server in self.servers:
             (directory / f"server-{server.port}.txt").write_text(server.log(), encoding="utf-8")
 
     def missing(self) -> str:
-        """Return what its servers miss to be a whole group; nothing when they are one."""
+        """Return the reason why its servers are not a complete group; "" if they are."""
         return ""
 
     def by_itself(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Return what has befallen the broker that is none of *faults*."""
+        """Return events at the broker that are not among *faults*."""
         return []
 
     def client(self) -> redis.Redis:
-        """Return a client of the server in charge, past the proxy."""
+        """Return a client of the current master, without the proxy."""
         return self.primary.client()
 
     def clients(self) -> list[redis.Redis]:
-        """Return a client of each server that is in charge of messages and that faults hit."""
+        """Return a client of each server that holds messages and is subject to faults."""
         return [self.client()]
 
     def demote(self) -> None:
-        """Make the server a replica of nobody: it refuses writes."""
+        """Make the server a replica of an unreachable master: it refuses writes."""
         with self.client() as client:
             client.replicaof(*map(str, _NOWHERE))
 
     def promote(self) -> None:
-        """Let it serve again."""
+        """Make the server a master again."""
         with self.client() as client:
             client.replicaof("NO", "ONE")
 
     def replica_ready(self, timeout_s: float) -> bool:
-        """Whether the replica is in step with the server, waiting a little for it."""
+        """Wait up to *timeout_s*; return whether the replica is in sync with the server."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -147,7 +146,7 @@ class Broker:
             time.sleep(0.05)
 
     def switch_over(self) -> bool:
-        """Hand over to the replica, in step (FAILOVER), and send clients there; False: refused."""
+        """Hand over to the synced replica (FAILOVER) and send clients there; False if refused."""
         if not self.replica_ready(3.0):
             return False
         with self.client() as client:
@@ -156,14 +155,14 @@ class Broker:
             except redis.ResponseError:
                 return False
             except redis.ConnectionError:
-                pass  # it may hang up at once; what has become of it is asked for below
+                pass  # it may close the connection at once; the result is checked below
 
             seen: list[object] = []
 
             def role() -> str | None:
                 try:
                     state = client.info("replication")
-                except redis.ConnectionError as exc:  # it may hang up as it becomes a replica
+                except redis.ConnectionError as exc:  # it may disconnect as it becomes a replica
                     seen[:] = [exc]
                     return None if self.primary.running else "crashed"
                 seen[:] = [state]
@@ -183,9 +182,9 @@ class Broker:
         return True
 
     def _after_a_crash(self) -> bool:
-        """Start a server that failed an assertion of its own as it handed over: an outage.
+        """Start a server that crashed by an assertion during the handover, as after an outage.
 
-        Redis 7.0.15 was seen to do so. What it confirmed is on its disk, as after a kill.
+        Redis 7.0.15 did this. Its confirmed data is on disk, as after a kill.
         """
         print("\n".join(x for x in self.primary.log().splitlines() if "==>" in x or "ASSERT" in x))
         self.primary.start()
@@ -198,9 +197,9 @@ class Broker:
         return True
 
     def _swap(self) -> None:
-        """Send clients to the replica, which is the master now."""
+        """Send clients to the replica, which is now the master."""
         old, new = self.primary, self.replica
         old.replica_of, new.replica_of = new, None
         self.primary, self.replica = new, old
-        # Present connections still lead to the old one, which answers READONLY.
+        # Existing connections still lead to the old server, which replies READONLY.
         self.proxy.target = ("127.0.0.1", new.port)

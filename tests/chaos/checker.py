@@ -1,9 +1,9 @@
-"""The verdict: nothing confirmed is lost, and nothing ran twice without a death to blame.
+"""The verdict: no confirmed task is lost, and no task ran twice without a recorded cause.
 
-Pure: histories, faults and exits in, findings out. A message that was run n times was
-delivered n times, so n - 1 of these deliveries must have been lost for a reason that is
-on record: the process that had it died, it stood still for longer than its lease, or the
-broker was away for so long that nobody could renew. What is not so explained is a finding.
+Pure: turns histories, faults and exits into findings. A message that ran n times was delivered n
+times. So n - 1 of the deliveries must have been lost for a recorded reason: the process died, it
+was stopped for longer than its lease, or the broker was unreachable for too long to renew. Any
+other repetition is a finding.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 20
 _ANY = "*"
-"""In place of a queue: that of any node."""
+"""Used instead of a queue: a queue of any node."""
 
 
 @dataclass
 class Verdict:
-    """What the ledger says, counted, and everything that should not have been."""
+    """Counts about the ledger, and all findings."""
 
     tasks: int = 0
-    """Confirmed."""
+    """Confirmed tasks."""
     unconfirmed: int = 0
-    """Their publish raised: they may have run, or not."""
+    """Tasks whose publish raised: they may have run or not."""
     runs: int = 0
     by_kind: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
     lost_by: Counter[str] = field(default_factory=Counter)
-    """How many of them were lost with a promotion that went back, by its words; "": the others."""
+    """Lost tasks by the promotion that went back, in words; "": other losses."""
     duplicates: Counter[str] = field(default_factory=Counter)
-    """Runs beyond the first, by the kind of the fault that is to blame."""
+    """Runs beyond the first, by the kind of the fault that caused them."""
     findings: list[str] = field(default_factory=list)
     poison: set[str] = field(default_factory=set)
-    """Confirmed poison: what must be in the dead letters."""
+    """Confirmed poison tasks, which must be dead letters."""
     perhaps_poison: set[str] = field(default_factory=set)
     poison_runs: Counter[int] = field(default_factory=Counter)
-    """How many poison tasks were run so often."""
+    """The number of poison tasks by their number of runs."""
     struck: dict[str, str] = field(default_factory=dict)
-    """The fault that killed the last run of a task that never finished, and no poison beside it."""
+    """Unfinished tasks whose last run was killed by this fault, and not by poison beside it."""
     dead_by: Counter[str] = field(default_factory=Counter)
-    """How many of these reached their limit: no broker can tell that from poison."""
+    """The number of these that reached their limit, which no broker can tell from poison."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not (self.lost or self.findings)
 
     def add(self, other: Verdict) -> None:
-        """Count in what another part of the ledger says."""
+        """Add the verdict on another part of the ledger."""
         for name in ("tasks", "unconfirmed", "runs"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.struck |= other.struck
@@ -73,7 +73,7 @@ class Verdict:
 
 
 def histories(lines: Iterable[ledger.Line]) -> dict[str, History]:
-    """Put together what happened to each task."""
+    """Return the history of each task."""
     found: dict[str, History] = {}
     under_way: dict[tuple[str, int, str, int, str], list[Run]] = defaultdict(list)
     for line in sorted(lines, key=lambda line: line.at):
@@ -118,10 +118,11 @@ def _note_publish(history: History, line: ledger.Line) -> None:
 def outages(
     faults: Iterable[Fault], reconnect_s: float, *, cuts: bool = False
 ) -> list[tuple[float, float]]:
-    """Return the times without a broker; those that leave no time to come back are one.
+    """Return the times without a broker; periods too short for a reconnect in between are merged.
 
-    With *cuts* also those without a connection. A slow network is no outage, but where
-    clients come back over it, theirs ends with it: to connect takes many round trips.
+    With *cuts*, includes times without a connection. A slow network is no outage. However, if
+    clients reconnect during it, their outage lasts until its end: connecting takes many round
+    trips.
     """
     faults = [fault for fault in faults if fault.applied]
     slow = [(fault.at, fault.until) for fault in faults if fault.slows]
@@ -139,7 +140,7 @@ def outages(
 
 
 class Blame:
-    """Finds the fault that cost a run its delivery."""
+    """Finds the fault that caused the loss of a delivery."""
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class Blame:
         self.exits = {ended.worker: ended for ended in exits}
 
     def of(self, run: Run) -> tuple[str, Cause] | None:
-        """Return the kind of the fault and how it cost the run its delivery; None: nothing did."""
+        """Return the kind of the fault that lost the delivery of a run, and how; None: no fault."""
         return self._death(run) or self._lost_lease(run)
 
     def killed(self, run: Run) -> str:
@@ -177,7 +178,7 @@ class Blame:
         return kinds[-1] if kinds and "poison" not in kinds else ""
 
     def of_a_loss(self, history: History) -> str:
-        """Return the promotion that took what was known of a task with it, in words; "": none."""
+        """Return the promotion that lost the data about a task, in words; "": none."""
         times = [history.confirmed, *(at for r in history.runs for at in (r.start, r.finish))]
         spare = self.limits.in_flight
         return next(
@@ -201,7 +202,7 @@ class Blame:
         return known
 
     def _death(self, run: Run) -> tuple[str, Cause] | None:
-        """Return what ended the process, or the master, that knew that it was done."""
+        """Return the end of the process, or of the master, that knew that the run was done."""
         for kind, at in self._deaths(run):
             if self._died_unacked(run, at):
                 return kind, "death"
@@ -214,19 +215,19 @@ class Blame:
         return ("worker-term", "exit in an outage") if self._died_unacked(run, ended.gone) else None
 
     def _deaths(self, run: Run) -> list[tuple[str, float]]:
-        """Return what killed the process of a run, and when."""
+        """Return the kinds and times of kills of the process of a run."""
         deaths = list(self.of_pid.get((run.worker, run.pid), ()))
         return deaths + [
             (f.kind, f.at) for f in self.of_worker.get(run.worker, ()) if f.until <= f.at
         ]
 
     def _lost_lease(self, run: Run) -> tuple[str, Cause] | None:
-        """Return what kept the process from renewing for longer than a lease."""
+        """Return the cause for which the process did not renew for longer than a lease."""
         for kind, at, until in self._stops.get(run.worker, ()):
             if self._stood_still(run, at, until):
                 return kind, "freeze"
         limits = self.limits
-        # Whoever has the place of a lost node, or gets a slot, spares the leases that it finds.
+        # The successor of a lost node, or a new node of a slot, extends the leases that it finds.
         for at, until in self._of_all_nodes:
             late = until + limits.reconnect + limits.hold
             too_long = until - at > limits.lease - limits.renewed_every
@@ -235,7 +236,7 @@ class Blame:
         return None
 
     def stored_elsewhere(self, history: History, retries: int) -> int:
-        """Return how often a retried publish may have been stored at a second broker, too."""
+        """Return how often a retried publish may also have been stored at a second broker."""
         if not self.limits.two_brokers:
             return 0
         spans = [
@@ -248,26 +249,26 @@ class Blame:
         return sum(self._away(history.queue, at, until) for at, until in spans)
 
     def _away(self, queue: str, at: float, until: float) -> bool:
-        """Whether *queue* was not served at some time in between."""
+        """Whether *queue* was unserved at some time in this period."""
         reconnect = self.limits.reconnect
         return any(a <= until and u + reconnect >= at for a, u in self.outages_of(queue))
 
     def _lost_with(self, run: Run, fault: Fault) -> bool:
-        """Whether a master had heard of the run, and its replicas perhaps had not, when it died."""
+        """Whether a master died that knew of the run, and its replicas possibly did not."""
         if not fault.hit(run.queue):
             return False
         if not fault.queues and not fault.died:
             return self._died_unacked(run, fault.at)
-        # Of a cluster clients know when its node is lost: what has no reply by then they send
-        # again. So only what was replied to right before is lost: an ack, or that it was leased.
+        # Clients of a cluster notice the loss of a node and repeat commands without a reply. Only
+        # commands with a recent reply can therefore be lost: an ack, or a reserve.
         recently, died = fault.at - self.limits.in_flight, max(fault.at, fault.died)
         acked = run.finish is not None and recently <= run.finish <= died
         return acked or recently <= run.start <= died + self.limits.in_flight
 
     def was_disturbed(self, run: Run) -> bool:
-        """Whether who ran it may have had no broker to ask as it started, or stood still."""
+        """Whether its worker was stopped, or possibly without a broker, when it started."""
         return any(
-            # One is noted when it has been carried out.
+            # A fault is recorded only after it was applied.
             fault.at - self.limits.in_flight
             <= run.start
             <= max(fault.until, fault.back) + self.limits.reconnect
@@ -277,19 +278,19 @@ class Blame:
         )
 
     def _died_unacked(self, run: Run, at: float) -> bool:
-        """Whether the broker cannot have had the ack when the process died."""
-        # What it wrote down after that was on its way: nothing runs in a dead process.
+        """Whether the ack cannot have reached the broker when the process died."""
+        # Later records of a dead process were in transit: it runs no code.
         if run.start > at + self.limits.in_flight:
             return False
         return self._unacked(run, at)
 
     def _unacked(self, run: Run, at: float) -> bool:
-        """Whether the broker cannot have had the ack at a time."""
+        """Whether the ack cannot have reached the broker at a time."""
         if run.finish is None or run.finish >= at - self.limits.in_flight:
             return True
-        # Finished long before, but there was no connection from then on.
+        # It finished long before, but there was no connection from then on.
         reconnect = self.limits.reconnect
-        # The ack of a job waits for its batch, which any node may have.
+        # The ack of a job waits for its batch, which may be on any node.
         queue = _ANY if run.tag.endswith("j") else run.queue
         return any(
             a - self.limits.in_flight <= run.finish <= u + reconnect
@@ -298,7 +299,7 @@ class Blame:
         )
 
     def _stood_still(self, run: Run, at: float, until: float) -> bool:
-        """Whether a lease may have run out in a freeze; what was taken before it may run after."""
+        """Whether a lease may have expired in a freeze; its messages may run after the freeze."""
         limits = self.limits
         if until - at < limits.lease - limits.renewed_every:
             return False
@@ -306,7 +307,7 @@ class Blame:
 
 
 def _stops(faults: Sequence[Fault], limits: Limits) -> list[tuple[str, float, float]]:
-    """Return when a worker stood still; stops that leave it no time to renew a lease are one."""
+    """Return the stops of a worker, merged if there was no time in between to renew a lease."""
     found: list[tuple[str, float, float]] = []
     for fault in sorted(faults, key=lambda fault: fault.at):
         if fault.until <= fault.at:
@@ -330,9 +331,9 @@ def check(
     one_tag: bool = True,
     cancelled: Collection[str] = (),
 ) -> Verdict:
-    """Judge histories. *one_tag*: the transport keeps a message's tag when it comes again.
+    """Judge histories. *one_tag*: the transport keeps the tag of a message at redeliveries.
 
-    *cancelled*: batches whose jobs need not run. Whether they had to is judged with their batch.
+    *cancelled*: batches whose jobs may not have run. The batch checker judges them.
     """
     verdict = Verdict()
     for history in tasks:
@@ -351,8 +352,8 @@ def _judge(
     kind = ledger.kind_of(history.id)
     verdict.runs += len(history.runs)
     if history.confirmed is None:
-        # Callbacks, and what who was killed has published by `batch.map`, have no publisher that
-        # could say so; what was refused was to be.
+        # Callbacks, and tasks of a killed process by `batch.map`, have no record of their publish.
+        # Refused publishes are intended.
         verdict.unconfirmed += history.intent is not None and not history.unsent
     else:
         verdict.tasks += 1
@@ -385,19 +386,19 @@ def _judge(
 
 
 def _judge_repeats(history: History, blame: Blame, verdict: Verdict, one_tag: bool) -> None:
-    """Explain every run of a message but one, and every message but one of each retry."""
+    """Explain all runs but one of each message, and all messages but one of each retry."""
     by_tag: dict[tuple[int, str], list[Run]] = defaultdict(list)
     for run in history.runs:
         by_tag[run.retries, run.tag if one_tag else "-"].append(run)
     for (retries, _), runs in by_tag.items():
         if len(runs) > 1:
             more = blame.stored_elsewhere(history, retries)
-            if not one_tag:  # what is told apart by its tag otherwise: see below.
+            if not one_tag:  # with one tag, the check below distinguishes these.
                 more += max(0, _asked_for(history, retries) - 1)
             _explain(runs, blame, verdict, more)
     stored = Counter(retries for retries, _ in by_tag)
     for retries, number in stored.items():
-        # A retry is published by each run of the message before it that got so far.
+        # Each run of the previous message may have published the retry.
         allowed = _asked_for(history, retries)
         if number > allowed:
             verdict.findings.append(
@@ -406,7 +407,7 @@ def _judge_repeats(history: History, blame: Blame, verdict: Verdict, one_tag: bo
 
 
 def _asked_for(history: History, retries: int) -> int:
-    """Return how often this retry of a task was published; the task itself was once."""
+    """Return the number of publishes of this retry; 1 for the task itself."""
     if not retries:
         return 1
     return sum(run.retried for run in history.runs if run.retries == retries - 1)
@@ -437,10 +438,9 @@ def _explain(runs: Sequence[Run], blame: Blame, verdict: Verdict, elsewhere: int
 def check_dead(
     verdict: Verdict, dead: Sequence[tuple[str | None, str]], reason: str = "delivery_limit"
 ) -> None:
-    """Find poison that is not in the dead letters, and whatever else is there.
+    """Find poison tasks that are no dead letters, and unexpected dead letters.
 
-    What a fault killed in its last delivery, which is made to a process that holds nothing else,
-    belongs there: it is not lost.
+    A task that a fault killed in its isolated delivery is a legitimate dead letter, and not lost.
 
     *dead* are pairs of task id and reason.
     """

@@ -120,7 +120,7 @@ def main(
     seed = random.randrange(2**32) if seed is None else seed
     screen = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
     screen.print(f"seed {seed}", highlight=False)
-    where = surroundings()  # before anything of it may change
+    where = surroundings()  # before any of it can change
     with ExitStack() as stack:
         if out is None:
             directory = Path(
@@ -181,7 +181,7 @@ def _chosen(names: str, known: object, option: str) -> list[str]:
 
 
 def surroundings() -> dict[str, str]:
-    """Return the versions that a reader needs."""
+    """Return the versions to report."""
     found = {"python": platform.python_version(), "system": f"{platform.system()}"}
     found["reliq"] = __version__
     found |= {package: version(package) for package in ("kombu", "celery", "redis")}
@@ -190,7 +190,7 @@ def surroundings() -> dict[str, str]:
 
 
 class _Screen(Watcher):
-    """Shows a run while it goes on."""
+    """Shows the progress of a run."""
 
     def __init__(self, progress: Progress, duration_s: float) -> None:
         self._progress = progress
@@ -212,5 +212,5 @@ class _Screen(Watcher):
         )
 
     def phase(self, text: str) -> None:
-        """Print it."""
+        """Print the phase."""
         self._progress.console.print(text, style="bold")

@@ -1,8 +1,8 @@
-"""The broker of a run over a cluster: three masters with two replicas each, seen from outside.
+"""The broker of a run over a cluster: three masters with two replicas each, and views of them.
 
-Two, because a publish is confirmed when a replica has it: with one, none is confirmed from a
-master's death until it is back. Every write is synced to disk, so that a node that comes back
-before it was replaced has all it confirmed.
+There are two replicas because a publish is confirmed when a replica has it. With one, no publish
+would be confirmed from the death of a master until its return. Every write is synced to disk, so
+that a node that returns before it is replaced has all confirmed data.
 """
 
 from __future__ import annotations
@@ -38,54 +38,54 @@ NODE_TIMEOUT_MS = 2000
 _PATIENCE_S = 5.0
 _FAILING = {"fail", "fail?", "handshake", "noaddr"}
 _EXTRA = [
-    # What docs/cluster.md recommends: a node that is lost does not stop all queues.
+    # As docs/cluster.md recommends: the loss of a node does not stop all queues.
     "--cluster-require-full-coverage",
     "no",
-    # Each master keeps its two, wherever the slots go.
+    # Each master keeps its two replicas, whatever slots it has.
     "--cluster-allow-replica-migration",
     "no",
 ]
 
-# What a node that was away may still set off when it is back.
+# Time in which a node that has returned may still cause an election.
 _SETTLES_S = 3.0
 _ELECTED = re.compile(r"(\d+ \w+ \d{4} \d+:\d+:\d+)\.(\d+) \S Failover election won")
 
-# For so long one that has stood for election may not stand again: Redis would elect another
-# replica, which may lack what that one has confirmed. (auth_retry_time in cluster.c)
+# Time before a node that stood for election may stand again. Until then, Redis would elect another
+# replica, which may lack confirmed data. (auth_retry_time in cluster.c)
 _STANDS_AGAIN_S = 4 * NODE_TIMEOUT_MS / 1000 + 0.5
 
-# From when a master counts as failing, at most, on a machine that is not too busy.
+# Longest time until a master counts as failing, on a machine that is not too busy.
 _ELECTED_AFTER_S = 2.0
 
 HANDED_OVER = "node-failover"
 ANCHOR = "%"
-"""Stands for what belongs to no queue: consumers, exchanges, the list of queues."""
+"""Stands for data that belongs to no queue: consumers, exchanges, the list of queues."""
 _PARTITIONS = partition_names(DIVIDED, MOST_PARTITIONS)
 KEYS = {
     **{name: queue_keys("", name).meta for name in (*QUEUES, CALLBACKS, *_PARTITIONS)},
     ANCHOR: broker_keys("").queues,
 }
-"""A key in each of the slots that a run uses: of queues, of partitions, and of neither."""
+"""A key in each slot that a run uses: of queues, of partitions, and of the anchor."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a node says of itself."""
+    """A node's report about itself."""
 
     node: ClusterNode
     master: bool
     epoch: int
     ranges: tuple[tuple[int, int], ...]
     open: bool
-    """Whether one of its slots is on its way."""
+    """Whether one of its slots is moving."""
 
     def has(self, slot: int) -> bool:
-        """Whether the slot is its own."""
+        """Whether the node owns the slot."""
         return self.master and any(first <= slot <= last for first, last in self.ranges)
 
 
 def read_claim(node: ClusterNode, text: str) -> Claim:
-    """Return what *node* says of itself in its reply to CLUSTER NODES."""
+    """Return the report of *node* about itself in its reply to CLUSTER NODES."""
     words = next(line.split() for line in text.splitlines() if "myself" in line.split()[2])
     ranges = [word for word in words[8:] if not word.startswith("[")]
     edges = [tuple(map(int, word.split("-"))) for word in ranges]
@@ -99,7 +99,7 @@ def read_claim(node: ClusterNode, text: str) -> Claim:
 
 
 def layout(text: str) -> dict[str, tuple[str, ...]]:
-    """Return who has which slots in a reply to CLUSTER NODES: id -> slots."""
+    """Return the owners of slots in a reply to CLUSTER NODES: id -> slots."""
     lines = [line.split() for line in text.splitlines()]
     return {
         words[0]: tuple(word for word in words[8:] if not word.startswith("["))
@@ -109,7 +109,7 @@ def layout(text: str) -> dict[str, tuple[str, ...]]:
 
 
 class ClusterBroker(Broker):
-    """See the head of this file."""
+    """The cluster described at the head of this file."""
 
     def __init__(self, *, second: bool = False) -> None:
         assert not second, "a cluster stands alone"
@@ -117,7 +117,7 @@ class ClusterBroker(Broker):
         self._stack = ExitStack()
         self._clients: dict[int, redis.Redis] = {}
         self.away: set[ClusterNode] = set()
-        """Those that a fault has killed or frozen: nobody need ask them."""
+        """Nodes that a fault has killed or frozen, and that must not be queried."""
         self.cluster = RedisCluster(
             MASTERS, REPLICAS, node_timeout_ms=NODE_TIMEOUT_MS, appendonly=True, extra=_EXTRA
         )
@@ -133,7 +133,7 @@ class ClusterBroker(Broker):
             client.close()
         self.cluster.destroy()
 
-    # -- what a run asks of its broker
+    # -- the interface of a broker
 
     @property
     def servers(self) -> list[RedisServer]:
@@ -146,11 +146,11 @@ class ClusterBroker(Broker):
         return {"confirm": "replicated", "confirm_timeout": 2.0}
 
     def url(self, scheme: str) -> str:
-        """Return what clients connect to."""
+        """Return the URL for clients."""
         return self.cluster.url(scheme)
 
     def views(self) -> Iterator[View]:
-        """Yield the one that it is from outside."""
+        """Yield the single external view."""
         yield View("", self.url("reliq"), self._from_outside)
 
     def _from_outside(self) -> Any:
@@ -162,7 +162,7 @@ class ClusterBroker(Broker):
         return [node.client() for node in self.masters()]
 
     def unexplained(self, client: redis.Redis) -> list[str]:
-        """Return the keys that nothing explains, and those at a node that has not their slot."""
+        """Return unexplained keys, and keys at a node that does not own their slot."""
         wrong = keys.unexplained(client)
         for claim in self.claims():
             for raw in self.client_of(claim.node).scan_iter(count=1000) if claim.master else ():
@@ -171,11 +171,11 @@ class ClusterBroker(Broker):
         return wrong
 
     def by_itself(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Return the elections that no fault of ours has caused: a master was slow to answer."""
+        """Return elections that no fault has caused: a master was slow to respond."""
         logs = "\n".join(node.log() for node in self.cluster.nodes)
         return promotions(elections(logs), faults)
 
-    # -- nodes, as they are now
+    # -- the present nodes
 
     def client_of(self, node: ClusterNode) -> redis.Redis:
         """Return a client of one node, which stays open."""
@@ -186,7 +186,7 @@ class ClusterBroker(Broker):
                 port=node.port,
                 protocol=2,
                 socket_timeout=_PATIENCE_S,
-                retry=Retry(NoBackoff(), 1),  # a fault kills all clients, ours too
+                retry=Retry(NoBackoff(), 1),  # a fault kills all clients, including these
             )
         return found
 
@@ -196,38 +196,38 @@ class ClusterBroker(Broker):
         return client.execute_command(*command)
 
     def claims(self) -> list[Claim]:
-        """Return what each node says of itself, of those that answer."""
+        """Return the reports of all responding nodes about themselves."""
         found = []
         for node in self.cluster.nodes:
             if node not in self.away:
                 try:
                     found.append(read_claim(node, _text(self.ask(node, "CLUSTER", "NODES"))))
                 except redis.ConnectionError:
-                    continue  # it has just been started, or a client was killed
+                    continue  # it has just started, or the client was killed
         return found
 
     def owner(self, name: str) -> ClusterNode | None:
-        """Return who has the slot of a queue, or of ANCHOR; None: nobody at the moment."""
+        """Return the owner of the slot of a queue, or of ANCHOR; None: no node at the moment."""
         return owner_of(self.claims(), slot(name))
 
     def masters(self) -> list[ClusterNode]:
-        """Return those that have slots."""
+        """Return the masters that have slots."""
         return [claim.node for claim in self.claims() if claim.master and claim.ranges]
 
     def places_at(self, node: ClusterNode) -> frozenset[str]:
-        """Return which of KEYS are at a node."""
+        """Return the names in KEYS whose slot a node owns."""
         claims = self.claims()
         return frozenset(name for name in KEYS if owner_of(claims, slot(name)) is node)
 
     def serves(self, node: ClusterNode) -> bool:
-        """Whether a node takes part in a cluster that it takes for whole."""
+        """Whether a node is part of a cluster that it reports as complete."""
         try:
             return "cluster_state:ok" in _text(self.ask(node, "CLUSTER", "INFO"))
         except redis.RedisError:
             return False
 
     def replicas_of(self, node: ClusterNode) -> list[ClusterNode]:
-        """Return the replicas of a master that answer."""
+        """Return the responding replicas of a master."""
         found = []
         for claim in self.claims():
             if not claim.master:
@@ -237,18 +237,18 @@ class ClusterBroker(Broker):
         return found
 
     def wait_replicated(self, node: ClusterNode) -> bool:
-        """Wait until the replicas of a master have all that it has; False: they have not."""
+        """Wait until the replicas of a master have all its data; return whether they do."""
         with node.client(single_connection_client=True) as client:
-            client.ping()  # WAIT is for what the connection has seen: now it has seen all.
+            client.ping()  # WAIT covers what this connection has seen, which is now all.
             return bool(int(client.wait(REPLICAS, 3000)) >= REPLICAS)
 
     def was_elected_lately(self, node: ClusterNode) -> bool:
-        """Whether those that stood for election with a master may not stand for its place yet."""
+        """Whether replicas that stood for election with a master may not stand again yet."""
         now = time.monotonic()
         return any(now - at < _STANDS_AGAIN_S for at in elections(node.log()))
 
     def missing(self) -> str:
-        """Return what a whole cluster has and this one has not now; nothing when it is whole."""
+        """Return the reason why the cluster is incomplete; "" if it is complete."""
         layouts = set()
         for node in self.cluster.nodes:
             if node in self.away:
@@ -274,7 +274,7 @@ class ClusterBroker(Broker):
 
 
 def _in_step(info: Mapping[str, Any]) -> bool:
-    """Whether a replica has what its master has, or all of a master's replicas are told of it."""
+    """Whether a replica is in sync with its master, or all replicas of a master are online."""
     if info["role"] == "slave":
         return bool(info["master_link_status"] == "up")
     replicas = [info[f"slave{number}"] for number in range(info["connected_slaves"])]
@@ -282,7 +282,7 @@ def _in_step(info: Mapping[str, Any]) -> bool:
 
 
 def elections(logs: str) -> list[float]:
-    """Return when replicas were elected, as their logs say, by CLOCK_MONOTONIC."""
+    """Return the times (CLOCK_MONOTONIC) of elections of replicas, according to their logs."""
     since = time.time() - time.monotonic()
     return [
         time.mktime(time.strptime(day, "%d %b %Y %H:%M:%S")) + float(f"0.{ms}") - since
@@ -291,7 +291,7 @@ def elections(logs: str) -> list[float]:
 
 
 def promotions(elected: Iterable[float], faults: Sequence[Fault]) -> list[Fault]:
-    """Return a fault for each election that is not of those that replace a master."""
+    """Return a fault for each election that no fault has caused."""
     meant = [f for f in faults if f.applied and (f.master or f.kind == HANDED_OVER)]
     silent_s = NODE_TIMEOUT_MS / 1000 + _ELECTED_AFTER_S
     return [
@@ -302,7 +302,7 @@ def promotions(elected: Iterable[float], faults: Sequence[Fault]) -> list[Fault]
 
 
 def owner_of(claims: list[Claim], number: int) -> ClusterNode | None:
-    """Return who has a slot: of several that say so, who was elected last."""
+    """Return the owner of a slot: of several claimants, the one elected last."""
     found = [claim for claim in claims if claim.has(number)]
     return max(found, key=lambda claim: claim.epoch).node if found else None
 
@@ -313,7 +313,7 @@ def slot(name: str) -> int:
 
 
 def redis_cli() -> str | None:
-    """Return the redis-cli beside the server, or on PATH; None where there is none."""
+    """Return the redis-cli beside the server, or in PATH; None if there is none."""
     beside = Path(redis_binary()).with_name("redis-cli")
     return str(beside) if beside.exists() else shutil.which("redis-cli")
 

@@ -1,7 +1,7 @@
 """The faults of a cluster: slots move, and nodes die, freeze and are replaced.
 
-Each is over when the cluster is whole again, so that the next one does not find the replicas away
-that a confirmation has relied on.
+Each fault ends when the cluster is complete again. The next one then finds the replicas that a
+confirmation has relied on.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 _MOST_SLOTS = 1500
 _FEWEST_SLOTS = 400
 _HANDOVER_S = 12.0
-"""After which a failover that was asked for has been given up."""
+"""Seconds after which a requested failover has been abandoned."""
 
 
 class OfTheCluster(OfAGroup):
-    """A fault of the nodes that have what the run uses: one at a time."""
+    """A fault of the nodes that serve the run; only one at a time."""
 
     brokers: ClassVar[frozenset[Brokers]] = frozenset({"cluster"})
     dies = False
-    """Whether a master does, or stands still: when it is replaced, it is from then on."""
+    """Whether a master dies or freezes. If it is replaced, the fault counts from then on."""
     is_replaced = False
-    """Whether a replica is to have its place: the one that has all that was confirmed."""
+    """Whether a replica must replace it, which has all confirmed data."""
 
     def __init__(self, stage: Stage, strike: Strike) -> None:
         super().__init__(stage, strike)
@@ -53,10 +53,10 @@ class OfTheCluster(OfAGroup):
         self.broker = stage.broker
         self.chance = random.Random(strike.chance)
         self._masters: dict[ClusterNode, frozenset[str]] = {}
-        """Before it struck, and what was there."""
+        """The masters before the fault, and the queues at each."""
 
     def apply(self) -> Fault:
-        """Strike a cluster that is whole."""
+        """Apply the fault if the cluster is complete."""
         if missing := self.broker.missing():
             return self._nothing(missing)
         broker = self.broker
@@ -64,7 +64,7 @@ class OfTheCluster(OfAGroup):
         return self._strike()
 
     def _place(self) -> tuple[str, ClusterNode]:
-        """Return one of KEYS, and who has it."""
+        """Return a name in KEYS and the owner of its slot."""
         places = {name: self.broker.owner(name) for name in sorted(KEYS)}
         assert None not in places.values(), f"nobody has the slot of one of {places}"
         fit = [name for name, node in places.items() if node is not None and self._fits(node)]
@@ -78,11 +78,11 @@ class OfTheCluster(OfAGroup):
         return self.chance.choice([one for one in others if self._fits(one)] or others)
 
     def _fits(self, node: ClusterNode) -> bool:
-        """Whether a node can be hit: the replica that is to have its place may stand for it."""
+        """Whether a node can be hit: its designated successor may stand for election."""
         return not (self.is_replaced and self.broker.was_elected_lately(node))
 
     def left(self, fault: Fault) -> str:
-        """Return what the cluster misses to be whole; note whether somebody was replaced."""
+        """Return the reason why the cluster is incomplete; record whether a master was replaced."""
         missing = super().left(fault)
         if missing or not fault.applied:
             return missing
@@ -93,7 +93,7 @@ class OfTheCluster(OfAGroup):
 def half_moved(
     name: str, source: ClusterNode, target: ClusterNode, chance: random.Random
 ) -> tuple[Migration, int]:
-    """Begin to move the slot of one of KEYS; return how many keys it has, half of them there."""
+    """Move half of the keys of a slot in KEYS; return the migration and the number of keys."""
     migration = Migration(source, target, KEYS[name])
     migration.open()
     keys = migration.keys(source)
@@ -102,7 +102,7 @@ def half_moved(
 
 
 class SlotMove(OfTheCluster):
-    """For some time half of a queue is here and half is there."""
+    """For some time, each of two nodes has half of a queue."""
 
     name, about = "slot-move", "the slot of a loaded queue, or of {%}, moves, its keys in two parts"
     second = False
@@ -122,7 +122,7 @@ class SlotMove(OfTheCluster):
 
 
 class Reshard(OfTheCluster):
-    """Slot after slot, most of them empty, as an operator does it."""
+    """Slots move one by one, most of them empty, as when an operator reshards."""
 
     name, about = "reshard", "redis-cli --cluster reshard of some hundred slots to another master"
     second = False
@@ -153,13 +153,13 @@ class Reshard(OfTheCluster):
         return sum(last - first + 1 for first, last in ranges) // 2
 
     def ready(self) -> bool:
-        """Whether all have moved."""
+        """Whether all slots have moved."""
         return not self.process.running
 
     def undo(self) -> None:
-        """Wait for the rest of it; where redis-cli gave up, do as an operator does.
+        """Wait for the rest; if redis-cli has given up, fix the cluster as an operator does.
 
-        It does where a master was replaced: on a slow machine one may be, without a fault.
+        It gives up if a master was replaced, which can happen without a fault on a slow machine.
         """
         if self.process.wait(60) != 0:
             said = self.process.tail()
@@ -173,7 +173,7 @@ class Reshard(OfTheCluster):
 
 
 class NodeKill(OfTheCluster):
-    """A replica is promoted; the old master comes back as a replica of the new one."""
+    """A replica is promoted; the old master returns as a replica of the new one."""
 
     name, about = "node-kill", "SIGKILL to a master until a replica is promoted, then a restart"
     dies = True
@@ -193,7 +193,7 @@ class NodeKill(OfTheCluster):
         )
 
     def watch(self, fault: Fault) -> None:
-        """Note when its queues are served again."""
+        """Record when its queues are served again."""
         if not fault.served and self._due() and self._replaced(fault):
             fault.served = time.monotonic()
 
@@ -205,7 +205,7 @@ class NodeKill(OfTheCluster):
         return all(self.broker.owner(name) is not None for name in KEYS)
 
     def undo(self) -> None:
-        """Let it come back."""
+        """Restart it."""
         self._return(self.node)
         self.broker.away.discard(self.node)
 
@@ -217,7 +217,7 @@ class NodeKill(OfTheCluster):
 
 
 class NodeFreeze(NodeKill):
-    """It answers nobody, and does not know that it was replaced when it is back."""
+    """It does not respond, and does not know at its return that it was replaced."""
 
     name, about = "node-freeze", "SIGSTOP to a master until a replica is promoted, then SIGCONT"
 
@@ -229,9 +229,9 @@ class NodeFreeze(NodeKill):
 
 
 class NodeRestart(OfTheCluster):
-    """Back before anybody has taken its place, with all it confirmed.
+    """It returns with all confirmed data before it is replaced.
 
-    A master that was restarted serves nobody for some two seconds more.
+    A restarted master serves no client for some two more seconds.
     """
 
     name, about = "node-restart", "SIGKILL to a master, and a restart before it is replaced"
@@ -251,7 +251,7 @@ class NodeRestart(OfTheCluster):
         return self._fault(outage=True, queues=queues, note=f"{node.port}: {_list(queues)}")
 
     def ready(self) -> bool:
-        """Whether it serves again; start it first."""
+        """Start it; return whether it serves clients again."""
         if self.node in self.broker.away:
             self.node.start()
             self.broker.away.discard(self.node)
@@ -259,7 +259,7 @@ class NodeRestart(OfTheCluster):
 
 
 class NodeFailover(OfTheCluster):
-    """The master waits until the replica has all it has: nothing is lost."""
+    """The master waits until the replica has all its data: nothing is lost."""
 
     name, about = HANDED_OVER, "CLUSTER FAILOVER of a replica"
     span = (0.1, 0.1)
@@ -274,12 +274,12 @@ class NodeFailover(OfTheCluster):
         return self._fault(outage=True, queues=queues, note=f"{node.port}: {_list(queues)}")
 
     def ready(self) -> bool:
-        """Whether it has taken over, or never will."""
+        """Whether the replica has taken over, or never will."""
         return self.broker.owner(self.place) is self.replica or time.monotonic() > self._gives_up_at
 
 
 class SourceRestart(NodeRestart):
-    """Whoever asks meanwhile finds nobody; then half of a queue. It knows what was under way."""
+    """The slot is unserved, and then half of a queue. The source knows the move in progress."""
 
     name, about = "source-restart", "SIGKILL to the source of a moving slot, and a restart"
     migration: Migration
@@ -287,8 +287,8 @@ class SourceRestart(NodeRestart):
     def _strike(self) -> Fault:
         name, source = self._place()
         self.migration, _ = half_moved(name, source, self._other(source), self.chance)
-        # A key is handed over without the replicas: what was moved a moment ago is lost with its
-        # new master, whatever clients had confirmed before. No client can help that.
+        # A key is handed over without the replicas. A key moved a moment ago is lost with its new
+        # master, even if it was confirmed before. No client can prevent that.
         if not all(self.broker.wait_replicated(node) for node in self._ends):
             self.migration.end()
             return self._nothing("the replicas were not in step")
@@ -309,7 +309,7 @@ class SourceRestart(NodeRestart):
 
 
 class TargetRestart(SourceRestart):
-    """The source refuses to serve what is half gone."""
+    """The source refuses to serve the part that has moved."""
 
     name, about = "target-restart", "SIGKILL to the target of a moving slot, and a restart"
 
@@ -317,7 +317,7 @@ class TargetRestart(SourceRestart):
         return self.migration.target
 
     def undo(self) -> None:
-        """Move the rest; begin anew where a replica has taken the target's place."""
+        """Move the rest; start again if a replica has replaced the target."""
         heir = self._heir()
         if heir is not None:
             self.migration = Migration(self.migration.source, heir, KEYS[self.place])
@@ -330,7 +330,7 @@ class TargetRestart(SourceRestart):
 
 
 class TargetKill(TargetRestart):
-    """Its replica takes over, and does not know that a slot is coming: somebody must say so."""
+    """Its replica takes over without knowing the move, which must be announced to it again."""
 
     name, about = "target-kill", "SIGKILL to the target of a moving slot; SETSLOT at its replica"
     is_replaced = True
@@ -343,14 +343,14 @@ class TargetKill(TargetRestart):
         return super()._strike()
 
     def ready(self) -> bool:
-        """Whether it has been replaced and is back: as a replica it forgets the slot."""
+        """Whether it was replaced and has returned: as a replica, it forgets the slot."""
         if self.node in self.broker.away and self._heir() is None:
             return False
         return super().ready() and self._heir() is not None
 
 
 class AnchorFlap(OfTheCluster):
-    """Where consumers are registered: nobody is to be taken for dead because of it."""
+    """Hits the node of the register: no consumer may be taken for dead because of it."""
 
     name, about = "anchor-flap", "SIGSTOP and SIGCONT, in turn, to the node of {%}"
     second = False
@@ -373,23 +373,23 @@ class AnchorFlap(OfTheCluster):
         else:
             self.node.thaw()
             self.broker.away.discard(self.node)
-        # Shorter than what it takes to be replaced.
+        # Shorter than the time until it is replaced.
         self._next_turn = (now or time.monotonic()) + self.chance.uniform(0.2, 1.0)
 
     def watch(self, fault: Fault) -> None:
-        """Freeze it, or let it go on."""
+        """Freeze or thaw it when due."""
         now = time.monotonic()
         if now >= self._next_turn:
             self._turn(now)
 
     def undo(self) -> None:
-        """Let it go on."""
+        """Thaw it."""
         if self._frozen:
             self._turn(0.0)
 
 
 class Repartition(OfTheCluster):
-    """Partitions come and go under load: none is missed, and none goes that holds anything."""
+    """Partitions come and go under load: all are consumed, and only empty ones are removed."""
 
     name, about = "repartition", "`reliq queue set` of another number of partitions"
     second = False
@@ -406,17 +406,17 @@ class Repartition(OfTheCluster):
         return self._fault(note=f"{DIVIDED}: {count}")
 
     def ready(self) -> bool:
-        """Whether all consumers have come to the new ones."""
+        """Whether all consumers use the new partitions."""
         return not self.process.running
 
     def undo(self) -> None:
-        """Look whether it was done, or refused since a worker that was at it has been killed."""
+        """Check the result: done, or refused because a worker that also changed it was killed."""
         said = "" if self.process.wait(60) == 0 else self.process.tail()
         assert not said or "changed by another process" in said, said
 
 
 class Promotion(OfTheCluster):
-    """Nobody's doing, and in no schedule: seen in the logs of the nodes afterwards."""
+    """Not scheduled: found in the logs of the nodes afterwards."""
 
     name, about = (
         PROMOTION,

@@ -1,4 +1,4 @@
-"""The workers and producers of a run: started, replaced when they end, stopped."""
+"""The workers and producers of a run: started, replaced when they end, and stopped."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ APP = "tests.chaos.app"
 _WARM_S = 40.0
 _ORPHANED_S = 3.0
 _STACKS_S = 2.0
-"""In which a process writes its stacks."""
+"""Time for a process to write its stacks."""
 
 
 class Slot:
-    """A place for one worker of one pool; whoever ends there is replaced."""
+    """A place for one worker of one pool; a worker that ends is replaced."""
 
     def __init__(self, number: int, pool: str, start: Callable[[str, str], CeleryWorker]) -> None:
         self.number, self.pool, self._start = number, pool, start
@@ -37,9 +37,9 @@ class Slot:
         self.name = ""
         self.frozen = False
         self.asked: float | None = None
-        """When it was asked to end in good order."""
+        """Time of the request for an orderly end."""
         self.killed = False
-        """Whether we killed it."""
+        """Whether the suite has killed it."""
 
     def fill(self) -> None:
         """Start the next worker."""
@@ -51,7 +51,7 @@ class Slot:
 
     @property
     def target(self) -> bool:
-        """Whether there is a worker here that a fault may hit now."""
+        """Whether it has a worker that a fault may hit now."""
         return (
             self.worker is not None
             and self.worker.running
@@ -78,7 +78,7 @@ class Crew:
         self.exits: list[Exit] = []
         self.findings: list[str] = []
         self.deaths: dict[str, int] = {}
-        """Workers that poison took with it, and their exit codes."""
+        """Workers killed by poison, and their exit codes."""
         self.gate = Gate(settings.directory / "gate")
         pools = settings.pools
         self.slots = [
@@ -87,7 +87,7 @@ class Crew:
         ]
         self.producers: list[Process] = []
         self.batcher: Process | None = None
-        """Who publishes batches: kills itself now and then, and is replaced."""
+        """The producer of batches, which kills itself at times and is replaced."""
         self._batchers = 0
         self._orphaned: deque[tuple[float, CeleryWorker]] = deque()
         options = {**settings.options, **more}
@@ -100,10 +100,10 @@ class Crew:
         if settings.brokers == "two":
             self._config["broker_failover_strategy"] = "primary"
 
-    # -- starting
+    # -- start
 
     def environment(self, ledger: str) -> dict[str, str]:
-        """Return what a process of the run needs that writes the ledger of this name."""
+        """Return the environment of a process that writes the ledger of this name."""
         journal = Journal(self.settings.directory / f"{ledger}.ledger")
         extra = {"MALLOC_ARENA_MAX": "2", **self._environment}
         return app_environment(self.url, journal, self._config, extra)
@@ -123,7 +123,7 @@ class Crew:
         )
 
     def pids(self) -> dict[str, list[int]]:
-        """Return the processes that live, without children, by what they are."""
+        """Return the living processes, without children, by their roles."""
         workers = [slot.worker for slot in self.slots if slot.worker is not None]
         return {
             "workers": [worker.pid for worker in workers if worker.running],
@@ -178,10 +178,10 @@ class Crew:
             cwd=ROOT,
         )
 
-    # -- while it runs
+    # -- during the run
 
     def supervise(self) -> None:
-        """Replace workers that have ended, and note how they did."""
+        """Replace workers that have ended, and record their ends."""
         self._end_orphans(time.monotonic())
         for slot in self.slots:
             worker = slot.worker
@@ -205,11 +205,11 @@ class Crew:
 
     def _ended(self, slot: Slot, worker: CeleryWorker) -> None:
         code = worker.returncode
-        if code == -9 and not slot.killed:  # by poison, asked to end or not
+        if code == -9 and not slot.killed:  # by poison, possibly after a request to end
             self.deaths[slot.name] = code
         elif slot.asked is not None and not slot.killed:
             self.exits.append(Exit(slot.name, slot.asked, time.monotonic()))
-            # One that was not ready had no handler for the signal yet, and no task.
+            # A worker that was not ready had no signal handler yet, and no task.
             if code != 0 and (code != -signal.SIGTERM or " ready." in worker.log()):
                 self.findings.append(f"{slot.name}: exit code {code} after SIGTERM")
         elif not slot.killed:
@@ -219,7 +219,7 @@ class Crew:
         self._orphaned.append((time.monotonic() + _ORPHANED_S, worker))
 
     def _still_runs(self, slot: Slot) -> None:
-        """Kill a worker that did not end when it was asked to; its stacks are in its log then."""
+        """Kill a worker that did not end when requested; its stacks are then in its log."""
         assert slot.worker is not None
         self.findings.append(
             f"{slot.name}: still runs {_WARM_S:g} s after SIGTERM; its stacks are in its log"
@@ -230,7 +230,7 @@ class Crew:
         slot.worker.kill_group()
 
     def _end_orphans(self, now: float) -> None:
-        """End, after a while, children that did not notice the end of their worker."""
+        """Kill, after a while, children that did not notice the end of their worker."""
         while self._orphaned and self._orphaned[0][0] <= now:
             self._orphaned.popleft()[1].kill_group()
 
@@ -241,7 +241,7 @@ class Crew:
     # -- the end
 
     def end_producers(self, timeout_s: float = 60.0) -> None:
-        """Let the producers finish what they have begun to publish."""
+        """Let the producers finish publishes that they have begun."""
         self.gate.state = END
         for producer in self.producers:
             code = producer.wait(timeout_s)
@@ -252,7 +252,7 @@ class Crew:
             self._batcher_ended(self.batcher)
 
     def end_workers(self) -> None:
-        """Ask all workers to end; each must, by itself."""
+        """Request the end of all workers, and check that each ends by itself."""
         for slot in self.slots:
             if slot.worker is not None and slot.worker.running:
                 slot.asked = time.monotonic()
@@ -271,7 +271,7 @@ class Crew:
         self._end_orphans(float("inf"))
 
     def kill(self) -> None:
-        """End everything now."""
+        """Kill all processes now."""
         self._end_orphans(float("inf"))
         for slot in self.slots:
             if slot.worker is not None:

@@ -1,4 +1,4 @@
-"""The embedded broker of a run: a folder, which its clients start and share."""
+"""The embedded broker of a run: a folder that its clients start and share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SLOW_MS = 300
 
 
 class EmbeddedBroker(Broker):
-    """A server in a folder on a slow disk; nobody here starts it, nor starts it again."""
+    """A server in a folder on a slow disk, which only clients start and restart."""
 
     second = None
     servers: ClassVar[list[RedisServer]] = []  # type: ignore[misc]
@@ -39,11 +39,11 @@ class EmbeddedBroker(Broker):
 
     @property
     def options(self) -> dict[str, object]:
-        """The transport options that the URL needs: it stays for who looks at its end."""
+        """The transport options that the URL needs; it outlives its clients for the inspection."""
         return {"embedded_idle": 600, "embedded_server": self._server}
 
     def url(self, scheme: str) -> str:
-        """Return what clients connect to."""
+        """Return the URL for clients."""
         return self.place.url
 
     def client(self) -> redis.Redis:
@@ -51,17 +51,17 @@ class EmbeddedBroker(Broker):
         return redis.Redis(unix_socket_path=self.place.folder.at("broker.sock"), protocol=2)
 
     def views(self) -> Iterator[View]:
-        """Yield it."""
+        """Yield the view of this broker."""
         yield View("", self.place.url, self.client)
 
     def keep_logs(self, directory: Path) -> None:
-        """Copy what keeper and server have said."""
+        """Save the log of keeper and server."""
         log = Path(self.place.folder.at("broker.log"))
         (directory / "broker.txt").write_text(log.read_text(errors="replace"), encoding="utf-8")
 
 
 class EmbeddedKill(FaultKind):
-    """What it has confirmed is in its log; the next client to connect starts it again."""
+    """Its confirmed data is in its log; the next client that connects restarts it."""
 
     name, about = "embedded-kill", "SIGKILL to the server in a folder, its keeper, or both"
     brokers: ClassVar[frozenset[Brokers]] = frozenset({"embedded"})
@@ -69,7 +69,7 @@ class EmbeddedKill(FaultKind):
     span = (1.0, 2.0)
 
     def apply(self) -> Fault:
-        """Kill one or both, in one order or the other."""
+        """Kill one or both, in either order."""
         broker = self.stage.broker
         assert isinstance(broker, EmbeddedBroker)
         server, keeper = broker.place.servers, broker.place.keepers

@@ -1,7 +1,7 @@
-"""Every fault of the nemesis: a name, what it does, and how it is undone.
+"""Every fault of the nemesis: its name, its effect, and how it is undone.
 
-A new one is a class here and a line in FAULTS; those of a cluster are in `cluster_faults.py`, those
-of a Sentinel group in `sentinel_faults.py`.
+A new fault is a class here and a line in FAULTS. The faults of a cluster are in
+`cluster_faults.py`, those of a Sentinel group in `sentinel_faults.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROXIED: frozenset[Brokers] = frozenset({"one", "two"})
 
 
 class _OfAWorker(FaultKind):
-    """A fault of one worker, chosen among those that are up."""
+    """A fault of one worker, selected among the running ones."""
 
     pools: ClassVar[tuple[str, ...]] = ()
 
@@ -43,7 +43,7 @@ class _OfAWorker(FaultKind):
 
 
 class WorkerKill(_OfAWorker):
-    """The whole group at once, children and all."""
+    """The whole process group at once, including children."""
 
     name, about = "worker-kill", "SIGKILL to a worker's process group"
 
@@ -59,7 +59,7 @@ class WorkerKill(_OfAWorker):
 
 
 class MainKill(_OfAWorker):
-    """The main process alone: its children find out by themselves."""
+    """The main process alone: its children must detect its end themselves."""
 
     name, about = "main-kill", "SIGKILL to a prefork worker's main process only"
     pools = ("prefork",)
@@ -76,7 +76,7 @@ class MainKill(_OfAWorker):
 
 
 class ChildKill(_OfAWorker):
-    """A child of the pool; the worker sees to its task."""
+    """A child of the pool; the worker handles its task."""
 
     name, about = "child-kill", "SIGKILL to one child of a prefork worker"
     pools = ("prefork",)
@@ -93,7 +93,7 @@ class ChildKill(_OfAWorker):
 
 
 class WorkerFreeze(_OfAWorker):
-    """Longer than its lease: it comes back and finds that others have its messages."""
+    """Longer than its lease: when it continues, others have its messages."""
 
     name, about = "worker-freeze", "SIGSTOP to a worker for longer than its lease, then SIGCONT"
     span = (5.0, 8.0)
@@ -120,9 +120,9 @@ class WorkerFreeze(_OfAWorker):
 
 
 class Starve(WorkerFreeze):
-    """Nobody has a core for himself, and a worker has none at all: it may keep its leases, or not.
+    """All cores are busy, and a worker is stopped meanwhile: it may lose its leases, or not.
 
-    It ends with the run, however that ends: see :class:`Process`.
+    The busy loops end with the run, however it ends: see :class:`Process`.
     """
 
     name, about = "starve", "busy loops on all cores, and SIGSTOP to a worker meanwhile"
@@ -134,7 +134,7 @@ class Starve(WorkerFreeze):
         self.loops: list[Process] = []
 
     def apply(self) -> Fault:
-        """Begin."""
+        """Start the busy loops, and freeze a worker."""
         log = self.stage.crew.settings.directory / "starve.log"
         command = [sys.executable, "-S", "-c", "while True: pass"]
         self.loops = [Process(command, log_path=log) for _ in range(os.cpu_count() or 1)]
@@ -142,19 +142,19 @@ class Starve(WorkerFreeze):
         return fault if fault.applied else self._fault(note="no worker is up: busy loops alone")
 
     def undo(self) -> None:
-        """End."""
+        """Thaw the worker, and end the loops."""
         super().undo()
         for loop in self.loops:
             loop.kill_group()
 
 
 class WorkerTerm(_OfAWorker):
-    """A rolling restart: costs nothing, so it excuses nothing."""
+    """A rolling restart, which must not repeat any task."""
 
     name, about = "worker-term", "SIGTERM to a worker, which is replaced when it has ended"
 
     def apply(self) -> Fault:
-        """Ask it to end."""
+        """Request its end."""
         slot = self._target()
         if slot is None:
             return self._nothing("no worker is up")
@@ -165,7 +165,7 @@ class WorkerTerm(_OfAWorker):
 
 
 class BrokerKill(FaultKind):
-    """What it has confirmed is on its disk."""
+    """Its confirmed data is on its disk."""
 
     name, about = "broker-kill", "SIGKILL to the Redis in charge, and a restart from its log"
     brokers = _PROXIED
@@ -183,7 +183,7 @@ class BrokerKill(FaultKind):
 
 
 class Demotion(FaultKind):
-    """It answers, and refuses every write."""
+    """It responds, and refuses every write."""
 
     name, about = "demotion", "REPLICAOF: the Redis in charge is a replica for a while (READONLY)"
     brokers = _PROXIED
@@ -201,7 +201,7 @@ class Demotion(FaultKind):
 
 
 class SwitchOver(FaultKind):
-    """The replica takes over in step; whoever is connected to the old one meets READONLY."""
+    """The synced replica takes over; connections to the old server get READONLY."""
 
     name, about = "switch-over", "FAILOVER to the replica; the old server stays as its replica"
     brokers = _PROXIED
@@ -217,7 +217,7 @@ class SwitchOver(FaultKind):
 
 
 class UrlFailover(BrokerKill):
-    """Away for so long that everybody goes to the second broker, and then home again."""
+    """Unreachable until all clients have switched to the second broker; then they fail back."""
 
     name, about = "url-failover", "SIGKILL to the first of two brokers, back after some seconds"
     brokers = frozenset({"two"})
@@ -226,7 +226,7 @@ class UrlFailover(BrokerKill):
 
 
 class ScriptFlush(FaultKind):
-    """As after a failover: no script is known."""
+    """As after a failover: the script cache is empty."""
 
     name, about = "script-flush", "SCRIPT FLUSH"
     of_broker = True
@@ -240,7 +240,7 @@ class ScriptFlush(FaultKind):
 
 
 class ClientKill(FaultKind):
-    """The server hangs up on everybody."""
+    """The server closes all connections."""
 
     name, about = "client-kill", "CLIENT KILL of every connection"
     of_broker = True
@@ -255,7 +255,7 @@ class ClientKill(FaultKind):
 
 
 class NetCut(FaultKind):
-    """The network hangs up on everybody."""
+    """The network closes all connections."""
 
     name, about = "net-cut", "every connection is closed by the proxy"
     brokers = _PROXIED
@@ -266,7 +266,7 @@ class NetCut(FaultKind):
 
 
 class NetDelay(FaultKind):
-    """Slow, not gone."""
+    """The network is slow, but not interrupted."""
 
     name, about = "net-delay", "every chunk is held back 50 to 400 ms, for some seconds"
     brokers = _PROXIED
@@ -284,13 +284,13 @@ class NetDelay(FaultKind):
 
 
 class NetHalfOpen(FaultKind):
-    """Packets vanish and nobody is told: clients must notice by themselves."""
+    """Packets are lost silently: clients must detect it themselves."""
 
     name, about = "net-half-open", "what present connections carry vanishes; new ones work"
     brokers = _PROXIED
 
     def apply(self) -> Fault:
-        """Let them vanish. It is over when the last client must have noticed."""
+        """Discard the data. It is over when the last client must have noticed."""
         number = self.stage.broker.proxy.black_hole()
         now = time.monotonic()
         options = self.stage.options
@@ -299,19 +299,19 @@ class NetHalfOpen(FaultKind):
 
 
 class NetReplyLost(FaultKind):
-    """What was asked is done, and the answer lost: the worst time for a publish."""
+    """The request is executed, and its reply is lost: the worst case for a publish."""
 
     name, about = "net-reply-lost", "each connection loses its next reply and is cut"
     brokers = _PROXIED
     span = (1.0, 1.0)
 
     def apply(self) -> Fault:
-        """Lose them."""
+        """Discard the next replies."""
         self.stage.broker.proxy.lose_replies()
         return self._fault(cuts=True)
 
     def undo(self) -> None:
-        """Lose no more."""
+        """Forward replies again."""
         self.stage.broker.proxy.lose_replies(False)
 
 
@@ -342,7 +342,7 @@ FAULTS: dict[str, type[FaultKind]] = {
 
 
 def kinds(brokers: Brokers, *, every: bool = False) -> list[str]:
-    """Return the kinds of a run; *every*: those too that are to be asked for."""
+    """Return the kinds of a run; *every*: including kinds that must be requested."""
     return [
         name
         for name, kind in FAULTS.items()

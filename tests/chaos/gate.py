@@ -12,7 +12,7 @@ WAIT, PUBLISH, END = 0, 1, 2
 
 
 class Gate:
-    """Opened and closed by the run, looked at by producers in other processes."""
+    """Set by the run, and read by producers in other processes."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -22,7 +22,7 @@ class Gate:
 
     @property
     def state(self) -> int:
-        """What producers are to do."""
+        """The state that producers must obey."""
         return self._byte[0]
 
     @state.setter

@@ -1,8 +1,8 @@
-"""Every key that is left at the end, explained by the catalogue in reliq/engines/redis/keys.py.
+"""Checks every key that remains at the end against the catalogue in reliq/engines/redis/keys.py.
 
-Called when the broker is idle and every process has ended. What cannot be explained is a
-finding: a key of no queue, of an unknown kind, a tag in two places or in none, a consumer
-that is gone and has no date to be forgotten.
+Called when the broker is idle and every process has ended. Any key without an explanation is a
+finding: a key of no queue or of an unknown kind, a tag in two places or in none, or the record of
+an ended consumer that never expires.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OF_A_QUEUE = re.compile(r"^reliq:\{(?P<queue>[^{}]*)\}:(?P<part>.+)$")
 
 @dataclass
 class Contents:
-    """What the tags of one queue are in, as sets."""
+    """The tags in each key of one queue, as sets."""
 
     messages: set[bytes] = field(default_factory=set)
     ready: set[bytes] = field(default_factory=set)
@@ -52,7 +52,7 @@ class Contents:
 
 
 def misplaced(queue: str, tags: Contents) -> list[str]:
-    """Return what is wrong with the places of one queue's tags, at rest."""
+    """Return wrong places of one queue's tags at rest."""
     places = {"ready": tags.ready, "delayed": tags.delayed, "unacked": tags.unacked}
     places["dead"] = tags.dead
     wrong = []
@@ -83,7 +83,7 @@ def _tell(queue: str, what: str, tags: Collection[bytes]) -> str:
 
 
 def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
-    """Return what no rule of the catalogue explains, each in words."""
+    """Return descriptions of keys that the catalogue does not explain."""
     shared = keys.broker_keys(prefix)
     queues = {name.decode() for name in client.zrange(shared.queues, 0, -1)}
     batches = {escape(name.decode()) for name in client.zrange(shared.batches, 0, -1)}
@@ -97,7 +97,7 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
             wrong += _odd_global(client, raw, key, name.removeprefix("reliq:{%}:"))
         elif of_queue := _OF_A_QUEUE.match(name):
             queue, part = of_queue["queue"], of_queue["part"]
-            # Publishers' numbers outlive a queue that is deleted, until they expire.
+            # Publish numbers outlive a deleted queue until they expire.
             if queue not in escaped and not _is_of_publishers(part):
                 wrong.append(f"{key}: of a queue that is not listed ({kind})")
             wrong += _odd_part(client, raw, key, part)
@@ -115,9 +115,9 @@ def unexplained(client: redis.Redis, prefix: str = "") -> list[str]:
 
 
 def haunted(client: redis.Redis, living: Collection[int]) -> str:
-    """Return a consumer that is listed and is of no *living* process; nothing where there is none.
+    """Return a listed consumer of a process that is not *living*; "" if there is none.
 
-    The living must notice those that died.
+    The living consumers must detect the dead ones.
     """
     for raw in client.scan_iter("reliq:{*}:consumers", _type="hash"):
         for name in client.hkeys(raw):
@@ -140,7 +140,7 @@ def _odd_other(
     if name.startswith("reliq:bindings:{"):
         known = name[len("reliq:bindings:{") : -1] in exchanges
         return [] if known else [f"{key}: bindings of an exchange that was not declared"]
-    if name.startswith("reliq:once:{"):  # of who changes the partitions of a queue
+    if name.startswith("reliq:once:{"):  # the claim of a process that changes partitions
         return [f"{key}: a claim that never ends"] if client.ttl(raw) == -1 else []
     return [f"{key}: not in the catalogue ({client.type(raw).decode()})"]
 

@@ -1,7 +1,7 @@
-"""What a kind of fault is to the nemesis: it strikes, is watched, undone, and over at some time.
+"""The interface of a kind of fault for the nemesis: it is applied, watched, undone, and ends.
 
-`apply` returns the record that the checker judges by, or one with `applied=False` where there
-was nothing to hit.
+`apply` returns the record that the checker uses, with `applied=False` if the fault could not hit
+anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """What faults can reach."""
+    """The parts that faults can access."""
 
     broker: Broker
     crew: Crew
@@ -28,43 +28,43 @@ class Stage(Protocol):
 
 
 class FaultKind:
-    """One kind of fault; one instance for each time it strikes."""
+    """One kind of fault; one instance for each strike."""
 
     name: ClassVar[str]
     span: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    """Shortest and longest time until it is undone, in seconds."""
+    """Shortest and longest seconds until it is undone."""
     about: ClassVar[str]
     brokers: ClassVar[frozenset[Brokers]] = frozenset(
         {"one", "two", "sentinels", "cluster", "embedded"}
     )
-    """With which brokers it can be."""
+    """The broker setups in which it can occur."""
     second: ClassVar[bool] = False
-    """Whether clients have somewhere else to go, so that they need not wait for the end."""
+    """Whether clients have another server, so that they need not wait for the end."""
     of_broker: ClassVar[bool] = False
-    """Whether it talks to the server itself: one at a time, in turn."""
+    """Whether it uses the server itself. Such faults are applied one at a time."""
 
     when_asked: ClassVar[bool] = False
-    """Whether a run has it only where it is asked for."""
+    """Whether a run has it only on request."""
 
     def __init__(self, stage: Stage, strike: Strike) -> None:
         self.stage, self.strike = stage, strike
 
     def apply(self) -> Fault:
-        """Strike now."""
+        """Apply the fault now."""
         raise NotImplementedError
 
     def undo(self) -> None:
-        """Repair it."""
+        """Undo it."""
 
     def watch(self, fault: Fault) -> None:
-        """Look at what has become of it, until it is undone; called again and again."""
+        """Check its progress; called repeatedly until it is undone."""
 
     def ready(self) -> bool:
-        """Whether it can be undone without waiting; asked when it is time."""
+        """Whether it can be undone without waiting; called when it is due."""
         return True
 
     def left(self, fault: Fault) -> str:
-        """Return what is left of it, after which the next one of the broker may strike."""
+        """Return its remaining effect. The next fault of the broker waits until there is none."""
         return ""
 
     def _fault(self, **known: object) -> Fault:
@@ -76,10 +76,10 @@ class FaultKind:
 
 
 class OfAGroup(FaultKind):
-    """A fault of one of the servers that have each other's data: a confirmation relies on others.
+    """A fault of one of several servers that replicate data, on which confirmations rely.
 
-    It strikes a group that is whole, and is over when the group is whole again: so the next one
-    does not find away what a confirmation has relied on.
+    It is applied only to a complete group, and ends when the group is complete again. The next one
+    then finds the servers on which a confirmation has relied.
     """
 
     _LOOK_S = 0.1
@@ -92,7 +92,7 @@ class OfAGroup(FaultKind):
         self._missing = "not looked at yet"
 
     def apply(self) -> Fault:
-        """Strike a group that is whole."""
+        """Apply the fault if the group is complete."""
         if missing := self.stage.broker.missing():
             return self._nothing(missing)
         return self._strike()
@@ -101,7 +101,7 @@ class OfAGroup(FaultKind):
         raise NotImplementedError
 
     def _due(self) -> bool:
-        """Whether it is time to look again: each look asks all servers."""
+        """Whether the next check is due, as each check queries all servers."""
         now = time.monotonic()
         if now < self._next_look:
             return False
@@ -109,7 +109,7 @@ class OfAGroup(FaultKind):
         return True
 
     def left(self, fault: Fault) -> str:
-        """Return what the group misses to be whole."""
+        """Return the reason why the group is incomplete."""
         if not fault.applied:
             return ""
         if self._due():

@@ -1,21 +1,21 @@
-"""The ledger: what was confirmed and what ran, written where no fault can take it back.
+"""The ledger: confirmed publishes and runs, written where no fault can delete them.
 
-One line per event (`tests/support/lines.py`). Redis is not used, because Redis is what
-dies. Times are CLOCK_MONOTONIC, the same in all processes.
+One line per event (`tests/support/lines.py`). It is not stored in Redis, which is killed. Times
+are CLOCK_MONOTONIC, equal in all processes.
 
 ```
 P time id countdown queue    a publish begins; the queue may be missing
 C time id                    it has returned: the message is confirmed
-E time id error              it has raised: nobody knows
+E time id error              it has raised: the result is unknown
 S time id retries tag attempt worker pid     a run starts
 R time id retries tag attempt worker pid     it asks for a retry, which is a new message
 T time id retries tag attempt worker pid     the retry is published
 F time id retries tag attempt worker pid     it is done
 N time id retries tag attempt worker pid     it is about to raise reliq.Failed
 V time id retries tag attempt worker pid     it is about to raise another exception
-J time id batch queue        the task is a job of that batch: its publisher says so, and each run
+J time id batch queue        the task is a job of that batch (by its publisher and each run)
 U time id                    its publish was refused: it is certainly not stored
-O time batch parent          a batch is about to be opened; "-": it is of no other
+O time batch parent          a batch is about to be opened; "-": it is not nested
 A time batch                 it is open
 L time batch                 it is sealed
 K time batch                 it is about to be cancelled
@@ -40,15 +40,15 @@ INTENT, CONFIRMED, FAILED = "P", "C", "E"
 STARTED, RETRIED, HANDED_ON, FINISHED = "S", "R", "T", "F"
 REFUSED, RAISED = "N", "V"
 ENDS = frozenset({FINISHED, REFUSED, RAISED})
-"""How a run ends that is not tried again."""
+"""The ends of a run without a retry."""
 OF_A_RUN = frozenset({STARTED, RETRIED, HANDED_ON, *ENDS})
 JOINED, UNSENT = "J", "U"
 OPENING, OPENED, SEALED, CANCELLING, CANCELLED = "O", "A", "L", "K", "M"
 OF_A_BATCH = frozenset({OPENING, OPENED, SEALED, CANCELLING, CANCELLED})
-"""Their id is a batch's, not a task's."""
+"""Events whose id is a batch's, not a task's."""
 
 _LINES_AT_ONCE = 3_000_000
-"""More are judged in parts, so that memory does not grow with a run."""
+"""A larger ledger is judged in parts, so that memory does not grow with a run."""
 _BYTES_OF_A_LINE = 60
 
 IMMEDIATE, DELAYED, RETRYING, URGENT, LONG, POISON = "i", "d", "r", "u", "l", "x"
@@ -69,7 +69,7 @@ KINDS = {
 
 
 def kind_of(task_id: str) -> str:
-    """Return the kind of a task: the first letter of its id, which `batch.map` chooses itself."""
+    """Return the kind of a task: the first letter of its id, unless `batch.map` made the id."""
     return MAPPED if len(task_id) == _LENGTH_OF_A_UUID else task_id[0]
 
 
@@ -79,7 +79,7 @@ def callback_id(batch: str, name: str) -> str:
 
 
 class Line(NamedTuple):
-    """One event; what its kind does not have is empty."""
+    """One event; fields that its kind does not have are empty."""
 
     event: str
     at: float
@@ -89,12 +89,12 @@ class Line(NamedTuple):
     retries: int = 0
     tag: str = ""
     attempt: int = 0
-    """Failed deliveries before this one, as the broker counted them."""
+    """Failed deliveries before this one, as counted by the broker."""
     worker: str = ""
     pid: int = 0
     queue: str = ""
     batch: str = ""
-    """Of a job its batch; of a batch its parent."""
+    """The batch of a job, or the parent of a batch."""
 
 
 class Writer:
@@ -148,13 +148,13 @@ def read(directory: Path) -> Iterator[Line]:
     """Yield every event of the ledger, file by file."""
     for path in files(directory):
         with path.open(encoding="ascii") as file:
-            for text in file:  # one after the other: a long run's do not fit into memory
+            for text in file:  # line by line: a long run's ledger does not fit into memory
                 for line in lines.whole(text):
                     yield parse(line)
 
 
 def in_parts(directory: Path) -> Iterator[list[Line]]:
-    """Yield the events of the ledger, all of a task together, in parts that fit into memory."""
+    """Yield the events in parts that fit into memory, with all events of a task together."""
     size = sum(path.stat().st_size for path in files(directory))
     parts = 1 + size // (_LINES_AT_ONCE * _BYTES_OF_A_LINE)
     for part in range(parts):
@@ -169,7 +169,7 @@ _FOLLOWED = ENDS | {CONFIRMED, JOINED, CANCELLING}
 
 
 class Tail:
-    """Follows the ledger while it is written: how much is under way, and what is missing."""
+    """Follows the ledger while it is written: tasks in progress and missing ones."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -178,9 +178,9 @@ class Tail:
         self._batch_of: dict[str, str] = {}
         self._cancelled: set[str] = set()
         self.outstanding: set[str] = set()
-        """Confirmed, not finished yet; without what need not finish.
+        """Confirmed tasks that have not finished, except those that need not finish.
 
-        That is poison, and jobs of a batch that was cancelled.
+        These are poison, and jobs of a cancelled batch.
         """
         self.poison: set[str] = set()
         """Confirmed poison."""
@@ -188,7 +188,7 @@ class Tail:
         self.last_finish = time.monotonic()
 
     def look(self) -> None:
-        """Read what has been written since the last look."""
+        """Read the events since the last call."""
         for path in files(self._directory):
             with path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
@@ -215,7 +215,7 @@ class Tail:
             self.last_finish = time.monotonic()
             if task_id in self.outstanding:
                 self.outstanding.discard(task_id)
-            else:  # before its publisher had written that it is confirmed, or again
+            else:  # before its publisher recorded the confirmation, or repeated
                 self._early.add(task_id)
 
     def _confirmed(self, task_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of a run tell each other: strikes planned, faults done, tasks' histories."""
+"""The values that the parts of a run exchange: strikes, faults, histories of tasks."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from typing import Literal, NamedTuple
 from reliq.message.queue_names import queue_of
 
 PROMOTION = "promotion"
-"""A replica was promoted, and no fault of ours was the cause: a master was slow to answer."""
+"""A replica was promoted without a fault of the suite: a master was slow to respond."""
 WENT_BACK = "went-back"
-"""A replica was promoted that had less than was confirmed."""
+"""A replica was promoted that lacked confirmed data."""
 
 Cause = Literal["death", "freeze", "outage", "exit in an outage"]
 
 
 class Strike(NamedTuple):
-    """One fault of the schedule. The same seed gives the same strikes."""
+    """One planned fault of the schedule. The same seed gives the same strikes."""
 
     at_s: float
     """Seconds after the start of the run."""
     kind: str
     duration_s: float
-    """How long until it is undone; 0: there is nothing to undo."""
+    """Seconds until it is undone; 0: it need not be undone."""
     chance: float
-    """From 0 to 1: chooses the target among what there is."""
+    """From 0 to 1: selects the target among those available."""
 
 
 @dataclass
 class Fault:
-    """A strike as it was carried out. Times are CLOCK_MONOTONIC."""
+    """A strike as applied. Times are CLOCK_MONOTONIC."""
 
     kind: str
     at: float
     until: float
-    """When it was undone; the same as `at` where there was nothing to undo."""
+    """When it was undone; equal to `at` if it need not be undone."""
     worker: str = ""
-    """Whom it hit; empty: everybody."""
+    """The worker that it hit; empty: all."""
     pid: int = 0
-    """The one child that it hit."""
+    """The child that it hit."""
     note: str = ""
     applied: bool = True
-    """False: there was nothing to hit, or the broker refused; it counts as nothing."""
+    """False: it had no target, or the broker refused; it has no effect."""
     outage: bool = False
-    """Whether the broker could not be reached, or did not answer, from `at` to `until`."""
+    """Whether the broker was unreachable or did not respond from `at` to `until`."""
     queues: frozenset[str] = frozenset()
-    """Queues and partitions whose node it hit; empty: the broker has one node, and it hit all."""
+    """Queues and partitions of the node that it hit; empty: it hit the whole broker."""
     served: float = 0.0
-    """When another node had the queues, where that was before `until`."""
+    """When another node had the queues, if that was before `until`."""
     master: bool = False
-    """Whether what the master had not replicated yet was lost: the last acks, say."""
+    """Whether data that the master had not replicated was lost, such as the last acks."""
     died: float = 0.0
-    """When that master had answered for the last time, where that was after `at`."""
+    """When that master last responded, if that was after `at`."""
     cuts: bool = False
-    """Whether connections were lost, so that what was under way is sent again later."""
+    """Whether connections were lost, so that pending commands are sent again later."""
     slows: bool = False
-    """Whether everything took longer from `at` to `until`: whoever was cut off comes back later."""
+    """Whether everything took longer from `at` to `until`, including reconnects."""
     lifted: float = 0.0
-    """When the nemesis had let go: what comes later is the time that recovery took."""
+    """When the nemesis had lifted it. Recovery counts from then."""
 
     def __post_init__(self) -> None:
-        """Lift it as it strikes, unless it is said otherwise."""
+        """Set `lifted` to the time of the strike by default."""
         self.lifted = self.lifted or self.at
 
     @property
     def back(self) -> float:
-        """When the outage was over."""
+        """The end of the outage."""
         return self.served or self.until
 
     def hit(self, queue: str) -> bool:
@@ -75,7 +75,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Exit:
-    """A worker that ended in good order: asked at, gone at."""
+    """A worker that ended in an orderly way: times of request and end."""
 
     worker: str
     asked: float
@@ -94,17 +94,17 @@ class Run:
     pid: int
     start: float
     finish: float | None = None
-    """When it was done, or its retry was published; None: it never was."""
+    """When it was done, or its retry was published; None: never."""
     retried: bool = False
     queue: str = ""
-    """Of its message; a retry goes where the task itself went."""
+    """The queue of its message; a retry goes to the queue of the task."""
     ended: str = ""
-    """How: an event of the ledger."""
+    """The event of the ledger that ended it."""
 
 
 @dataclass(slots=True)
 class History:
-    """All that happened to one task."""
+    """The complete history of one task."""
 
     id: str
     intent: float | None = None
@@ -113,30 +113,30 @@ class History:
     confirmed: float | None = None
     failed: str = ""
     batch: str = ""
-    """The batch whose job it is."""
+    """The batch of the job."""
     unsent: bool = False
     """Whether its publish was refused."""
     runs: list[Run] = field(default_factory=list)
 
     @property
     def finishes(self) -> list[Run]:
-        """The runs that were done, and not to be tried again."""
+        """The finished runs without a retry."""
         return [run for run in self.runs if run.finish is not None and not run.retried]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the checker must know of the settings, in seconds."""
+    """The settings for the checker, in seconds."""
 
     lease: float = 4.0
     renewed_every: float = 4.0 / 3
     reconnect: float = 3.0
-    """The longest a client takes to come back after an outage: Celery waits 2 s at first."""
+    """Longest time for a client to reconnect after an outage: Celery waits 2 s at first."""
     in_flight: float = 1.0
-    """The longest that an ack is under way while the broker answers."""
+    """Longest transit of an ack while the broker responds."""
     hold: float = 15.0
-    """The longest that a message waits in a worker for those taken with it."""
+    """Longest wait of a message in a worker for those reserved with it."""
     two_brokers: bool = False
-    """Whether a publish that is retried may go to another broker than the first try did."""
+    """Whether a retried publish may go to another broker than the first try."""
     early: float = 0.1
-    """How much earlier than its countdown a task may start: clocks are rounded."""
+    """How much earlier than its countdown a task may start, as clocks are rounded."""

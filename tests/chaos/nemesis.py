@@ -1,4 +1,4 @@
-"""The nemesis: carries out a schedule of strikes, and undoes what is to be undone."""
+"""The nemesis: applies the faults of a schedule, and undoes them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Nemesis:
-    """Strikes when it is time; called again and again from one thread."""
+    """Applies due strikes; called repeatedly from one thread."""
 
     _LONGEST_S = 60.0
-    """That one may take to be ready to be undone, and to be over after that."""
+    """Longest seconds until a fault can be undone, and again until its effect has ended."""
     _AGAIN_S = 0.05
 
     def __init__(self, stage: Stage, strikes: Sequence[Strike], began: float) -> None:
@@ -29,17 +29,17 @@ class Nemesis:
         self._due = deque(strikes)
         self._active: list[tuple[float, int, FaultKind, Fault]] = []
         self._undone: list[tuple[float, FaultKind, Fault]] = []
-        """And not over yet: what is left of them has to go by itself."""
+        """Undone faults whose effect has not ended yet, and must end by itself."""
         self._numbers = count()
         self.faults: list[Fault] = []
 
     @property
     def done(self) -> bool:
-        """Whether all strikes are carried out and undone."""
+        """Whether all strikes are applied and undone."""
         return not (self._due or self._active or self._undone)
 
     def step(self) -> Fault | None:
-        """Undo and do what is due; return the fault that struck now."""
+        """Undo and apply due faults; return the fault applied now."""
         now = time.monotonic()
         for _, _, act, fault in self._active:
             act.watch(fault)
@@ -59,7 +59,7 @@ class Nemesis:
         return fault
 
     def _next(self, now_s: float) -> Strike | None:
-        """Return the first that is due; one of the broker waits until the one before is over."""
+        """Return the first due strike; faults of the broker wait for the end of the last one."""
         under_way = [*(act for _, _, act, _ in self._active), *(act for _, act, _ in self._undone)]
         waits = any(act.of_broker for act in under_way)
         for strike in self._due:
@@ -70,12 +70,12 @@ class Nemesis:
         return None
 
     def undo_all(self) -> None:
-        """Leave nothing behind."""
+        """Undo all active faults."""
         while self._active:
             self._undo()
 
     def _undo_if_ready(self, now: float) -> None:
-        """Undo the next, unless it would have to be waited for: then it is asked again soon."""
+        """Undo the next fault if that needs no wait; otherwise, check again soon."""
         _, number, act, fault = self._active[0]
         if act.ready() or now > fault.at + self._LONGEST_S:
             self._undo()
@@ -94,5 +94,5 @@ class Nemesis:
         fault.until = time.monotonic()
         if act.left(fault):
             self._undone.append((fault.until, act, fault))
-        if not act.second:  # where there is another broker, recovery need not wait for this.
+        if not act.second:  # with another server, recovery need not wait for this.
             fault.lifted = fault.until

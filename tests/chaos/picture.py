@@ -1,4 +1,4 @@
-"""The picture of a run: throughput over time, with the faults marked on it."""
+"""The picture of a run: throughput over time, with marked faults."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def draw(outcome: Outcome, path: Path) -> None:
-    """Write an SVG (or what the suffix says): tasks a second above, a row of faults each below."""
+    """Write an SVG (or the format of the suffix): tasks per second, and a row for each fault."""
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "reliq"  # the same run gives the same file.
     from matplotlib import pyplot as plt
 
     end = int(outcome.settled - outcome.began) + 1
-    # A long run is drawn in steps of some seconds: a point for each tells more than noise.
+    # A long run is drawn in steps of some seconds, to reduce noise.
     step = max(1, end // 600)
     seconds = range(0, end, step)
     kinds = sorted({fault.kind for fault in outcome.faults if fault.applied})

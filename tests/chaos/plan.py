@@ -1,4 +1,4 @@
-"""The schedule of the nemesis: which fault when, decided by a seed before anything runs."""
+"""The schedule of the nemesis, which a seed determines before the run starts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def plan(
 ) -> list[Strike]:
     """Return strikes of all *kinds* over *duration_s*, one in every *every_s* on average.
 
-    *spans* are the shortest and the longest time until each kind is undone. The kinds
-    are dealt like cards, so that each comes as often as any other.
+    *spans* are the shortest and longest time until each kind is undone. The kinds are dealt like
+    cards, so that all have the same frequency.
     """
     chance = random.Random(seed)
     strikes: list[Strike] = []

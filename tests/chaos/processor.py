@@ -1,4 +1,4 @@
-"""Who used the processor during a run, minute by minute: why a run becomes slower, if it does."""
+"""Processor time of a run by user and minute, to explain a slowdown."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def machine() -> Counter[str]:
 
 
 class Processor:
-    """Seconds of processor time in each minute of the run, by who used them.
+    """Seconds of processor time in each minute of the run, by user.
 
-    A process that is killed loses what it used since the last look, a second at most.
+    A killed process loses its use since the last sample, at most a second.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Processor:
         self._suite = time.process_time()
 
     def look(self, at_s: float, groups: Mapping[str, Iterable[int]]) -> None:
-        """Note what was used since the last look; once a second. *groups*: pids by their name."""
+        """Record the use since the last sample; once a second. *groups*: pids by name."""
         if at_s < self._next:
             return
         self._next = at_s + _LOOK_S
@@ -48,7 +48,7 @@ class Processor:
         for name, pids in groups.items():
             for pid in pids:
                 cpu_s = used(pid).cpu_s
-                # Less than before: another process has the pid, or a child's was not waited for.
+                # A smaller value belongs to another process, or a child was not waited for.
                 minute[name] += max(0.0, cpu_s - self._known.get(pid, 0.0))
                 self._known[pid] = cpu_s
         now, suite = machine(), time.process_time()

@@ -1,7 +1,7 @@
-"""One producer process: publishes tasks of every kind, and writes down which are confirmed.
+"""One producer process, which publishes tasks of every kind and records the confirmed ones.
 
-Run as `python -m tests.chaos.producer`; its settings come in RELIQ_CHAOS_PRODUCER (JSON).
-A publish counts as confirmed when it has returned, and only then.
+Run as `python -m tests.chaos.producer`; its settings are in RELIQ_CHAOS_PRODUCER (JSON). A publish
+is confirmed only when it has returned.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TASKS = {record.RETRYING: "chaos.again", record.POISON: "chaos.poison"}
 
 
 class Producer:
-    """Publishes until the gate says that it is the end."""
+    """Publishes until the gate requests the end."""
 
     def __init__(self, settings: dict[str, object]) -> None:
         self.name = str(settings["name"])
         self.rate = float(settings["rate"])
         self.longest_s = float(settings["longest_s"])
         self.poison_every_s = float(settings["poison_every_s"])
-        # About one is under way at any time: they hold a place of a pool each.
+        # On average, about one is running: each occupies a place of a pool.
         self.long_from = 1 - min(0.01, 0.5 / self.longest_s / max(self.rate, 50))
         self.gate = Gate(Path(str(settings["gate"])))
         self.chance = random.Random(str(settings["seed"]))
@@ -40,7 +40,7 @@ class Producer:
         self.number = 0
 
     def run(self) -> None:
-        """Publish at the rate, where the gate is open."""
+        """Publish at the given rate while the gate is open."""
         due = time.monotonic()
         while (state := self.gate.state) != END:
             now = time.monotonic()
@@ -51,7 +51,7 @@ class Producer:
                 time.sleep(min(0.05, due - now))
             else:
                 self.publish(self._kind(now))
-                # What a fault held up is not made up for.
+                # The delay of a fault is not made up for.
                 due = max(due + 1 / self.rate, now - 0.1) if self.rate else now
 
     def _kind(self, now: float) -> str:
@@ -68,7 +68,7 @@ class Producer:
         return record.RETRYING if share < self.long_from else record.LONG
 
     def publish(self, kind: str) -> None:
-        """Publish one task, and write down before and after what is known of it."""
+        """Publish one task, and record the begin and the result."""
         chance, self.number = self.chance, self.number + 1
         task_id = f"{kind}{self.name}-{self.number}"
         args: tuple[object, ...] = ()

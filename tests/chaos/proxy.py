@@ -1,8 +1,8 @@
-"""A TCP proxy in front of the broker that can spoil the network, in a thread of its own.
+"""A TCP proxy in front of the broker that simulates network faults, in its own thread.
 
-cut: both sides of every connection are closed. delay: every chunk is held back, in
-order. black hole: what comes over the present connections vanishes, and nothing is
-closed; new ones work. lose replies: each connection's next reply vanishes, then it is cut.
+cut: close both sides of every connection. delay: hold back every chunk, in order. black hole:
+discard the data of the present connections without closing them; new connections work. lose
+replies: discard the next reply of each connection, then cut it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Side(asyncio.Protocol):
-    """One socket of a link: what it receives goes to the other one."""
+    """One socket of a link; its received data goes to the other one."""
 
     def __init__(self, link: _Link, client: bool) -> None:
         self.link, self.client = link, client
@@ -29,7 +29,7 @@ class _Side(asyncio.Protocol):
         self.latest = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Go on with what came before there was a connection."""
+        """Send the data that arrived before the connection was made."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         if self.client:
@@ -40,7 +40,7 @@ class _Side(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on, late, or not at all."""
+        """Forward the data, delay it, or discard it."""
         self.link.received(self, data)
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -49,7 +49,7 @@ class _Side(asyncio.Protocol):
             self.link.close()
 
     def send(self, data: bytes) -> None:
-        """Write, now or when there is a connection."""
+        """Write now, or when the connection is made."""
         if self.transport is None:
             self.waiting.append(data)
         elif not self.transport.is_closing():
@@ -57,7 +57,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Link:
-    """One client's connection and ours to the broker."""
+    """A client's connection, and the proxy's connection to the broker for it."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
@@ -65,7 +65,7 @@ class _Link:
         self.closed = self.vanished = self.loses_reply = False
 
     def dial(self) -> None:
-        """Connect to the broker, on behalf of the client that has just connected to us."""
+        """Connect to the broker for a client that has just connected."""
         self.proxy.links.add(self)
         self.proxy.loop.create_task(self._connect())
 
@@ -76,7 +76,7 @@ class _Link:
             self.close()
 
     def received(self, side: _Side, data: bytes) -> None:
-        """Pass a chunk on as the proxy's state has it."""
+        """Handle a chunk according to the state of the proxy."""
         if self.vanished:
             return
         if self.loses_reply and side is self.far:
@@ -84,7 +84,7 @@ class _Link:
             self.close()
             return
         other = self.far if side is self.near else self.near
-        if self.proxy.delay_s or side.delayed:  # never overtake what is on its way
+        if self.proxy.delay_s or side.delayed:  # never overtake delayed data
             loop = self.proxy.loop
             side.delayed.append(data)
             side.latest = max(side.latest, loop.time() + self.proxy.delay_s)
@@ -93,7 +93,7 @@ class _Link:
         other.send(data)
 
     def _late(self, side: _Side, other: _Side) -> None:
-        data = side.delayed.popleft()  # whichever timer this is: bytes keep their order.
+        data = side.delayed.popleft()  # whatever timer has fired, bytes keep their order.
         if not self.vanished:
             other.send(data)
 
@@ -107,7 +107,7 @@ class _Link:
 
 
 class Proxy:
-    """Listens on a port and passes everything on to `target`, which may change."""
+    """Listens on a port and forwards all data to `target`, which may change."""
 
     def __init__(self, port: int, target: tuple[str, int]) -> None:
         self.port, self.target = port, target
@@ -132,7 +132,7 @@ class Proxy:
         self._thread.join(10)
 
     def cut(self) -> int:
-        """Close every connection; return how many there were."""
+        """Close every connection; return their number."""
 
         def act() -> int:
             links = list(self.links)
@@ -143,7 +143,7 @@ class Proxy:
         return self._call(act)
 
     def black_hole(self) -> int:
-        """Let what comes over the present connections vanish, without closing them."""
+        """Discard the data of the present connections, without closing them."""
 
         def act() -> int:
             for link in self.links:
@@ -153,7 +153,7 @@ class Proxy:
         return self._call(act)
 
     def lose_replies(self, active: bool = True) -> None:
-        """Have each present connection lose its next reply and then be cut."""
+        """Discard the next reply of each present connection, then cut the connection."""
 
         def act() -> None:
             for link in self.links:
@@ -162,7 +162,7 @@ class Proxy:
         self._call(act)
 
     def delay(self, seconds: float) -> None:
-        """Hold every chunk back for so long from now on; 0: no longer."""
+        """Hold every chunk back for *seconds* from now on; 0: no longer."""
         self.delay_s = seconds
 
     def _call(self, act: Callable[[], T]) -> T:

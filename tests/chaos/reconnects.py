@@ -1,4 +1,4 @@
-"""Workers that lost their connection to a cluster: a node that is lost is no reason for that."""
+"""Workers that lost their connection to a cluster, which the loss of a node does not justify."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LOST = re.compile(r"^\[(\d+-\d+-\d+ \d+:\d+:\d+),\d+: .*onnection to broker los
 
 
 def reconnects(directory: Path) -> Iterator[tuple[str, float]]:
-    """Yield which worker said when (CLOCK_MONOTONIC) that it had lost its connection.
+    """Yield each worker and time (CLOCK_MONOTONIC) of a lost connection, according to the logs.
 
-    Of those that were ready: who starts waits for the node of what it declares, and begins anew.
+    Only for ready workers: a starting one waits for the node of its declarations, and retries.
     """
     since = time.time() - time.monotonic()
     for path in sorted(directory.glob("*.log")):
@@ -30,9 +30,9 @@ def reconnects(directory: Path) -> Iterator[tuple[str, float]]:
 def without_a_cause(
     lost: Iterable[tuple[str, float]], faults: Sequence[Fault], limits: Limits
 ) -> list[str]:
-    """Return those that no fault explains which closed all connections, each in words.
+    """Return descriptions of losses that no fault explains that closed all connections.
 
-    A worker that stands still, or runs its only task, notices later.
+    A worker that is stopped, or busy with its only task, notices later.
     """
     cuts = [fault for fault in faults if fault.applied and fault.cuts]
     found = []

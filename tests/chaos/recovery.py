@@ -1,10 +1,10 @@
-"""How long recovery took, for each kind of fault.
+"""Recovery times for each kind of fault.
 
-A worker's death or freeze: for each message that was running there, from the fault to the
-start of its next run, wherever that was. A fault of the broker or the network: for each
-worker that was up and not full of long tasks, from when the nemesis let go (of a broker
-with a second one beside it: from when it struck) to the first run there of a task that
-was published after the fault struck; so publishers must have recovered, too.
+Death or freeze of a worker: for each message that was running there, the time from the fault to
+the start of its next run, in any worker. Fault of the broker or the network: for each worker that
+was up and not full of long tasks, the time from the end of the fault (with a second broker: from
+its start) to the first run there of a task published after the start of the fault. Publishers
+must therefore have recovered too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OF_EVERYBODY = frozenset(
 
 
 def percentiles(samples: Sequence[float]) -> dict[str, float]:
-    """Return p50, p95, p99 and the greatest of *samples*, by the nearest rank; {} for none."""
+    """Return p50, p95, p99 and the maximum of *samples*, by the nearest rank; {} for none."""
     ordered = sorted(samples)
     if not ordered:
         return {}
@@ -63,12 +63,12 @@ _SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 
 
 class Recovery:
-    """Collects samples, part by part of the ledger."""
+    """Collects samples, one part of the ledger at a time."""
 
     def __init__(self, faults: Iterable[Fault], end: float) -> None:
         self._faults = [fault for fault in faults if fault.applied]
         self._end = end
-        """When faults no longer fell: later starts tell nothing about recovery."""
+        """The end of all faults: later starts are not samples of recovery."""
         self._of_worker: dict[str, list[Fault]] = defaultdict(list)
         for fault in self._faults:
             if fault.worker:
@@ -78,7 +78,7 @@ class Recovery:
         self._samples: dict[str, list[float]] = defaultdict(list)
 
     def add(self, tasks: Iterable[History]) -> None:
-        """Look at some tasks."""
+        """Add the samples of some tasks."""
         for history in tasks:
             for run in history.runs:
                 self._starts[run.worker].append((run.start, history.intent or 0.0, run.queue))
@@ -111,7 +111,7 @@ class Recovery:
                 continue
             for worker, starts in self._starts.items():
                 if starts[0][0] > fault.at or self._full(worker, fault.lifted):
-                    continue  # it came later, or could not start anything
+                    continue  # it started later, or could not run anything
                 later = starts[bisect_left(starts, (fault.lifted,)) :]
                 first = next(
                     (at for at, intent, queue in later if intent > fault.at and fault.hit(queue)),

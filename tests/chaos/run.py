@@ -1,4 +1,4 @@
-"""One run: the crew works, the nemesis strikes, everything settles, and the ledger is judged."""
+"""One run: the crew works, the nemesis applies faults, all settles, and the ledger is judged."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ class Outcome:
     """Queue -> its ledger and counts."""
     batches: BatchVerdict = field(default_factory=BatchVerdict)
     dead: int = 0
-    """Dead letters, whatever they are."""
+    """The number of dead letters of all kinds."""
     poison_deaths: int = 0
-    """Workers that poison took with it."""
+    """Workers that poison has killed."""
     finishes: dict[int, int] = field(default_factory=dict)
     """Second of the run -> tasks finished in it."""
     publishes: dict[int, int] = field(default_factory=dict)
     processor: list[dict[str, float]] = field(default_factory=list)
-    """Of each minute: seconds of processor time, by who used them."""
+    """For each minute, seconds of processor time by user."""
 
     @property
     def rate(self) -> float:
-        """Tasks confirmed and done, a second."""
+        """Confirmed tasks per second until the last end."""
         return self.verdict.tasks / max(self.settled - self.began, 0.001)
 
 
@@ -88,16 +88,16 @@ class _Stage:
 
 
 class Watcher:
-    """What a run says while it goes on; by default nothing."""
+    """Receives the progress of a run; ignores it by default."""
 
     def struck(self, fault: Fault, at_s: float) -> None:
-        """Say that a fault struck."""
+        """Report an applied fault."""
 
     def progress(self, at_s: float, tail: ledger.Tail) -> None:
-        """Say how far it is."""
+        """Report the progress."""
 
     def phase(self, text: str) -> None:
-        """Say what begins."""
+        """Report the begin of a phase."""
 
 
 def strikes_of(settings: Settings) -> list[Strike]:
@@ -105,13 +105,13 @@ def strikes_of(settings: Settings) -> list[Strike]:
     seed, duration_s = settings.seed, settings.duration_s
     spans = {name: kind.span for name, kind in FAULTS.items()}
     strikes = plan(seed, settings.kinds, spans, duration_s, settings.fault_every_s)
-    if settings.starve_every_s:  # of its own, so that the other one stays as it was
+    if settings.starve_every_s:  # a separate schedule, which does not change the other one
         strikes += plan(seed, [Starve.name], spans, duration_s, settings.starve_every_s)
     return sorted(strikes)
 
 
 def carry_out(settings: Settings, watcher: Watcher | None = None) -> Outcome:
-    """Run it all; the outcome says what was found. Leaves no process behind."""
+    """Carry out a complete run and return its outcome. Leaves no process behind."""
     watcher = watcher or Watcher()
     strikes = strikes_of(settings)
     kind = _BROKERS.get(settings.brokers, Broker)
@@ -141,7 +141,7 @@ class _Run:
         self._processor = Processor()
 
     def carry_out(self) -> Outcome:
-        """Do it, phase by phase."""
+        """Carry out all phases."""
         settings, crew = self.settings, self.crew
         self.watcher.phase("starting workers")
         crew.start()
@@ -175,7 +175,7 @@ class _Run:
 
     @property
     def _wanted(self) -> bool:
-        """Whether more is to be published."""
+        """Whether more tasks must be published."""
         return self.tail.confirmed < self.settings.least_tasks and bool(self.crew.producers)
 
     def _look(self, began: float) -> None:
@@ -190,7 +190,7 @@ class _Run:
             self._processor.look(now - began, {"servers": servers, **self.crew.pids()})
 
     def _drain(self, began: float) -> None:
-        """Wait until every confirmed task is done, or nothing has moved for long."""
+        """Wait until every confirmed task is done, or until there is no progress for long."""
         last = time.monotonic()
         left = -1
         while True:
@@ -204,7 +204,7 @@ class _Run:
             time.sleep(_LOOK_S)
 
     def _settle(self) -> None:
-        """Wait until the broker is at rest: what was dead-lettered is dead, nothing is held."""
+        """Wait until the broker is idle: dead letters are stored, and no message is held."""
         if not self.settings.reliq:
             return
         reason = self._until(self._restless, 60.0)
@@ -213,7 +213,7 @@ class _Run:
         reason = self._until(self._unended, _BATCHES_END_S)
         if reason:
             self.findings.append(f"{_BATCHES_END_S:g} s later: {reason}")
-        self._until(self._restless, 60.0)  # callbacks; what is left is told by the keys
+        self._until(self._restless, 60.0)  # callbacks; the check of the keys reports any rest
         reason = self._until(self._haunted, 60.0)
         if reason:
             self.findings.append(f"60 s later still listed: {reason}")
@@ -238,9 +238,9 @@ class _Run:
         return ""
 
     def _unended(self) -> str:
-        """Return which batch has not ended, or has callbacks that are published in a moment.
+        """Return a batch that has not ended or has due callbacks, in words; "" if none.
 
-        Jobs that are lost are found after a while.
+        Lost jobs are found after a while.
         """
         if not self.settings.has_batches:
             return ""
@@ -253,7 +253,7 @@ class _Run:
         return ""
 
     def _haunted(self) -> str:
-        """Return a consumer that is listed and does not live: the others must have noticed."""
+        """Return a listed consumer that is dead, and that the others must have detected."""
         living = {slot.worker.pid for slot in self.crew.slots if slot.worker is not None}
         for view in self.broker.views():
             with view.client() as client:
@@ -282,7 +282,7 @@ class _Run:
         blame = Blame(faults, crew.exits, poisoned, settings.limits)
         books = batch_book.books(ledger.read(settings.directory))
         cancelled = {book.id for book in books.values() if book.cancelling is not None}
-        # What is moved from one broker to another may get another tag there.
+        # A message that is moved to another broker may get another tag there.
         one_tag = settings.reliq and settings.brokers != "two"
         for lines in ledger.in_parts(settings.directory):
             for line in lines:
@@ -318,7 +318,7 @@ class _Run:
         return outcome
 
     def _inspect(self, outcome: Outcome, books: dict[str, Book], blame: Blame) -> None:
-        """Look at the idle brokers: dead letters, the audit, batches, and every key."""
+        """Inspect the idle brokers: dead letters, the audit, batches, and every key."""
         verdict = outcome.verdict
         batches: list[dict[str, Found]] = []
         callbacks = 0
@@ -359,8 +359,8 @@ class _Run:
         self._count_callbacks(outcome, callbacks)
 
     def _count_callbacks(self, outcome: Outcome, messages: int) -> None:
-        """Find messages of callbacks that are more, or fewer, than the callbacks that ran."""
-        # What is moved from one broker to the other is published at both.
+        """Report a difference between messages of callbacks and callbacks that have run."""
+        # A callback that moves from one broker to the other is published at both.
         ran = outcome.batches.callbacks.total()
         if messages != ran and self.settings.brokers != "two":
             outcome.verdict.findings.append(
@@ -369,7 +369,7 @@ class _Run:
 
 
 def new_directory(path: Path) -> Path:
-    """Make the directory of a run; what an earlier run left there would be taken for its own."""
+    """Create the directory of a run; reject one with the ledger of an earlier run."""
     path.mkdir(parents=True, exist_ok=True)
     if ledger.files(path):
         raise FileExistsError(f"{path} holds the ledger of another run")

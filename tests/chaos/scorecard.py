@@ -22,7 +22,7 @@ _SHOWN = 100
 
 
 def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> dict[str, Any]:
-    """Return everything that the scorecard says, ready for JSON."""
+    """Return all data of the scorecard, ready for JSON."""
     verdict, settings = outcome.verdict, outcome.settings
     struck = Counter(fault.kind for fault in outcome.faults if fault.applied)
     missed = Counter(fault.kind for fault in outcome.faults if not fault.applied)
@@ -96,7 +96,7 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
 
 
 def write_json(card: Mapping[str, Any], path: Path) -> None:
-    """Write it all."""
+    """Write the complete scorecard as JSON."""
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 
@@ -137,7 +137,7 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _lost(card: Mapping[str, Any]) -> str:
-    """Return how many are lost, and each promotion that went back: how many it took along."""
+    """Return the number of lost tasks, and of those lost by each promotion that went back."""
     causes = [
         f"{card['lost_by'].get(fault['note'], 0)} by Redis: {fault['note']}"
         for fault in card["schedule"]
@@ -190,7 +190,7 @@ def tables(card: Mapping[str, Any]) -> list[Table]:
 
 
 def write_markdown(card: Mapping[str, Any], path: Path) -> None:
-    """Write a page with the same, which can be published alone."""
+    """Write the scorecard as a self-contained page, ready to be published."""
     parts = [f"# A run of the chaos suite\n\n```\n{card['command']}\n```\n"]
     parts.append("| | |\n| --- | --- |")
     parts += [f"| {name} | {value} |" for name, value in _facts(card)]

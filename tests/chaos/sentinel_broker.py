@@ -1,7 +1,7 @@
 """The broker of a run over Sentinels: a master, two replicas, and a record of each promotion.
 
-A publish is confirmed when a replica has it, so that no confirmed one is lost with a master, as
-long as a replica that has it is promoted. Acks are not: what was acked right before may run again.
+A publish is confirmed when a replica has it. No confirmed publish is then lost with a master, if a
+replica that has it is promoted. Acks are not confirmed: recently acked tasks may run again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.servers import RedisServer
 
 _EVERY_S = 0.25
-# What a fault is noted after its promotion, at most.
+# Longest delay between a promotion and the record of its fault.
 _NOTED_S = 1.0
 _PROMOTED = re.compile(
     r"(\d+ \w+ \d{4} \d+:\d+:\d+)\.(\d+) \S Setting secondary replication ID to (\w+), "
@@ -34,14 +34,14 @@ _PROMOTED = re.compile(
 
 
 class Sample(NamedTuple):
-    """What a master said of itself at a time (CLOCK_MONOTONIC)."""
+    """A master's report about itself at a time (CLOCK_MONOTONIC)."""
 
     at: float
     port: int
     offset: int
-    """Of replication: how many bytes it has written."""
+    """The replication offset: how many bytes it has written."""
     confirmed: int
-    """How many of these one of its replicas has, by its own word."""
+    """How many of these bytes a replica has confirmed."""
     history: str = ""
     """The replication ID."""
 
@@ -53,11 +53,11 @@ class Promotion(NamedTuple):
     port: int
     offset: int
     history: str = ""
-    """The replication ID of what it has."""
+    """The replication ID of its data."""
 
 
 def sample(at: float, port: int, info: Mapping[str, Any]) -> Sample | None:
-    """Return what INFO says of a master; None of another server."""
+    """Return a sample from a master's INFO; None for another server."""
     if info["role"] != "master":
         return None
     replicas = [info[f"slave{number}"] for number in range(info["connected_slaves"])]
@@ -66,7 +66,7 @@ def sample(at: float, port: int, info: Mapping[str, Any]) -> Sample | None:
 
 
 def promotions(log: str, port: int) -> list[Promotion]:
-    """Return when a server was promoted, as its log says, and what it had."""
+    """Return the promotions of a server and its data then, according to its log."""
     since = time.time() - time.monotonic()
     return [
         Promotion(
@@ -82,10 +82,10 @@ def promotions(log: str, port: int) -> list[Promotion]:
 def judge(
     promoted: Sequence[Promotion], samples: Sequence[Sample], faults: Sequence[Fault]
 ) -> list[Fault]:
-    """Return what befell the group that is none of *faults*.
+    """Return events in the group that are not among *faults*.
 
-    A promotion that none of them has caused, each one at most; and one that went back: of a
-    replica that had less than another one had confirmed to the master before, or another history.
+    These are promotions without a fault (each fault causes one at most), and promotions that went
+    back: the replica had less data than another replica had confirmed, or another history.
     """
     found = []
     meant = [fault for fault in faults if fault.applied and fault.master]
@@ -97,7 +97,7 @@ def judge(
         if cause is not None:
             meant.remove(cause)
         elif said:
-            died = one.at + _NOTED_S  # so long it goes on to answer: it was slow only
+            died = one.at + _NOTED_S  # it may respond until then, as it was only slow
             at = said[-1].at
             found.append(
                 Fault(PROMOTION, at, one.at, outage=True, master=True, died=died, note=_name(one))
@@ -139,7 +139,7 @@ class SentinelBroker(Broker):
 
     @property
     def primary(self) -> RedisServer:  # type: ignore[override]
-        """The master of now; while one is being replaced, whoever has its place in a moment."""
+        """The present master; during a failover, waits for the new one."""
 
         def agreed() -> RedisServer | None:
             try:
@@ -162,24 +162,24 @@ class SentinelBroker(Broker):
         return {**self._group.options, "confirm": "replicated", "confirm_timeout": 2.0}
 
     def url(self, scheme: str) -> str:
-        """Return what clients connect to."""
+        """Return the URL for clients."""
         return self._group.url(f"{scheme}-sentinel")
 
     def wait_failover(self, old: RedisServer) -> RedisServer:
-        """Wait until another server than *old* is in charge."""
+        """Wait until another server than *old* is the master."""
         return self._group.wait_failover(old)
 
     def missing(self) -> str:
-        """Return what the group misses to be whole: see :meth:`SentinelGroup.missing`."""
+        """Return why the group is incomplete: see :meth:`SentinelGroup.missing`."""
         return self._group.missing()
 
     def by_itself(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Return promotions that no fault has caused, and those that went back."""
+        """Return promotions without a fault, and those that went back."""
         promoted = [one for server in self.servers for one in promotions(server.log(), server.port)]
         return judge(promoted, sorted(self.samples), faults)
 
     def note(self, server: RedisServer) -> None:
-        """Note how far a master is; nothing where it does not answer."""
+        """Record the offsets of a master, if it responds."""
         at = time.monotonic()
         try:
             found = sample(at, server.port, ask(server, "INFO", "replication"))

@@ -1,6 +1,6 @@
 """The faults of a Sentinel group: its master dies or freezes, and a replica is promoted.
 
-Each is over when the group is whole again: see `kind.OfAGroup`.
+Each fault ends when the group is complete again: see `kind.OfAGroup`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SentinelKill(OfAGroup):
-    """A replica is promoted; the old master comes back, empty, as a replica of the new one."""
+    """A replica is promoted; the old master returns, empty, as a replica of the new one."""
 
     name, about = "sentinel-kill", "SIGKILL to the master; Sentinels promote a replica"
     brokers = frozenset({"sentinels"})
@@ -37,7 +37,7 @@ class SentinelKill(OfAGroup):
         return self._fault(outage=True, master=True)
 
     def undo(self) -> None:
-        """Wait for the new one, and let the old one come back."""
+        """Wait for the new master, and restart the old one."""
         new = self.broker.wait_failover(self._old)
         self._return(self._old, new)
 
@@ -50,7 +50,7 @@ class SentinelKill(OfAGroup):
 
 
 class SentinelFreeze(SentinelKill):
-    """It answers nobody, and does not know that it is the master no more when it is back."""
+    """It does not respond, and does not know at its return that it was replaced."""
 
     name, about = (
         "sentinel-freeze",
@@ -66,7 +66,7 @@ class SentinelFreeze(SentinelKill):
 
 
 class WentBack(FaultKind):
-    """Nobody's doing, and in no schedule: seen in the logs of the servers afterwards."""
+    """Not scheduled: found in the logs of the servers afterwards."""
 
     name, about = (
         WENT_BACK,

@@ -1,4 +1,4 @@
-"""What a run is asked to do."""
+"""The settings of a run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tests.chaos.model import Limits
 
-# one: a server and its replica, a proxy in front of whichever is in charge.
-# two: another broker beside it, to which clients go (`broker_failover_strategy` primary).
+# one: a server and its replica, and a proxy in front of the current master.
+# two: also another broker, to which clients switch (`broker_failover_strategy` primary).
 # sentinels: a master, two replicas, three Sentinels, and publishes confirmed by a replica.
 # embedded: a folder on a slow disk, whose server and keeper are killed.
 # cluster: three masters with two replicas each, and publishes confirmed by a replica.
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# Short, so that minutes show what takes an hour with the defaults.
+# Short times, so that minutes correspond to an hour with the defaults.
 SHORT: Mapping[str, Any] = {
     "visibility_timeout": 4.0,
     "restore_interval": 0.5,
-    # Longer than Celery waits before it connects for the second time (2 s): a worker that
-    # is on its way back is not dead.
+    # Longer than Celery's pause before its second attempt to connect (2 s): a worker that is
+    # reconnecting is not dead.
     "orphan_grace": 3.0,
     "poll_interval": 0.5,
     "socket_timeout": 1.5,
     "socket_connect_timeout": 1.5,
-    # A task that takes longer than a lease is killed in every third or fourth run, by chance:
-    # so often in a row it is not.
+    # A task longer than a lease is killed by chance in every third or fourth run. It does not reach
+    # this limit by chance.
     "delivery_limit": 8,
     "probe_interval": 0.5,
 }
 KOMBU: Mapping[str, Any] = {"visibility_timeout": 4.0, "socket_timeout": 1.5}
 QUEUES = ("chaos", "chaos.second")
-# Over a cluster there is another one, in partitions, whose number changes.
+# Only for a cluster: a queue with partitions, whose number changes.
 DIVIDED = "chaos.divided"
 PARTITIONS, MOST_PARTITIONS = 3, 4
-# Where the callbacks of batches go, and nothing else: so their messages can be counted.
+# A queue for callbacks of batches only, so that their messages can be counted.
 CALLBACKS = "chaos.callbacks"
 POOLS = ("prefork", "threads", "gevent", "solo")
 CONCURRENCY = {"prefork": 2, "threads": 4, "gevent": 10, "solo": 1}
@@ -49,45 +49,45 @@ class Settings:
     """One run of the suite. Durations are seconds."""
 
     directory: Path
-    """Of the ledger and the logs; it must exist."""
+    """The directory of the ledger and the logs, which must exist."""
     seed: int
     duration_s: float
-    """How long faults fall; the run takes as long again as the rest needs to settle."""
+    """Duration of the faults; the run then takes as long as it needs to settle."""
     kinds: Sequence[str]
     least_tasks: int = 0
-    """It goes on until so many publishes are confirmed, however slow the machine is."""
+    """The run continues until this many publishes are confirmed, however slow the machine is."""
     fault_every_s: float = 4.0
     starve_every_s: float = 0.0
-    """Between two `starve`, beside the other faults; 0: none."""
+    """Average seconds between `starve` faults, in addition to the others; 0: none."""
     scheme: str = "reliq"
     workers: int = 4
     pools: Sequence[str] = POOLS
     producers: int = 2
     rate: float = 300.0
-    """Publishes a second, by all producers together; 0: as many as they can."""
+    """Publishes per second of all producers together; 0: no limit."""
     batches: float = 0.2
-    """The share of them that is published in batches; none at another transport's broker."""
+    """The share of publishes in batches; none with another transport."""
     brokers: Brokers = "one"
     backlog: int = 2000
-    """Producers wait while so many confirmed tasks are unfinished."""
+    """Producers wait while this many confirmed tasks are unfinished."""
     poison_every_s: float = 20.0
     longest_s: float = 6.0
-    """What tasks take that are longer than a lease."""
+    """Duration of tasks that are longer than a lease."""
     options: Mapping[str, Any] = field(default_factory=lambda: dict(SHORT))
     environment: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    """More settings of Celery, for workers and producers."""
+    """Further Celery settings for workers and producers."""
     drain_s: float = 60.0
-    """The longest that the end waits while nothing moves."""
+    """The end waits at most this long without any progress."""
 
     @property
     def reliq(self) -> bool:
-        """Whether the broker can be inspected: the transport is ours, or a broken one of ours."""
+        """Whether the broker can be inspected: a reliq transport, possibly a broken one."""
         return self.scheme.startswith("reliq")
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues that tasks go to."""
+        """The queues of tasks."""
         more = (DIVIDED,) if self.brokers == "cluster" else ()
         return (*QUEUES, *more, *((CALLBACKS,) if self.has_batches else ()))
 
@@ -98,7 +98,7 @@ class Settings:
 
     @property
     def limits(self) -> Limits:
-        """What the checker needs to know of the options."""
+        """The settings for the checker."""
         lease = float(self.options["visibility_timeout"])
         return replace(
             Limits(), lease=lease, renewed_every=lease / 3, two_brokers=self.brokers == "two"

@@ -1,4 +1,4 @@
-"""What is found of batches, in ledgers and views of brokers that are made by hand."""
+"""The findings about batches, in handmade ledgers and views of brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.chaos.test_checker import LIMITS, Book
 
 
 class Story(Book):
-    """A ledger and what the broker has: a batch `b` of two jobs that succeeded."""
+    """A ledger and the broker's view of it: a batch `b` of two jobs that succeeded."""
 
     def __init__(self):
         super().__init__()
@@ -36,19 +36,19 @@ class Story(Book):
         return self.write("C", at + 0.05, job)
 
     def ran(self, end="F", finish=2.5, job="i2"):
-        """Have both jobs run; *job* ends so, then."""
+        """Record runs of both jobs, of which *job* ends as given."""
         for one in ("i1", "i2"):
             self.run(one, 2, finish if one == job else 2.2, end=end if one == job else "F")
         return self
 
     def said(self, *names, at=3.0):
-        """Have callbacks run."""
+        """Record runs of callbacks."""
         for name in names:
             self.run(ledger.callback_id("b", name), at, at + 0.1)
         return self
 
     def found(self, where=""):
-        """Return the batch as a broker has it."""
+        """Return the batch as a broker reports it."""
         counts = dict.fromkeys(STATES, 0) | Counter(self.states.values())
         known = {"ended": True, "cancelled": False, "counts": counts, **self.known}
         return Found(
@@ -64,7 +64,7 @@ class Story(Book):
         )
 
     def judged(self, *brokers):
-        """Return what is found, by brokers; as a rule there is one, and the batch is there."""
+        """Return the verdict on *brokers*, by default one broker with the batch."""
         books = batch_book.books(self.lines)
         batch_book.enter(books, histories(self.lines).values())
         blame = Blame(self.faults, self.exits, [], LIMITS)
@@ -78,12 +78,12 @@ class Story(Book):
 
 @pytest.fixture
 def story():
-    """Return a batch that is not wrong yet."""
+    """Return a batch without errors."""
     return Story()
 
 
 def test_a_batch_that_is_right(story):
-    """All succeeded, which was said twice: as success and as complete."""
+    """All jobs succeeded, and the callbacks `success` and `complete` ran."""
     verdict = story.ran().said("success", "complete").judged()
     assert [] == verdict.findings
     assert (1, 2) == (verdict.batches["all"], verdict.jobs["succeeded"])
@@ -94,7 +94,7 @@ def test_a_batch_that_is_right(story):
     ("end", "state", "reason"), [("N", "failed", "no"), ("V", "error", "ValueError: no")]
 )
 def test_a_job_that_fails(story, end, state, reason):
-    """It has the state that its run has earned, and the batch says so."""
+    """The job has the state that its run implies, and the batch reports it."""
     story.states["i2"], story.reasons = state, {"i2": reason}
     story.ran(end).said("complete", "failure")
     assert [] == story.findings
@@ -104,33 +104,33 @@ def test_a_job_that_fails(story, end, state, reason):
 
 @pytest.mark.parametrize("state", [state for state in STATES if state != "succeeded"])
 def test_a_job_with_another_state_than_its_run_has_earned(story, state):
-    """Whatever it is: nothing has befallen it."""
+    """Any other state is a finding, as no fault explains it."""
     story.states["i2"], story.reasons = state, {"i2": "lost with the broker's data"}
     found = story.ran().said("complete", "failure", "success").findings
     assert any(f"i2 is {state}" in text for text in found)
 
 
 def test_a_job_that_succeeded_and_has_not_run(story):
-    """Nobody may say so."""
+    """A success without a run is a finding."""
     story.run("i1", 2, 2.1).said("success", "complete")
     assert ["i2 is succeeded (no reason), and was to be run; its runs: none"] == story.findings
 
 
 def test_a_batch_that_has_not_ended(story):
-    """It is found, and that it has said its end, too."""
+    """It is a finding, and so is a callback that has already run."""
     story.known = {"ended": False}
     assert ["has not ended: {'succeeded': 2}"] == story.ran().findings
     assert "on_complete has run, and it has not ended" in story.said("complete").findings
 
 
 def test_counters_that_are_not_the_counts_of_the_jobs(story):
-    """Also where their sum is right."""
+    """They are a finding even if their sum is right."""
     story.known = {"counts": dict.fromkeys(STATES, 0) | {"succeeded": 1, "failed": 1}}
     assert any("its counters say" in text for text in story.ran().said("complete").findings)
 
 
 def test_jobs_that_are_missing_or_of_nobody(story):
-    """What was confirmed is a job, and what is a job was published."""
+    """A confirmed task must be a job, and a job must have been published."""
     story.ran().said("success", "complete")
     del story.states["i2"]
     assert ["i2 was confirmed, and is no job of it"] == story.findings
@@ -139,7 +139,7 @@ def test_jobs_that_are_missing_or_of_nobody(story):
 
 
 def test_jobs_of_a_producer_that_died(story):
-    """Those that it had entered, and not published, are lost; they have not succeeded."""
+    """Jobs that it entered without publishing are lost; none of them may have succeeded."""
     story.lines = [line for line in story.lines if line.event != "L"]
     story.ran().said("complete", "failure")
     story.states["i3"] = "error"
@@ -149,7 +149,7 @@ def test_jobs_of_a_producer_that_died(story):
 
 
 def test_a_publish_that_was_refused(story):
-    """It has left no job behind."""
+    """It must not leave a job behind."""
     story.ran().said("success", "complete").write("P", 1.4, "i3", 0, "chaos")
     story.write("J", 1.4, "i3", "b", "chaos").write("U", 1.41, "i3")
     assert [] == story.findings
@@ -167,12 +167,12 @@ def test_a_publish_that_was_refused(story):
     ],
 )
 def test_callbacks_that_are_missing_or_wrong(story, names, text):
-    """All have succeeded: complete and success, and no other."""
+    """If all jobs succeeded, `complete` and `success` run, and no other callback."""
     assert any(text in found for found in story.ran().said(*names).findings)
 
 
 def test_success_where_something_failed(story):
-    """It is found, also where it came beside what had to come."""
+    """It is a finding, even beside the expected callbacks."""
     story.states["i2"], story.reasons = "failed", {"i2": "no"}
     found = story.ran("N").said("complete", "failure", "success").findings
     assert any("on_success has run" in text for text in found)
@@ -183,19 +183,19 @@ def test_success_where_something_failed(story):
     [(2.4, "on_complete ran 0.10 s before i2 ended"), (1.3, "before its last job was published")],
 )
 def test_a_callback_before_its_time(story, at, text):
-    """Before the last job has ended, or before the last was published."""
+    """A callback must not run before the last job has ended or was published."""
     found = story.ran().said("success").said("complete", at=at).findings
     assert any(text in one for one in found)
 
 
 def test_a_callback_that_is_due_for_ever(story):
-    """The broker says so."""
+    """A callback that the broker still reports as due is a finding."""
     story.known = {"due": ("complete",)}
     assert "is still to say complete" in story.ran().said("success").findings
 
 
 def test_jobs_of_a_batch_that_was_cancelled(story):
-    """They are cancelled; one that was done is not, unless who was to say so died."""
+    """They are cancelled, except finished ones, unless the death of a worker explains it."""
     story.write("K", 1.9, "b").write("M", 1.95, "b").known = {"cancelled": True}
     story.states["i2"] = "cancelled"
     story.run("i1", 2, 2.2).said("complete")
@@ -206,7 +206,7 @@ def test_jobs_of_a_batch_that_was_cancelled(story):
 
 
 def test_a_job_that_began_after_its_batch_was_cancelled(story):
-    """It was to be dropped; unless the worker could not ask, since the broker was away."""
+    """It is a finding, unless its worker could not reach the broker."""
     story.write("K", 1.6, "b").write("M", 1.7, "b").known = {"cancelled": True}
     story.states["i2"] = "cancelled"
     story.run("i1", 2, 2.2).said("complete", at=9)
@@ -216,15 +216,15 @@ def test_a_job_that_began_after_its_batch_was_cancelled(story):
 
 
 def test_one_that_nobody_has_cancelled(story):
-    """It is found."""
+    """It is a finding."""
     story.known = {"cancelled": True}
     assert "is cancelled, and nobody has done so" in story.ran().said("complete").findings
 
 
 def test_what_was_lost_with_a_master(story):
-    """A job may be said to be lost that was done right before; not one that was done long before.
+    """A job that finished right before may be lost, but not one that finished long before.
 
-    The ends of jobs are at the node of their batch, whichever that is.
+    The ends of jobs are stored on the node of their batch, whichever that is.
     """
     story.states["i2"], story.reasons = "error", {"i2": "lost with the broker's data"}
     story.ran().said("complete", "failure", at=60)
@@ -236,7 +236,7 @@ def test_what_was_lost_with_a_master(story):
 
 
 def test_what_was_moved_from_the_second_broker(story):
-    """A batch stays where it was opened: the end of what runs elsewhere is told to nobody there."""
+    """A batch stays at its broker, and does not learn the end of a job that runs elsewhere."""
     story.states["i2"], story.reasons = "error", {"i2": "lost with the broker's data"}
     story.ran().said("complete", "failure", at=60)
     assert story.findings
@@ -244,7 +244,7 @@ def test_what_was_moved_from_the_second_broker(story):
 
 
 def test_poison_that_was_moved_from_the_second_broker(story):
-    """No run of it ever ends; its batch finds that its worker is lost, and no message of it."""
+    """No run of it ends. Its batch finds that its worker is lost, and its message missing."""
     story.job("x2", 1.4)
     story.states["x2"], story.reasons = (
         "error",
@@ -262,7 +262,7 @@ def test_poison_that_was_moved_from_the_second_broker(story):
     ("state", "expected"), [("succeeded", "succeeded"), ("failed", "failed"), ("error", "error")]
 )
 def test_a_batch_in_a_batch(story, state, expected):
-    """It has the state there that its own jobs give it."""
+    """The state in its parent follows from the states of its own jobs."""
     story.ran().said("complete", "success" if state == "succeeded" else "failure")
     story.write("O", 1, "c", "b").write("A", 1.1, "c").write("L", 1.2, "c")
     for name in ("complete", "success" if state == "succeeded" else "failure"):
@@ -272,7 +272,7 @@ def test_a_batch_in_a_batch(story, state, expected):
     child.states, child.known = {"x9": state}, inner
     story.states["c"] = expected
     known = [{"b": story.found(), "c": child.found()}]
-    wrong = "batch c: 1 jobs that nobody has published (x9)"  # of the one that stands for its jobs
+    wrong = "batch c: 1 jobs that nobody has published (x9)"  # the job in the nested batch
     found = [text for text in story.judged(*known).findings if text != wrong and "x9" not in text]
     assert [] == found
     story.states["c"] = "failed" if expected != "failed" else "error"
@@ -281,7 +281,7 @@ def test_a_batch_in_a_batch(story, state, expected):
 
 
 def test_where_a_batch_is(story):
-    """At one broker, and at no other; and what is there was opened by somebody."""
+    """It must be at exactly one broker, and its opening must be recorded."""
     story.ran().said("success", "complete")
     assert ["batch b: was opened, and is nowhere"] == story.judged({}).findings
     twice = story.judged({"b": story.found()}, {"b": story.found("second broker: ")})
@@ -291,7 +291,7 @@ def test_where_a_batch_is(story):
 
 
 def test_what_is_looked_at_is_what_the_broker_has(redis_url, redis_server):
-    """A real batch: its jobs, its counters, why some failed; and no key of it is unexplained."""
+    """A real batch: its jobs, counters and reasons of failures; all its keys are explained."""
     with Batch("chaos", id="b", url=redis_url) as batch:
         store = batch._connected()
         store.batches.change("b", [Change("enter", job, "waiting") for job in ("i1", "n2")])

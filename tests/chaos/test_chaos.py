@@ -1,4 +1,4 @@
-"""A minute of everything at once; and the checker sees transports that are broken."""
+"""A minute of all faults at once; and the checker detects broken transports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow
 
 
 def told(outcome):
-    """Return what was found, to be read when a run fails."""
+    """Return the findings, for the message of a failure."""
     verdict = outcome.verdict
     found = [f"seed {outcome.settings.seed}", *(f"lost: {one}" for one in verdict.lost)]
     return "\n".join([*found, *verdict.findings])
 
 
 def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
-    """At least 15 faults of all kinds: the ledger, the broker and the keys say it is all right."""
+    """At least 15 faults of all kinds: neither ledger, broker nor keys have a finding."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     outcome = carry_out(
@@ -51,7 +51,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
 
 
 def short(directory, scheme, **known):
-    """Return what a short run over a broken transport found."""
+    """Return the outcome of a short run over a broken transport."""
     settings = {
         "seed": 1,
         "duration_s": 15,
@@ -67,7 +67,7 @@ def short(directory, scheme, **known):
 
 
 def test_a_transport_that_acks_before_it_runs_is_caught(tmp_path):
-    """What a killed worker had is gone: lost."""
+    """The messages of a killed worker are lost."""
     verdict = short(tmp_path, "reliq-early", longest_s=3.0)
     assert verdict.lost
     assert not verdict.passed
@@ -75,7 +75,7 @@ def test_a_transport_that_acks_before_it_runs_is_caught(tmp_path):
 
 @pytest.mark.long
 def test_a_transport_that_drops_a_message_now_and_then_is_caught(tmp_path):
-    """One confirmed message in 10,000 was not stored: lost, and nothing else is found."""
+    """One confirmed message in 10,000 was not stored: it is lost, and is the only finding."""
     verdict = short(
         tmp_path,
         "reliq-drop",
@@ -92,7 +92,7 @@ def test_a_transport_that_drops_a_message_now_and_then_is_caught(tmp_path):
 
 
 def test_batches_that_are_told_wrongly_are_caught(tmp_path):
-    """A failure that counts as a success is seen, and so is a callback that is published twice."""
+    """A failure that counts as a success is detected, and so is a repeated callback."""
     verdict = short(
         tmp_path,
         "reliq",
@@ -108,6 +108,6 @@ def test_batches_that_are_told_wrongly_are_caught(tmp_path):
 
 @pytest.mark.long
 def test_kombus_own_redis_transport_is_caught(tmp_path):
-    """It gives a task that takes longer than its visibility timeout to somebody else."""
+    """It delivers a task that runs longer than its visibility timeout to another worker."""
     verdict = short(tmp_path, "redis", duration_s=20, options=dict(KOMBU))
     assert not verdict.passed

@@ -1,4 +1,4 @@
-"""The checker over ledgers made by hand: what it must see, and what it must let pass."""
+"""The checker with handmade ledgers: errors that it must detect, and runs that it must accept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = Limits(lease=4.0, renewed_every=4.0 / 3)
 
 
 class Book:
-    """A ledger written by hand; times are seconds."""
+    """A handmade ledger; times are seconds."""
 
     def __init__(self):
         self.lines = []
@@ -27,19 +27,19 @@ class Book:
         self.exits = []
 
     def write(self, event, at, task_id, *rest):
-        """Write a line as the real one is written, and read it back."""
+        """Write a line in the real format, and parse it."""
         self.lines.append(ledger.parse(" ".join(map(str, (event, at, task_id, *rest)))))
         return self
 
     def published(self, task_id, at=1.0, countdown=0.0):
-        """Write a confirmed publish."""
+        """Record a confirmed publish."""
         self.write("P", at, task_id, countdown)
         return self.write("C", at + 0.01, task_id)
 
     def run(
         self, task_id, start, finish=None, *, worker="w1", pid=11, tag="t1", retries=0, end="F"
     ):
-        """Write a run; without *finish* it never ended."""
+        """Record a run; without *finish*, it never ended."""
         self.write("S", start, task_id, retries, tag, 0, worker, pid)
         if end == "R":
             self.write("R", start, task_id, retries, tag, 0, worker, pid)
@@ -48,12 +48,12 @@ class Book:
         return self
 
     def fault(self, kind, at, until=None, **known):
-        """Note a fault."""
+        """Record a fault."""
         self.faults.append(Fault(kind, at, at if until is None else until, **known))
         return self
 
     def verdict(self, limits=LIMITS, *, one_tag=True):
-        """Return what the checker says."""
+        """Return the verdict of the checker."""
         tasks = histories(self.lines)
         poisoned = [run for task in tasks.values() if task.id[0] == "x" for run in task.runs]
         blame = Blame(self.faults, self.exits, poisoned, limits)
@@ -73,42 +73,42 @@ def book():
 
 
 def test_one_run_of_each_passes(book):
-    """A task that was confirmed and ran once is nothing to speak of."""
+    """A confirmed task with one run is no finding."""
     verdict = book.published("i1").run("i1", 2, 3).verdict()
     assert verdict.passed
     assert (verdict.tasks, verdict.runs, verdict.duplicates.total()) == (1, 1, 0)
 
 
 def test_a_task_that_never_ran_is_lost(book):
-    """Confirmed and never run: lost."""
+    """A confirmed task without a run is lost."""
     assert ["i1"] == book.published("i1").verdict().lost
 
 
 def test_a_task_that_never_finished_is_lost(book):
-    """Confirmed, begun, and never done: lost, whoever was killed."""
+    """A confirmed task that started and never finished is lost, whatever was killed."""
     book.published("i1").run("i1", 2).fault("worker-kill", 2.5, worker="w1")
     assert ["i1"] == book.verdict().lost
 
 
 def test_a_retried_task_that_was_not_done_is_lost(book):
-    """A task that asked for a retry which never ran is lost."""
+    """A task whose retry never ran is lost."""
     assert ["r1"] == book.published("r1").run("r1", 2, 2.1, end="R").verdict().lost
 
 
 def test_an_unconfirmed_task_may_be_missing(book):
-    """A publish that raised promises nothing."""
+    """A publish that raised gives no guarantee."""
     verdict = book.write("P", 1, "i1", 0).write("E", 2, "i1", "OperationalError").verdict()
     assert verdict.passed
     assert (0, 1) == (verdict.tasks, verdict.unconfirmed)
 
 
 def test_a_run_that_nobody_published(book):
-    """A task out of nowhere is a finding."""
+    """A task without a publish is a finding."""
     assert ["i1: ran and was never published"] == book.run("i1", 1, 2).verdict().findings
 
 
 def test_a_duplicate_without_a_cause(book):
-    """Two runs and no death: a finding that names both."""
+    """Two runs without a death are a finding that names both."""
     verdict = book.published("i1").run("i1", 2, 3).run("i1", 4, 5, worker="w2").verdict()
     assert Counter(unexplained=1) == verdict.duplicates
     (finding,) = verdict.findings
@@ -121,7 +121,7 @@ def test_a_duplicate_without_a_cause(book):
     [("worker-kill", {"worker": "w1"}), ("child-kill", {"worker": "w1", "pid": 11})],
 )
 def test_a_death_explains_what_it_interrupted(book, kind, known):
-    """What ran in a process that was killed may run again."""
+    """A task that ran in a killed process may run again."""
     book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2", pid=22)
     verdict = book.fault(kind, 2.5, **known).verdict()
     assert verdict.passed
@@ -133,13 +133,13 @@ def test_a_death_explains_what_it_interrupted(book, kind, known):
     [
         (2.5, {"worker": "w3"}),  # another worker
         (2.5, {"worker": "w1", "pid": 12}),  # another child
-        (0.5, {"worker": "w1"}),  # before it began
-        (9.0, {"worker": "w1"}),  # long after it was done
-        (2.5, {"worker": "w1", "applied": False}),  # it did not take place
+        (0.5, {"worker": "w1"}),  # before the run
+        (9.0, {"worker": "w1"}),  # long after the run
+        (2.5, {"worker": "w1", "applied": False}),  # not applied
     ],
 )
 def test_a_death_elsewhere_explains_nothing(book, at, known):
-    """The worker, the child and the time must fit."""
+    """The worker, the child and the time must match."""
     book.published("i1").run("i1", 2, 3).run("i1", 10, 11, worker="w2", pid=22)
     verdict = book.fault("worker-kill", at, **known).verdict()
     assert Counter(unexplained=1) == verdict.duplicates
@@ -153,20 +153,20 @@ def test_one_death_does_not_explain_two_more_runs(book):
 
 
 def test_an_ack_that_was_under_way_died_with_its_worker(book):
-    """Killed right after the task was done: the broker may not have had the ack."""
+    """The worker was killed right after the end of the task: the broker may lack the ack."""
     book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
     assert book.fault("worker-kill", 3.5, worker="w1").verdict().passed
 
 
 def test_an_ack_that_waited_for_the_broker_died_with_its_worker(book):
-    """Done while the broker was away, killed when it was hardly back."""
+    """The task ended during an outage, and its worker was killed right after it."""
     book.published("i1").run("i1", 2, 3).run("i1", 8, 9, worker="w2")
     book.fault("broker-kill", 2.5, 4.0, outage=True)
     assert book.fault("worker-kill", 5.0, worker="w1").verdict().passed
 
 
 def test_an_ack_that_was_cut_off_before_a_freeze(book):
-    """Done, the connection lost, and then frozen before the ack could be sent again."""
+    """The task ended, its connection was lost, and a freeze prevented another ack."""
     book.published("i1").run("i1", 2, 2.1).run("i1", 8, 9, worker="w2")
     book.fault("worker-freeze", 4, 10, worker="w1")
     assert not book.verdict().passed
@@ -174,13 +174,13 @@ def test_an_ack_that_was_cut_off_before_a_freeze(book):
 
 
 def test_a_lost_connection_explains_nothing_by_itself(book):
-    """What ran is acked over the next one."""
+    """The ack is sent over the next connection."""
     book.published("i1").run("i1", 2, 2.1).run("i1", 4, 5, worker="w2")
     assert not book.fault("net-cut", 2.5, cuts=True).verdict().passed
 
 
 def test_the_last_acks_are_lost_with_their_master(book):
-    """What Sentinel's old master had not replicated runs again; what was long done does not."""
+    """Acks that the old master had not replicated are lost, but not those of long before."""
     book.published("i1").run("i1", 2, 3).run("i1", 8, 9, worker="w2")
     book.fault("sentinel-kill", 3.2, 5, outage=True, master=True)
     assert Counter({"sentinel-kill": 1}) == book.verdict().duplicates
@@ -189,14 +189,14 @@ def test_the_last_acks_are_lost_with_their_master(book):
 
 
 def test_a_death_while_a_retry_was_published(book):
-    """Asked for, and never published as far as anybody knows: it may run again."""
+    """The publish of the retry has no recorded end: the task may run again."""
     book.published("r1").run("r1", 2, end="R", tag="a").run("r1", 8, 8.1, end="R", tag="a")
     book.run("r1", 9, 9.1, retries=1, tag="b")
     assert book.fault("main-kill", 5, worker="w1").verdict().passed
 
 
 def test_poison_excuses_its_neighbours_in_the_same_process(book):
-    """What ran beside a poison task died with it; what ran in another child did not."""
+    """Tasks in the process of a poison task died with it, but not those in another child."""
     book.published("x1").run("x1", 2.5, pid=11, tag="tx")
     book.published("i1").run("i1", 2, pid=11).run("i1", 4, 5, worker="w2", pid=22)
     book.published("i2").run("i2", 2, 3, pid=12, tag="t2").run("i2", 4, 5, pid=13, tag="t2")
@@ -205,7 +205,7 @@ def test_poison_excuses_its_neighbours_in_the_same_process(book):
 
 
 def test_a_freeze_longer_than_the_lease(book):
-    """What a frozen worker had may run elsewhere, and once more where it thaws."""
+    """Messages of a frozen worker may run elsewhere, and again after it is thawed."""
     book.published("i1").run("i1", 5, 6, worker="w2").run("i1", 9.5, 9.6, worker="w1")
     assert book.fault("worker-freeze", 2, 9, worker="w1").verdict().passed
 
@@ -217,7 +217,7 @@ def test_a_freeze_shorter_than_the_lease_explains_nothing(book):
 
 
 def test_a_slow_network_lengthens_the_outage_that_it_meets(book):
-    """A worker that comes back over it takes until its end; without an outage it is no excuse."""
+    """A worker reconnects only at its end; without an outage, it explains nothing."""
     book.published("i1").run("i1", 2, 2.5).run("i1", 20, 21, worker="w2", pid=22)
     book.fault("worker-kill", 9.0, worker="w1")
     book.fault("net-delay", 4.5, 8.0, slows=True)
@@ -226,7 +226,7 @@ def test_a_slow_network_lengthens_the_outage_that_it_meets(book):
 
 
 def test_half_a_line_tells_nothing(tmp_path):
-    """A writer that is killed as it writes leaves the others' lines whole."""
+    """A writer that is killed during a write does not damage the lines of others."""
     path = tmp_path / "runs.ledger"
     writer = ledger.Writer(path)
     writer.write(ledger.STARTED, "i1", 0, "t", 0, "w", 1)
@@ -235,47 +235,47 @@ def test_half_a_line_tells_nothing(tmp_path):
         path.write_bytes(whole[:length])
         writer.write(ledger.FINISHED, "i1", 0, "t", 0, "w", 1)
         events = [line.event for line in ledger.read(tmp_path)]
-        # Without its last byte, a line break, a line is whole.
+        # A line without its last byte, a line break, is complete.
         assert events == ["F"] if length < len(whole) - 1 else ["S", "F"]
     writer.close()
 
 
 def test_a_short_outage_explains_nothing(book):
-    """A broker that was away for less than a lease costs no lease."""
+    """An outage shorter than a lease costs no lease."""
     book.published("i1").run("i1", 2, 5).run("i1", 6, 7, worker="w2")
     assert not book.fault("broker-kill", 2.5, 4.0, outage=True).verdict().passed
 
 
 def test_outages_without_a_pause_are_one(book):
-    """Nobody came back in between: together they are longer than a lease."""
+    """No client reconnected in between: together, they are longer than a lease."""
     book.published("i1").run("i1", 2, 9).run("i1", 8, 9, worker="w2")
     book.fault("broker-kill", 2.5, 4.0, outage=True)
     assert book.fault("demotion", 5.0, 6.0, outage=True).verdict().passed
 
 
 def test_sigterm_excuses_nothing(book):
-    """A worker that ended in good order has lost nothing."""
+    """A worker that ended in an orderly way has lost nothing."""
     book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
     book.exits.append(Exit("w1", 2.5, 3.2))
     assert not book.verdict().passed
 
 
 def test_sigterm_while_the_broker_is_away(book):
-    """It could not say what it had done."""
+    """It could not send its acks."""
     book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
     book.exits.append(Exit("w1", 2.5, 3.2))
     assert book.fault("broker-kill", 2.9, 3.9, outage=True).verdict().passed
 
 
 def test_a_message_that_was_stored_twice(book):
-    """One publish, two tags: no death explains that."""
+    """No death explains one publish with two tags."""
     book.published("i1").run("i1", 2, tag="t1").run("i1", 3, 4, tag="t2")
     verdict = book.fault("worker-kill", 2.5, worker="w1").verdict()
     assert ["i1: stored 2 times, not 1 (retry 0)"] == verdict.findings
 
 
 def test_a_retry_is_stored_once_for_each_run_that_asked(book):
-    """A task that died after it had published its retry publishes it again when it runs again."""
+    """A task that died after it had published its retry publishes it again in its next run."""
     book.published("r1").run("r1", 2, 2.1, end="R", tag="a").run("r1", 4, 4.1, end="R", tag="a")
     book.run("r1", 5, 5.1, retries=1, tag="b").run("r1", 6, 6.1, retries=1, tag="c")
     assert book.fault("worker-kill", 2.2, worker="w1").verdict().passed
@@ -284,7 +284,7 @@ def test_a_retry_is_stored_once_for_each_run_that_asked(book):
 
 
 def test_a_publish_that_was_retried_at_another_broker(book):
-    """With two brokers an outage while it was published may have stored it at both."""
+    """With two brokers, a publish during an outage may have been stored at both."""
     book.write("P", 1, "i1", 0).write("C", 4, "i1")
     book.run("i1", 5, 6, tag="a").run("i1", 7, 8, worker="w2", tag="b")
     book.fault("url-failover", 0.5, 8, outage=True)
@@ -294,7 +294,7 @@ def test_a_publish_that_was_retried_at_another_broker(book):
 
 
 def test_a_retry_without_tags_to_tell_it_by(book):
-    """Where a tag may change, a task that asked for its retry twice may run it twice."""
+    """If tags may change, a task that requested its retry twice may run it twice."""
     book.published("r1").run("r1", 2, 2.1, end="R", tag="a").run("r1", 4, 4.1, end="R", tag="c")
     book.run("r1", 5, 5.1, retries=1, tag="b").run("r1", 6, 6.1, retries=1, tag="d")
     book.fault("worker-kill", 2.2, worker="w1")
@@ -304,7 +304,7 @@ def test_a_retry_without_tags_to_tell_it_by(book):
 
 
 def test_recovery_from_a_death(book):
-    """From the kill to the next run of what ran there; what was done already does not count."""
+    """From the kill to the next run of the interrupted task; finished tasks do not count."""
     book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2")
     book.published("i2").run("i2", 1, 2, tag="t2").run("i2", 6, 7, worker="w2", tag="t2")
     book.fault("worker-kill", 2.5, worker="w1")
@@ -312,7 +312,7 @@ def test_recovery_from_a_death(book):
 
 
 def test_recovery_from_a_broker_that_was_away(book):
-    """From its return to the first run, in each worker, of what was published after its end."""
+    """From its return to the first run, in each worker, of a task published after its end."""
     for number, (start, worker) in enumerate([(1.0, "w1"), (3.5, "w1"), (1.0, "w2"), (1.0, "w3")]):
         book.published(f"i{number}", at=0.5).run(f"i{number}", start, start, worker=worker)
     book.published("i7", at=2.5).run("i7", 3.75, 4, worker="w1", tag="t7")
@@ -324,19 +324,19 @@ def test_recovery_from_a_broker_that_was_away(book):
 
 
 def test_percentiles_of_few_samples():
-    """The greatest is never hidden."""
+    """They always include the maximum."""
     assert {} == percentiles([])
     assert {"p50": 2.0, "p95": 3.0, "p99": 3.0, "max": 3.0} == percentiles([3.0, 1.0, 2.0])
 
 
 def test_a_task_that_ran_before_its_time(book):
-    """A countdown of 3 s is not over after 1."""
+    """A task with a countdown of 3 s must not run after 1 s."""
     verdict = book.published("d1", at=1, countdown=3).run("d1", 2, 3).verdict()
     assert ["d1: ran 2.00 s before its time"] == verdict.findings
 
 
 def test_poison_belongs_in_the_dead_letters(book):
-    """Every poison is there once, because of its limit, and nothing else is there."""
+    """Every poison task is there once, because of its limit, and nothing else is there."""
     verdict = book.published("x1").run("x1", 2).published("x2").run("x2", 2).verdict()
     check_dead(verdict, [("x1", "delivery_limit"), ("x2", "delivery_limit")])
     assert verdict.passed
@@ -351,7 +351,7 @@ def test_poison_belongs_in_the_dead_letters(book):
 
 
 def test_an_innocent_whose_last_delivery_a_fault_ended_is_dead_and_not_lost(book):
-    """SIGKILL from outside looks as poison does; beside poison it is no excuse."""
+    """It looks like poison to a broker; beside real poison, the kill is no excuse."""
     book.published("l1").run("l1", 2).fault("worker-kill", 3.0, worker="w1")
     verdict = book.verdict()
     assert ["l1"] == verdict.lost
@@ -364,7 +364,7 @@ def test_an_innocent_whose_last_delivery_a_fault_ended_is_dead_and_not_lost(book
 
 
 def test_poison_that_was_not_confirmed_may_be_dead_or_nowhere(book):
-    """A publish that raised promises nothing, either way."""
+    """A publish that raised gives no guarantee in either case."""
     verdict = book.write("P", 1, "x1", 0).write("E", 2, "x1", "OSError").verdict()
     check_dead(verdict, [("x1", "delivery_limit")])
     check_dead(verdict, [])
@@ -387,13 +387,13 @@ def test_poison_that_was_not_confirmed_may_be_dead_or_nowhere(book):
     ],
 )
 def test_a_tag_out_of_place(place, word):
-    """Each way for a tag to be where it should not be is told."""
+    """Every wrong place of a tag is reported."""
     wrong = misplaced("q", Contents(**{part: {b"tag"} for part in place}))
     assert any(word in text for text in wrong), wrong
 
 
 def test_tags_in_their_places():
-    """A queue at rest may hold what is ready, delayed or dead."""
+    """An idle queue may hold ready, delayed or dead messages."""
     tags = Contents(
         messages={b"1", b"2", b"3"},
         ready={b"1"},
@@ -407,7 +407,7 @@ def test_tags_in_their_places():
 
 
 def test_a_promotion_that_went_back(book):
-    """What is lost with it is named; a run that was over is excused as far back as it went."""
+    """Losses name their promotion. It also excuses repeated runs since its offset."""
     samples = [Sample(t, 1, 1000 * t, 1000 * t - 10, "ab") for t in range(1, 10)]
     log = time.strftime(
         "7:M %d %b %Y %H:%M:%S.250 # Setting secondary replication ID to ab, valid up to offset: "
@@ -433,7 +433,7 @@ def test_a_promotion_that_went_back(book):
 
 
 def test_a_promotion_in_step_is_none_of_it():
-    """Of a master that was killed; one that nobody killed was slow, and is noted as such."""
+    """A promotion after a kill is no event; one without a fault is recorded as a slow master."""
     samples = [Sample(t, 1, 1000 * t, 1000 * t - 10) for t in range(1, 10)]
     one = Promotion(12.0, 2, 9000)
     kill = Fault("sentinel-kill", 9.5, 16, master=True)
@@ -447,7 +447,7 @@ def test_a_promotion_in_step_is_none_of_it():
 
 
 def test_stops_that_leave_no_time_to_renew_are_one(book):
-    """A worker that starves goes on for a moment, and stands still again."""
+    """A starving worker runs for a moment and is stopped again."""
     book.published("i1").run("i1", 2, 8.5).run("i1", 7, 8, worker="w2")
     book.fault("starve", 3, 5, worker="w1").fault("starve", 5.5, 7.5, worker="w1")
     assert {"starve": 1} == book.verdict().duplicates

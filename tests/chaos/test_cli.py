@@ -1,4 +1,4 @@
-"""The command says what it can do, and refuses what it does not know."""
+"""The command documents its options, and refuses unknown values."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def test_help_names_every_fault():
 
 
 def test_an_unknown_fault_is_refused():
-    """Before anything is started."""
+    """It is refused before anything is started."""
     result = CliRunner().invoke(main, ["--faults", "worker-kill,flood"])
     assert result.exit_code == 2
     assert "got: 'flood'" in result.output
 
 
 def test_a_fault_that_needs_two_brokers_is_refused_without():
-    """There is nowhere to go to."""
+    """Without a second broker, clients have no other."""
     for kind in ("url-failover", "sentinel-kill", "node-kill"):
         assert CliRunner().invoke(main, ["--faults", kind]).exit_code == 2
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-    """Its ledger would be taken for the new run's."""
+    """Its ledger would be taken for that of the new run."""
     (tmp_path / "runs.ledger").touch()
     result = CliRunner().invoke(main, ["--out", str(tmp_path), "--minutes", "0.1"])
     assert result.exit_code != 0
@@ -46,12 +46,12 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 
 
 def test_what_ran_is_named_by_its_version():
-    """Chaos and benchmarks name the code that ran, however it was installed."""
+    """Chaos suite and benchmarks name the tested version, however it was installed."""
     assert reliq.__version__ == surroundings()["reliq"] == describe()["reliq"]
 
 
 def test_a_scorecard_names_seed_commit_and_what_redis_lost(tmp_path):
-    """Each can be run again; what is lost by a promotion that went back says so."""
+    """It has all that a repetition needs, and names losses by a promotion that went back."""
     back = Fault(WENT_BACK, 1.0, 2.0, note="2 was promoted at offset 4,100")
     settings = Settings(directory=tmp_path, seed=97, duration_s=1, kinds=["starve"])
     verdict = Verdict(lost=["i1", "i2"], lost_by=Counter({back.note: 1, "": 1}))

@@ -1,4 +1,4 @@
-"""The schedule: the seed repeats it, every kind has its turn."""
+"""The schedule: the seed repeats it, and every kind occurs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SPANS = {name: kind.span for name, kind in FAULTS.items()}
 
 
 def test_a_seed_repeats_its_schedule():
-    """The same seed gives the same strikes, another one gives others."""
+    """The same seed gives the same strikes, and another seed gives others."""
     assert plan(7, KINDS, SPANS, 300, 4) == plan(7, KINDS, SPANS, 300, 4)
     assert plan(7, KINDS, SPANS, 300, 4) != plan(8, KINDS, SPANS, 300, 4)
 
 
 def test_every_kind_has_its_turn():
-    """No kind comes twice as often as another, and all fit into the time."""
+    """No kind occurs twice as often as another, and all fit into the time."""
     strikes = plan(1, KINDS, SPANS, 100 * len(KINDS), 10)
     often = Counter(strike.kind for strike in strikes)
     assert set(KINDS) == set(often)
@@ -43,7 +43,7 @@ def test_every_kind_has_its_turn():
 
 
 def test_the_ledger_says_what_was_written(tmp_path):
-    """Every event comes back as it was written, and the tail knows what is missing."""
+    """Every event is read as it was written, and the tail knows the missing tasks."""
     tail = Tail(tmp_path)
     published, ran = Writer(tmp_path / "published.ledger"), Writer(tmp_path / "ran.ledger")
     for task_id in ("i1", "i2", "x3"):
@@ -69,7 +69,7 @@ def test_the_ledger_says_what_was_written(tmp_path):
 
 
 def test_starve_has_a_schedule_of_its_own(tmp_path):
-    """Or is chosen by its name; the schedule of the other faults stays as it was."""
+    """Or it is selected by name; the schedule of the other faults does not change."""
     assert "starve" not in kinds("one")
     assert all("starve" in kinds(brokers, every=True) for brokers in get_args(Brokers))
     settings = Settings(directory=tmp_path, seed=7, duration_s=60, kinds=kinds("one"))
@@ -106,7 +106,7 @@ sys.stdin.readline()
 
 
 def state_of(pid):
-    """Return the state of a process: R, S, T; "" of one that has ended."""
+    """Return the state of a process: R, S, T; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except OSError:
@@ -116,9 +116,9 @@ def state_of(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["undone", "killed"])
 def test_starve_leaves_nothing_behind(tmp_path, ending):
-    """A busy loop for each core, and a worker that stands still, until it is undone.
+    """A busy loop for each core and a stopped worker, until the fault is undone.
 
-    Or until the run is killed: then the worker ends as well.
+    Or until the run is killed: the worker then ends too.
     """
     run = subprocess.Popen(
         [sys.executable, "-c", STARVED, str(tmp_path)],

@@ -1,4 +1,4 @@
-"""What a run says of who used the processor."""
+"""The processor time of a run by user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.chaos.processor import Processor
 
 
 def test_what_a_process_used_is_noted_with_the_minute_and_its_group():
-    """A process that computes for half a second is told from one that sleeps, and each minute."""
+    """A process that computes for half a second differs from a sleeping one, in each minute."""
     spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ntime.sleep(60)"
     busy = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE)
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -18,7 +18,7 @@ def test_what_a_process_used_is_noted_with_the_minute_and_its_group():
         processor = Processor()
         busy.stdout.readline()
         processor.look(1.0, {"busy": [busy.pid], "idle": [idle.pid]})
-        processor.look(1.5, {"busy": [busy.pid], "idle": [idle.pid]})  # too early: nothing is read
+        processor.look(1.5, {"busy": [busy.pid], "idle": [idle.pid]})  # too early: not sampled
         time.sleep(0.1)
         processor.look(61.0, {"busy": [busy.pid], "idle": [idle.pid]})
     finally:

@@ -1,4 +1,4 @@
-"""The proxy does to a connection what it is told, and nothing else."""
+"""The proxy applies exactly the requested fault to a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def echo():
-    """Return the address of a server that sends back what it gets."""
+    """Return the address of a server that echoes its input."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection):
@@ -45,7 +45,7 @@ def echo():
 
 @pytest.fixture
 def proxy(echo):
-    """Return a proxy in front of the echo."""
+    """Return a proxy in front of the echo server."""
     proxy = Proxy(free_port(), echo).start()
     yield proxy
     proxy.stop()
@@ -53,14 +53,14 @@ def proxy(echo):
 
 @pytest.fixture
 def client(proxy):
-    """Return a socket connected through the proxy, known to work."""
+    """Return a socket connected through the proxy, after a successful exchange."""
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as client:
         assert b"hello" == say(client, b"hello")
         yield client
 
 
 def say(client, data):
-    """Send and return what comes back, as much of it."""
+    """Send *data*; return a reply of the same length."""
     client.sendall(data)
     got = b""
     while len(got) < len(data):
@@ -72,7 +72,7 @@ def say(client, data):
 
 
 def ends(client):
-    """Whether the connection is closed, and nothing came before."""
+    """Whether the connection is closed without further data."""
     try:
         return client.recv(1) == b""
     except ConnectionError:
@@ -88,7 +88,7 @@ def test_cut_closes_what_is_open(proxy, client):
 
 
 def test_delay_keeps_the_order_of_bytes(proxy, client):
-    """However the delay changes, nothing overtakes."""
+    """No data is overtaken, however the delay changes."""
     chance = random.Random(1)
     sent = b""
     for number in range(60):
@@ -96,7 +96,7 @@ def test_delay_keeps_the_order_of_bytes(proxy, client):
         data = b"%06d," % number
         client.sendall(data)
         sent += data
-        time.sleep(0.002)  # so that chunks are sent apart.
+        time.sleep(0.002)  # so that chunks are sent separately.
     proxy.delay(0.0)
     got = b""
     while len(got) < len(sent):
@@ -105,7 +105,7 @@ def test_delay_keeps_the_order_of_bytes(proxy, client):
 
 
 def test_a_black_hole_swallows_and_stays_open(proxy, client):
-    """Nothing comes back and nothing is closed; a new connection works."""
+    """No reply arrives and no connection is closed; a new connection works."""
     assert 1 == proxy.black_hole()
     client.settimeout(0.3)
     client.sendall(b"anybody?")

@@ -1,4 +1,4 @@
-"""A Sentinel group as the broker of a run: the next fault waits until the group is whole."""
+"""A Sentinel group as the broker of a run: the next fault waits for a complete group."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.waiting import wait_until
 
 @pytest.mark.slow
 def test_no_master_is_hit_while_a_replica_is_in_its_synchronisation():
-    """It would be promoted where the other one fails; and what was promoted is on record."""
+    """It could be promoted if the other one fails. Promotions are recorded."""
     strikes = [Strike(0.0, "sentinel-kill", 0.1, 0.5)] * 2
     with SentinelBroker() as broker:
-        for server in broker.servers:  # whoever is the master next lets the old one wait
+        for server in broker.servers:  # any new master delays the old one's synchronisation
             server.client().config_set("repl-diskless-sync-delay", 600)
         nemesis = Nemesis(SimpleNamespace(broker=broker), strikes, time.monotonic())
         first = wait_until(nemesis.step)

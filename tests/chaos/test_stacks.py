@@ -1,4 +1,4 @@
-"""The stacks of a worker that does not end are in its log."""
+"""The log of a worker that does not end contains its stacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.workers import pools
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent", of=("prefork", "threads", "gevent")))
 def test_a_worker_writes_the_stack_of_a_task(redis_factory, worker_factory, journal, pool):
-    """Also where that is in a child of the worker, or in one of its greenlets."""
+    """Even if the task runs in a child of the worker, or in a greenlet."""
     url, ledger = redis_factory().url("reliq"), Path(journal.path)
     worker = worker_factory(url, app="tests.chaos.app", pool=pool)
     with Celery(broker=url, set_as_current=False) as client:
@@ -23,7 +23,7 @@ def test_a_worker_writes_the_stack_of_a_task(redis_factory, worker_factory, jour
     wait_until(lambda: ledger.exists() and started.id in ledger.read_text(), what=worker.tail)
 
     def is_there():
-        # Each process of the worker writes its own, at the same time: they may be mixed up.
+        # All processes of the worker write at the same time, so their lines may be mixed.
         worker.signal_group(signal.SIGUSR2)
         return " in work\n" in worker.log()
 

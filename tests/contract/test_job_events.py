@@ -102,8 +102,8 @@ def expire_in_publish(store):
 
 ENDS = {
     "reject": (reject, {}, {}, "dead letter: rejected (not this one)"),
-    "requeue": (requeue, {}, {}, "dead letter: it has failed as often as it may (nacked)"),
-    "die": (die, {}, {}, "dead letter: it has failed as often as it may (lease ended)"),
+    "requeue": (requeue, {}, {}, "dead letter: its delivery limit was reached (nacked)"),
+    "die": (die, {}, {}, "dead letter: its delivery limit was reached (lease ended)"),
     "purge": (purge, {}, {}, "purged from its queue"),
     "purge delayed": (purge, {}, {"delay_ms": 60_000}, "purged from its queue"),
     "overflow": (overflow, {"max_length": "1"}, {}, "dead letter: its queue was full"),

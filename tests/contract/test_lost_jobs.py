@@ -57,7 +57,7 @@ def test_a_producer_that_died(store, sweep, change, batches, caplog):
     change(Change("enter", "j", "waiting", tag=f"{0:014x}{'b' * 10}000001j", queue="q"))
     assert 0 == sweep()
     assert (1, 0) == (batches.batch("b").total, batches.batch("b").heard_ms)
-    assert "1 jobs are taken out of batch 'b': they were never stored in 'q'" in caplog.text
+    assert "1 jobs are removed from batch 'b': they were never stored in 'q'" in caplog.text
     store.delete()
     assert 1 == sweep()
 

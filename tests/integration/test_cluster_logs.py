@@ -66,8 +66,8 @@ def test_an_outage_is_told_once(cluster, site, pool):
         victim.kill()
         before = status(events).ready
         wait_until(lambda: status(events).ready >= before + MANY, timeout_s=60)
-    wait_until(lambda: lines(worker, "nothing can be taken"), timeout_s=30)
-    ((level, text),) = lines(worker, "nothing can be taken")
+    wait_until(lambda: lines(worker, "cannot consume from"), timeout_s=30)
+    ((level, text),) = lines(worker, "cannot consume from")
     assert ("WARNING", True) == (level, f"127.0.0.1:{victim.port}" in text)
     assert there == [name for name in (*there, *here) if repr(name) in text]
     ((level, text),) = lines(worker, "may be lost")
@@ -89,5 +89,5 @@ def test_an_outage_is_told_once(cluster, site, pool):
     assert [1, 1, 0] == [text.count(repr(name)) for name in (*there, *here)]
     ((level, _),) = lines(worker, "arrive again")
     assert "INFO" == level
-    assert [1, 1] == [len(lines(worker, words)) for words in ("nothing can be", "may be lost")]
+    assert [1, 1] == [len(lines(worker, words)) for words in ("cannot consume", "may be lost")]
     assert 0 == worker.shut_down()

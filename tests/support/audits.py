@@ -1,4 +1,4 @@
-"""The check every integration test ends with: every queue and every batch balances."""
+"""The check at the end of every integration test: every queue and every batch balances."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SCHEMES = ("reliq", "reliqs")
 
 
 def is_reliq(url: str) -> bool:
-    """Whether the URL is of our transport: the suite also runs against Kombu's, to compare."""
+    """Whether the URL is of reliq: the suite also runs against Kombu's transport, to compare."""
     return url.startswith(SCHEMES)
 
 
 def assert_balanced(url: str, transport_options: dict[str, Any] | None = None) -> None:
-    """Fail if a queue's ledger does not account for every message, or a batch's for every job."""
+    """Fail if a queue's ledger does not balance, or a batch does not account for all its jobs."""
     if not is_reliq(url):
         return
     from reliq.admin import Inspector
@@ -34,7 +34,7 @@ def wait_settled(
     transport_options: dict[str, Any] | None = None,
     **expected: int,
 ) -> None:
-    """Wait until the queue holds exactly what is expected (by default nothing, in any state)."""
+    """Wait until the queue holds exactly the expected counts (by default 0 in every state)."""
     if not is_reliq(url):
         return
     from reliq.admin import Inspector

@@ -1,7 +1,7 @@
-"""A TCP proxy that loses packets, or a network that is away for a while.
+"""A TCP proxy that loses packets, or simulates a network that is unreachable for a while.
 
-Swallowed connections stay open at both ends and nothing arrives; severed ones are closed,
-and so is each new one until the proxy is mended.
+Swallowed connections stay open at both ends, and nothing arrives. Severed connections are closed,
+and new ones at once, until the proxy is repaired (`mend`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Blackhole:
-    """Forwards to a server, until it is told to lose what comes; no FIN, no RST is sent."""
+    """Forwards to a server, or silently discards the data; sends no FIN and no RST then."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -30,13 +30,13 @@ class Blackhole:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, scheme: str = "reliq", db: int = 0) -> str:
-        """Return the URL of the server, by way of this proxy."""
+        """Return the URL of the server through this proxy."""
         return f"{scheme}://127.0.0.1:{self.port}/{db}"
 
     def swallow(self) -> int:
-        """Lose, from now on, all that the present connections carry; later ones work.
+        """Discard all further data of the present connections; later connections work.
 
-        Returns how many connections are dead from now on.
+        Returns the number of dead connections.
         """
         self._swallowed |= self._open
         return len(self._swallowed) // 2
@@ -92,13 +92,13 @@ class Blackhole:
                     data = end.recv(1 << 16)
                     if end in self._swallowed:
                         if not data:
-                            gone.add(end)  # nor does the other end learn of its FIN.
+                            gone.add(end)  # the other end does not receive the FIN either.
                         continue
                     if not data:
                         return
                     other[end].sendall(data)
         except (OSError, ValueError):
-            pass  # one end is closed: so is the other, below.
+            pass  # one end is closed, and the other is closed below.
         finally:
             for end in (client, server):
                 self._open.discard(end)

@@ -1,4 +1,4 @@
-"""A self-made certificate authority, a server certificate signed by it, and a wrong CA."""
+"""A private certificate authority, certificates signed by it, and a wrong authority."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Certificates(NamedTuple):
     client_cert: Path
     client_key: Path
     wrong_ca: Path
-    other_host_cert: Path  # signed by the right CA, for a host that is not ours.
+    other_host_cert: Path  # signed by the right CA, for another host.
     other_host_key: Path
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Write all of them into `directory`."""
+    """Write all files into `directory`."""
     ca_key, ca = _authority("reliq test CA")
     _, wrong_ca = _authority("another CA")
     paths = Certificates(*(directory / f"{name}.pem" for name in Certificates._fields))

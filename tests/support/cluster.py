@@ -1,4 +1,4 @@
-"""A real Redis Cluster on loopback: masters, replicas, and slots that are moved between them."""
+"""A real Redis Cluster on loopback: masters, replicas, and slots that move between masters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SLOTS = 16384
-# How long a node must be silent until it counts as failing: a test sees a failover in seconds.
+# Silence after which a node counts as failing: short, so that a test sees a failover in seconds.
 NODE_TIMEOUT_MS = 2000
 
 
 class ClusterNode(RedisServer):
     """One server in cluster mode."""
 
-    # The bus is 10,000 above: that, too, is to be below the kernel's range.
+    # The bus port is 10,000 above, and must also be below the kernel's range.
     ports = range(18_000, 22_500)
 
     def __init__(self, *, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: Any) -> None:
@@ -35,16 +35,16 @@ class ClusterNode(RedisServer):
 
     @property
     def id(self) -> str:
-        """Its name in the cluster."""
+        """Its id in the cluster."""
         return self.ask("CLUSTER", "MYID").decode()
 
     @property
     def announced_port(self) -> int:
-        """The port that other nodes, and clients, are told."""
+        """The port that it announces to other nodes and clients."""
         return self.tls_port or self.port
 
     def ask(self, *command: Any) -> Any:
-        """Send one command; the reply as the server gave it."""
+        """Send one command; return the server's reply."""
         with self.client() as client:
             return client.execute_command(*command)
 
@@ -60,7 +60,7 @@ class RedisCluster:
         slots: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
-        """Give each of the masters as many *slots* as it says; evenly by default."""
+        """Assign to each master its number of *slots*; evenly by default."""
         self._slots = slots or [SLOTS // masters] * (masters - 1) + [
             SLOTS - SLOTS // masters * (masters - 1)
         ]
@@ -71,11 +71,11 @@ class RedisCluster:
 
     @property
     def nodes(self) -> list[ClusterNode]:
-        """All of them."""
+        """All nodes."""
         return [*self.masters, *self.replicas]
 
     def url(self, scheme: str = "reliq", db: int = 0) -> str:
-        """Return the URL that names the seeds: every master, unless a test says otherwise."""
+        """Return the URL of the seeds, which are all masters unless a test changes them."""
         del scheme, db
         first, *others = [f"reliq-cluster://127.0.0.1:{n.announced_port}" for n in self.seeds]
         if self.seeds[0].tls is not None:
@@ -85,7 +85,7 @@ class RedisCluster:
     # -- life
 
     def start(self) -> RedisCluster:
-        """Start all nodes; return when each says that the cluster is whole."""
+        """Start all nodes; return when each reports a complete cluster."""
         for node in self.nodes:
             node.start()
         first, *others = self.nodes
@@ -97,7 +97,7 @@ class RedisCluster:
             begin += count
 
         def all_met() -> bool:
-            """Begin each handshake that is to be: one that outlasts a node timeout is forgotten."""
+            """Begin missing handshakes: one that outlasts a node timeout is forgotten."""
             for node in others:
                 if first.id not in self._met(node):
                     node.ask("CLUSTER", "MEET", "127.0.0.1", first.announced_port)
@@ -112,7 +112,7 @@ class RedisCluster:
         return self
 
     def wait_whole(self, timeout_s: float = 30.0) -> None:
-        """Wait until each node says that the cluster is whole."""
+        """Wait until each node reports a complete cluster."""
         wait_until(
             lambda: all(self._is_whole(node) for node in self.nodes),
             timeout_s=timeout_s,
@@ -120,18 +120,18 @@ class RedisCluster:
         )
 
     def flush(self) -> None:
-        """Empty it."""
+        """Delete all keys."""
         for node in self.masters:
             with node.client() as client:
                 client.flushall()
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the cluster."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End its nodes, and remove what they have stored."""
+        """End the nodes and delete their data."""
         self.destroy()
 
     def destroy(self) -> None:
@@ -143,7 +143,7 @@ class RedisCluster:
 
     @staticmethod
     def _met(node: ClusterNode) -> set[str]:
-        """Return the ids of those that *node* has met, itself too."""
+        """Return the ids of nodes known to *node*, including its own."""
         reply = node.ask("CLUSTER", "NODES")
         lines = (reply.decode() if isinstance(reply, bytes) else reply).splitlines()
         found = {words[0]: words[2] for words in map(str.split, lines)}
@@ -157,7 +157,7 @@ class RedisCluster:
     # -- slots
 
     def owner(self, slot: int) -> ClusterNode:
-        """Return the master of a slot, as the first node that runs knows it."""
+        """Return the master of a slot, according to the first running node."""
         for asked in [node for node in self.nodes if node.running]:
             with suppress(redis.ConnectionError):  # it has just ended
                 for first, last, (_, port, *_), *_ in asked.ask("CLUSTER", "SLOTS"):
@@ -168,14 +168,14 @@ class RedisCluster:
 
 
 class Migration:
-    """One slot on its way from one master to another, stopped where a test wants it."""
+    """The move of one slot from one master to another, which a test can stop at any step."""
 
     def __init__(self, source: ClusterNode, target: ClusterNode, key: str) -> None:
         self.source, self.target = source, target
         self.slot = key_slot(key.encode())
 
     def open(self) -> None:
-        """Let source and target know: from now on keys may be at either."""
+        """Inform source and target: keys may then be at either."""
         self.target.ask("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self.source.id)
         self.source.ask("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self.target.id)
 
@@ -191,13 +191,13 @@ class Migration:
             self.source.ask("MIGRATE", *where)
 
     def end(self) -> None:
-        """Move what is left, and give the slot to the target."""
+        """Move the remaining keys, and assign the slot to the target."""
         self.move(self.keys(self.source))
         for node in (self.target, self.source):
             node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id)
 
     def contents(self) -> dict[bytes, bytes]:
-        """Return what the slot holds, at either node, key by key."""
+        """Return the contents of the slot at both nodes, key by key."""
         found: dict[bytes, bytes] = {}
         for node, asking in ((self.source, False), (self.target, True)):
             with node.client(single_connection_client=True) as client:

@@ -1,4 +1,4 @@
-"""The ``reliq`` command as a subprocess, its JSON checked against its documented schema."""
+"""The ``reliq`` command as a subprocess; its JSON is checked against the documented schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELIQ = (sys.executable, "-m", "reliq.cli")
 
 
 def environment(url: str | Sequence[str] | None = None, **more: str) -> dict[str, str]:
-    """Return the environment of a command that finds its brokers there, on a wide terminal."""
+    """Return the environment of a command with its brokers, on a wide terminal."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -48,7 +48,7 @@ def run(url: str | Sequence[str] | None, *arguments: object) -> subprocess.Compl
 
 
 def data(url: str | Sequence[str] | None, *arguments: object, code: int = 0) -> Any:
-    """Run a command with --json; return what it printed, which is as its schema says."""
+    """Run a command with --json; return its output after validation by its schema."""
     done = run(url, *arguments, "--json")
     assert code == done.returncode, done.stdout + done.stderr
     found = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""A disk of a few MB, real and full when it is full: a tmpfs in a mount namespace."""
+"""A real disk of a few MB that a test can fill: a tmpfs in a mount namespace."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def run_on_small_disk(
     module: str, directory: Path, megabytes: int
 ) -> subprocess.CompletedProcess[str]:
-    """Run *module* with *directory* as its argument, which is a disk of so many MB.
+    """Run *module* with *directory* as its argument, which is a disk of *megabytes* MB.
 
-    Needs Linux and the right to make a user namespace; without it it fails, and says so.
+    Needs Linux and the right to create a user namespace; fails otherwise, with the reason.
     """
     place = shlex.quote(str(directory))
     script = (

@@ -1,4 +1,4 @@
-"""Embedded brokers in the tests: which processes a folder has, and a slow disk for its server."""
+"""Embedded brokers in tests: the processes of a folder, and a slow disk for its server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ int fsync(int fd) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); nap(); return 
 
 
 def processes_below(directory: Path) -> dict[int, bool]:
-    """Return the keepers and servers of folders below, also removed ones; True for a keeper."""
+    """Return keepers and servers of folders below, even if removed; True for a keeper."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ def processes_below(directory: Path) -> dict[int, bool]:
 
 
 class Place:
-    """A folder for a broker; whatever runs in it is killed at the end."""
+    """A folder for a broker, whose processes are killed at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,13 +61,13 @@ class Place:
         return f"reliq-embedded:///{quote(str(self.path))}"
 
     def processes(self, *, keepers: bool | None = None) -> list[int]:
-        """Return the pids of what runs in it, also where it was removed; *keepers*: only such."""
+        """Return the pids of its processes, even if it was removed; optionally only *keepers*."""
         found = processes_below(self.path)
         return sorted(pid for pid, keeper in found.items() if keepers in {None, keeper})
 
     @property
     def servers(self) -> list[int]:
-        """The servers; the child that rewrites a log is none."""
+        """The servers, without children that rewrite a log."""
         return self.processes(keepers=False)
 
     @property
@@ -76,13 +76,13 @@ class Place:
         return self.processes(keepers=True)
 
     def kill(self, *pids: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to some of them."""
+        """Send a signal to some processes."""
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def wait_gone(self, timeout_s: float = 10.0) -> float:
-        """Wait until nothing runs in it; return how long that took."""
+        """Wait until all its processes have ended; return the elapsed seconds."""
         began = time.monotonic()
         wait_until(lambda: not self.processes(), timeout_s=timeout_s, what=self.log)
         return time.monotonic() - began
@@ -94,7 +94,7 @@ class Place:
         return f"{self.path}: no log; {self.processes()}"
 
     def close(self) -> None:
-        """Kill all of it."""
+        """Kill all its processes and delete it."""
         while pids := self.processes():
             self.kill(*pids)
             time.sleep(0.01)
@@ -102,7 +102,7 @@ class Place:
 
 
 def slow_disk(directory: Path, ms: int) -> str:
-    """Return a server, for `embedded_server`, whose fsyncs take so much longer. Needs gcc."""
+    """Return a server for `embedded_server` whose fsyncs take *ms* longer. Needs gcc."""
     library = directory / "slow_fsync.so"
     if not library.exists():
         (directory / "slow_fsync.c").write_text(_SLOW_FSYNC)

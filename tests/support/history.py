@@ -1,4 +1,4 @@
-"""Blocks of snapshots, written as ``snapshot.lua`` writes them."""
+"""Blocks of snapshots in the format of ``snapshot.lua``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MORE = 0x80
 
 
 class Noted(NamedTuple):
-    """What a snapshot has changed: one block, and what is known of the last snapshot."""
+    """The result of a snapshot: one block, and the record of the last snapshot."""
 
     block: int
     records: bytes
@@ -29,9 +29,9 @@ def noted(
     counters: Sequence[int],
     every_ms: int = MINUTE_MS,
 ) -> Noted:
-    """Return what is to be stored for a snapshot at *now_ms*.
+    """Return the data to store for a snapshot at *now_ms*.
 
-    *records*: the block of that time, as it is stored; *last*: of the snapshot before.
+    *records* is the stored block of that time, *last* the record of the previous snapshot.
     """
     current = now_ms // every_ms
     before, size, *known = [int(text) for text in last.split()] or [-1, 0]

@@ -1,7 +1,7 @@
-"""Interrupts at every moment at which Python looks for signals, one run for each.
+"""Interrupts at every point at which Python checks for signals, one run for each.
 
-A signal's handler that raises (Ctrl-C, a time limit) does so at the start of a function, after a
-call, or where a loop goes back: nowhere else. So code can be tried at each such point, in turn.
+A signal handler that raises (Ctrl-C, a time limit) does so only at the start of a function, after a
+call, or at the backward jump of a loop. A test can therefore try each such point in turn.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Interrupted(BaseException):
 
 
 class Interrupter:
-    """Raises at the point of a number, in the code of some files; of one thread."""
+    """Raises at the point with a given number, in the code of some files and one thread."""
 
     def __init__(self, files: Sequence[str], point: int) -> None:
         self._files = tuple(files)
         self._left = point
         self._last: dict[FrameType, str] = {}
         self.where = ""
-        """Where it has raised; empty where there were fewer points."""
+        """The place of the interrupt; empty if there were fewer points."""
 
     def run(self, do: Callable[[], None]) -> None:
-        """Do it; raises what that raises, but not the interrupt."""
+        """Call *do*; raises its exceptions, but not the interrupt."""
         sys.settrace(self._calls)
         try:
             do()

@@ -1,7 +1,7 @@
-"""What tasks did, written down where a SIGKILL cannot take it back.
+"""A journal of the events of tasks, which survives a SIGKILL.
 
-Every event is one short line (`lines.py`). Redis is not used, because Redis is what the
-tests put under stress.
+Every event is one short line (`lines.py`). It is not stored in Redis, because the tests put Redis
+under stress.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FINISHED = "finished"
 
 
 class Entry(NamedTuple):
-    """One line: `key` is a task id, mostly; `at` is CLOCK_MONOTONIC, the same in all processes."""
+    """One line. `key` is usually a task id; `at` is CLOCK_MONOTONIC, equal in all processes."""
 
     event: str
     key: str
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Writes entries in the tasks, reads them in the tests: each line once, however often asked."""
+    """Written by tasks and read by tests; each line is read once."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = os.fspath(path)
@@ -54,7 +54,7 @@ class Journal:
             self._fd = None
 
     def entries(self, event: str | None = None, key: str | None = None) -> list[Entry]:
-        """Return the entries so far, oldest first, filtered."""
+        """Return the entries so far, oldest first, filtered by event and key."""
         with self._reading:
             self._read()
             found = self._entries if key is None else self._by_key.get(key, [])
@@ -67,7 +67,7 @@ class Journal:
                 new = file.read()
         except FileNotFoundError:
             return
-        end = new.rfind(b"\n") + 1  # what follows may be half a line
+        end = new.rfind(b"\n") + 1  # the rest may be a partial line
         self._read_bytes += end
         for line in lines.whole(new[:end].decode("ascii")):
             event, key, pid, at = line.split(" ")
@@ -82,29 +82,29 @@ class Journal:
             return self._counts[event].copy()
 
     def runs(self, key: str) -> int:
-        """Return how often the task was started."""
+        """Return the number of starts of the task."""
         return len(self.entries(STARTED, key))
 
     def started(self) -> Counter[str]:
-        """Return how often each task was started."""
+        """Return the number of starts of each task."""
         return self._counted(STARTED)
 
     def finished(self) -> Counter[str]:
-        """Return how often each task finished."""
+        """Return the number of ends of each task."""
         return self._counted(FINISHED)
 
     def wait_started(self, key: str, *, times: int = 1, timeout_s: float = 60.0) -> Entry:
-        """Wait until the task was started so many times; return the last start."""
+        """Wait until the task was started *times* times; return the last start."""
         return self.wait(STARTED, key, times=times, timeout_s=timeout_s)
 
     def wait_finished(self, key: str, *, times: int = 1, timeout_s: float = 60.0) -> Entry:
-        """Wait until the task finished so many times; return the last end."""
+        """Wait until the task finished *times* times; return the last end."""
         return self.wait(FINISHED, key, times=times, timeout_s=timeout_s)
 
     def wait(
         self, event: str, key: str | None = None, *, times: int = 1, timeout_s: float = 60.0
     ) -> Entry:
-        """Wait until there are so many of these entries; return the last one."""
+        """Wait until *times* of these entries exist; return the last one."""
 
         def found() -> list[Entry]:
             entries = self.entries(event, key)

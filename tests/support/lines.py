@@ -1,9 +1,9 @@
-"""Lines that a SIGKILL cannot take back, and that tell whether they are whole.
+"""Lines in a file that survive a SIGKILL and are recognizably complete.
 
-Each is appended with one write(2) to a file opened with O_APPEND: apart from those of other
-processes, and kept by the kernel when the writer is killed. But a writer that is killed in
-the midst of it leaves a half: the kernel stops where a page ends. So a line begins with a
-line break of its own, and ends with a mark.
+Each is appended with one write(2) to a file opened with O_APPEND. Lines of several processes
+therefore stay separate, and the kernel keeps them when the writer is killed. However, a writer that
+is killed during the write leaves a partial line, because the kernel stops at the end of a page. So
+a line begins with its own line break, and ends with a mark.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ def append(fd: int, line: str) -> None:
 
 
 def whole(text: str) -> list[str]:
-    """Return the lines in *text* that were written to their end."""
+    """Return the complete lines in *text*."""
     return [line[: -len(_WHOLE)] for line in text.split("\n") if line.endswith(_WHOLE)]

@@ -1,4 +1,4 @@
-"""Publishers that go on through faults, and remember what was confirmed to them."""
+"""Publishers that continue through faults and record confirmed tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Load:
-    """One publisher for each queue; they send short tasks until they are stopped."""
+    """One publisher for each queue, which sends short tasks until it is stopped."""
 
     def __init__(self, site: CelerySite, queues: Sequence[str], pause_s: float = 0.01) -> None:
         self.confirmed: list[str] = []
@@ -50,7 +50,7 @@ class Load:
             self.confirmed.append(sent.id)
 
     def wait(self, more: int, timeout_s: float = 60.0) -> None:
-        """Wait until so many more tasks were confirmed."""
+        """Wait until *more* further tasks were confirmed."""
         goal = len(self.confirmed) + more
         wait_until(
             lambda: len(self.confirmed) >= goal,
@@ -59,7 +59,7 @@ class Load:
         )
 
     def stop(self) -> list[str]:
-        """Stop publishing; return the ids of what was confirmed."""
+        """Stop publishing; return the ids of confirmed tasks."""
         self._stop.set()
         for thread in self._threads:
             thread.join(60)

@@ -1,4 +1,4 @@
-"""Scripts of the package with another text: with a bug, or another clock."""
+"""Scripts of the package with a changed text: with a bug, or another clock."""
 
 from __future__ import annotations
 

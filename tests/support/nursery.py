@@ -1,14 +1,14 @@
-"""Python programs that begin with their imports done: forked from a process that has made them.
+"""A nursery forks Python programs from a process that has already made their imports.
 
-A Celery worker spends most of a second of processor time on imports of other projects' code, a
-command of reliq a third of one. The tests start some thousand of them. So the first of a test
-process starts a nursery, which imports what they need of others, no application, and nothing of
-reliq but what Kombu loads by itself, and forks once for each program. What is forked is a process
-like any other: in a session of its own, with an environment, a directory and files of its own, and
-the program runs as ``__main__``. It ends as Python ends, and the nursery says how.
+The imports of third-party code take most of a second of processor time in a Celery worker, and a
+third of a second in a command of reliq. The tests start some thousand of both. So the first
+program of a test process starts a nursery. It imports the third-party modules, but no application,
+and of reliq only the modules that Kombu loads by itself. It then forks once for each program. The
+child is a normal process with its own session, environment, directory and files, and the program
+runs as ``__main__``. It ends as any Python process, and the nursery reports its exit code.
 
-Programs whose environment says something to Python itself, or that patch what is imported
-(gevent, eventlet), are started anew; so is every one with RELIQ_TEST_FRESH=1.
+A program is started as a new process if its environment configures Python itself, if it patches
+imported modules (gevent, eventlet), or if RELIQ_TEST_FRESH=1 is set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MODULES = ("celery", "reliq.cli")
-"""The programs that are forked."""
+"""Modules of programs that may be forked."""
 IMPORTS = (
     *("celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.apps.beat"),
     *("celery.worker.consumer", "celery.worker.strategy", "celery.worker.autoscale"),
@@ -49,17 +49,17 @@ IMPORTS = (
     *("kombu.transport.virtual", "kombu.pidbox", "kombu.asynchronous.hub", "kombu.pools"),
     *("redis", "redis.cluster", "redis.sentinel", "hiredis", "click", "asyncio", "sqlite3"),
 )
-# Those that say something to Python as it starts, but for the two below; or to Celery, Kombu and
-# Billiard as they are imported.
+# Prefixes of variables that configure Python at its start (except the two below), or Celery, Kombu
+# and Billiard at their import.
 _SPEAKS = ("PYTHON", "LD_", "LC_", "LANG", "COV", "AUTOSCALE_", "C_", "CELERY_", "KOMBU_")
 _SET_HERE = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED"})
-# What stands in PYTHONPATH in the place of what the nursery has imported, or would have.
+# Entries of PYTHONPATH that replace modules that the nursery has imported, or would have.
 _SHADOWED = ("reliq", "sitecustomize.py", "usercustomize.py")
 _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
 _LONGEST = 1 << 20
-# That of the nursery: what a test changes later, it says to each program. The tests' own
-# configuration takes away what is left out here.
+# The environment of the nursery; each program gets later changes of a test with its request. The
+# tests' own configuration removes the variable that is omitted here.
 _ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -79,7 +79,7 @@ def may_be_forked(command: Sequence[str], env: Mapping[str, str] | None) -> bool
 
 
 class Child:
-    """A program of the nursery: what tests use of :class:`subprocess.Popen`."""
+    """A program of the nursery, with the part of :class:`subprocess.Popen` that tests use."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -91,24 +91,24 @@ class Child:
         connection.setblocking(False)
 
     def poll(self) -> int | None:
-        """Return the exit code, None while it runs."""
+        """Return the exit code; None while it runs."""
         with self._lock:
             if self.returncode is None:
                 with contextlib.suppress(BlockingIOError):
                     said = self._connection.recv(64)
-                    # A nursery that is gone has taken its children along.
+                    # The end of a nursery also ends its children.
                     self.returncode = int(said) if said else -signal.SIGKILL
                     self._connection.close()
             return self.returncode
 
     def wait(self, timeout: float = 3600) -> int:
-        """Wait for its end, and return the exit code."""
+        """Wait for its end; return the exit code."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            with contextlib.suppress(OSError, ValueError):  # closed: another thread has heard it
+            with contextlib.suppress(OSError, ValueError):  # closed: another thread read the code
                 said = select.poll()
                 said.register(self._connection, select.POLLIN)
                 said.poll(1000 * min(left_s, 1))
@@ -116,7 +116,7 @@ class Child:
 
 
 class Nursery:
-    """The nursery of this process; it ends with it."""
+    """The nursery of this process, which ends with it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -156,7 +156,7 @@ class Nursery:
         return Child(ours)
 
     def close(self) -> None:
-        """End it, and all that it has started."""
+        """End the nursery and all its programs."""
         self._socket.close()
         self._process.wait()
 
@@ -166,7 +166,7 @@ _starting = threading.Lock()
 
 
 def start(command: Sequence[str], **options: Any) -> Child:
-    """Start a program in the nursery of this process; arguments as those of Nursery.start."""
+    """Start a program in the nursery of this process; arguments as for Nursery.start."""
     with _starting:
         if not _nursery or _nursery[0].owner != os.getpid():
             _nursery[:] = [Nursery()]
@@ -183,7 +183,7 @@ def _end() -> None:
 def run(
     command: Sequence[str], *, env: Mapping[str, str], timeout: float, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, as subprocess.run does that captures its output."""
+    """Run a program to its end, like subprocess.run with captured output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         child = start(command, env=env, cwd=cwd, stdout=out, stderr=errors)
         try:
@@ -202,7 +202,7 @@ def run(
 
 
 class _Request:
-    """What is to be run, and the files that came with it: the connection, stdout and stderr."""
+    """A program to run, and the received files: the connection, stdout and stderr."""
 
     def __init__(self, message: bytes, files: Sequence[int]) -> None:
         self.__dict__.update(json.loads(message))
@@ -210,7 +210,7 @@ class _Request:
 
 
 def _serve(requests: socket.socket) -> _Request | None:
-    """Fork for each request; return one in each child, None when nobody asks any more."""
+    """Fork for each request; return it in each child, and None when no more requests can come."""
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
     while True:
@@ -234,14 +234,14 @@ def _serve(requests: socket.socket) -> _Request | None:
 
 def _tell_end(pidfd: int, pid: int, connection: int) -> None:
     _, status = os.waitpid(pid, 0)
-    with contextlib.suppress(OSError):  # nobody wants to know.
+    with contextlib.suppress(OSError):  # no process waits for it.
         os.write(connection, b"%d" % os.waitstatus_to_exitcode(status))
     os.close(connection)
     os.close(pidfd)
 
 
 def _run(request: _Request) -> NoReturn:
-    """Become the program, and end as it ends."""
+    """Become the program, and end as it does."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(request.stdout, 1)
@@ -267,7 +267,7 @@ def _run(request: _Request) -> NoReturn:
     os.write(request.connection, b"runs %d" % os.getpid())
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208
         if int(entry) > 2:
-            with contextlib.suppress(OSError):  # that of the listing itself
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(entry))
     sys.argv[:] = [request.module, *request.arguments]
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
@@ -279,7 +279,7 @@ def _main() -> None:
     for name in IMPORTS:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a child's collections leave the pages alone that it shares
+    gc.freeze()  # collections in a child then do not copy shared pages
     requests = socket.socket(fileno=int(sys.argv[1]))
     request = _serve(requests)
     if request is not None:

@@ -1,4 +1,4 @@
-"""A child process that a test starts, stops hard or softly, freezes, and never leaves behind."""
+"""A child process that a test can start, stop, kill or freeze, and that never outlives it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# Where there is setpriv (Linux), the kernel ends our processes with us, however we end.
+# With setpriv (Linux), the kernel ends these processes whenever this process ends.
 _SETPRIV = shutil.which("setpriv")
 _WITH_US = [] if _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL"]
 
 _running: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
-# How a command ends at Ctrl-C; a shell shows 130 for both. Where the interrupt meets an exec() of
-# Python's own, such as one that makes a dataclass, the process ends by the signal, whoever has
-# caught the exception.
+# Exit codes of a command after Ctrl-C; a shell shows 130 for both. If the interrupt hits an exec()
+# in Python's own code, such as one that makes a dataclass, the signal ends the process even if the
+# exception is caught.
 INTERRUPTED = frozenset({130, -signal.SIGINT})
 
 
 class Process:
-    """One subprocess in a process group of its own, its output in a log file.
+    """One subprocess in its own process group, with its output in a log file.
 
-    What belongs to it (pool children, say) is in the same group, so that
-    `kill_group` ends all of it and nothing else. Start it from a thread that
-    lives as long as it should.
+    Its children, such as those of a pool, are in the same group: `kill_group` ends all of them and
+    no others. Start it from a thread that lives at least as long.
     """
 
     def __init__(
@@ -69,12 +68,12 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the main process has not ended yet."""
+        """Whether the main process is still running."""
         return self._popen.poll() is None
 
     @property
     def returncode(self) -> int | None:
-        """The exit code (negative: the signal that ended it), None while it runs."""
+        """The exit code (negative: the number of the signal that ended it); None while it runs."""
         return self._popen.poll()
 
     def log(self) -> str:
@@ -82,35 +81,35 @@ class Process:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
     def tail(self, lines: int = 40) -> str:
-        """Return the last lines of the output, for a failure's message."""
+        """Return the last lines of the output, for failure messages."""
         return "\n".join(self.log().splitlines()[-lines:])
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only; nothing if it has ended."""
+        """Send a signal to the main process only, if it runs."""
         if self.running:
             os.kill(self.pid, number)
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the whole group; nothing if the main process has ended."""
+        """Send a signal to the whole group, if the main process runs."""
         if self.running:
             os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL the main process only, and wait for its end; its children are left alone."""
+        """SIGKILL the main process only, and wait for its end; its children are not affected."""
         self.signal(signal.SIGKILL)
         self._popen.wait(10)
 
     def kill_group(self) -> None:
         """SIGKILL the main process and everything in its group."""
         if not self._reaped_group:
-            with contextlib.suppress(ProcessLookupError):  # all of it had ended already.
+            with contextlib.suppress(ProcessLookupError):  # all processes had already ended.
                 os.killpg(self.pid, signal.SIGKILL)
             self._reaped_group = True
         self._popen.wait(10)
         _running.discard(self)
 
     def freeze(self) -> None:
-        """SIGSTOP the whole group: alive, sockets open, nothing moves."""
+        """SIGSTOP the whole group: alive, with open sockets, but not running."""
         os.killpg(self.pid, signal.SIGSTOP)
         self._frozen = True
 
@@ -121,7 +120,7 @@ class Process:
             self._frozen = False
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Wait for the main process to end and return its exit code; fail with its log."""
+        """Wait for the end of the main process; return its exit code, or fail with its log."""
         try:
             return self._popen.wait(timeout_s)
         except subprocess.TimeoutExpired:

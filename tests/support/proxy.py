@@ -1,14 +1,13 @@
-"""A TCP proxy that cuts connections: after so many bytes, one way or the other.
+"""A TCP proxy that cuts connections after a number of bytes in one direction.
 
-It stands between a client and a server of the test, in this process. Armed with
-`cut_requests(n)` or `cut_replies(n)` it forwards exactly n more bytes that way, over
-whatever connection they come, and then closes both ends of the connection that would
-carry the next one. Each arming cuts once; connections made after it work. Armed with
-`cut_at(text)` it cuts the connection that carries that text to the server, whatever others
-do meanwhile.
+It stands between a client and a server of the test, in this process. After `cut_requests(n)` or
+`cut_replies(n)`, it forwards exactly n more bytes in that direction over any connections, and then
+closes both ends of the connection that would carry the next byte. Each call cuts once; later
+connections work. After `cut_at(text)`, it cuts the connection that carries the text to the server,
+whatever other connections do.
 
-It forwards one way at a time, and waits for who does not read. After `allow(n)` it takes only as
-many more bytes of requests.
+It forwards in one direction at a time, and waits for slow readers. After `allow(n)`, it reads only
+n more bytes of requests.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Proxy:
-    """Listens on a loopback port of its own until it is closed."""
+    """Listens on its own loopback port until it is closed."""
 
     def __init__(self, server: RedisServer, buffer: int | None = None) -> None:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
-        if buffer is not None:  # of requests that it has not taken; the client's own holds more
+        if buffer is not None:  # for unread requests; the client's own buffer holds more
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -38,57 +37,57 @@ class Proxy:
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._closed = False
         self.refusing = False
-        """Whether a connection that is made now is ended at once."""
+        """Whether new connections are closed at once."""
         self._limit: int | None = None
         self.cuts = 0
-        """How often a connection was cut."""
+        """The number of cuts."""
         self.forwarded = {"requests": 0, "replies": 0}
-        """How many bytes went through each way."""
+        """The number of bytes forwarded in each direction."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, scheme: str = "reliq") -> str:
-        """Return the URL of the server, by way of this proxy."""
+        """Return the URL of the server through this proxy."""
         return f"{scheme}://127.0.0.1:{self.port}/0"
 
     def cut_requests(self, after: int) -> None:
-        """Forward *after* more bytes to the server, then cut: at the last of them, not later."""
+        """Forward *after* more bytes to the server, then cut immediately after the last one."""
         with self._lock:
             self._left = {"requests": after}
 
     def cut_replies(self, after: int) -> None:
-        """Forward *after* more bytes to the client and cut when the server sends the next.
+        """Forward *after* more bytes to the client, and cut when the server sends the next one.
 
-        With 0 the server has done what it was asked, and the client learns nothing.
+        With 0, the server has executed the request, and the client receives nothing.
         """
         with self._lock:
             self._left = {"replies": after}
 
     def cut_at(self, text: bytes) -> None:
-        """Cut instead of forwarding the request with *text*: it is sent, and never comes.
+        """Cut instead of forwarding the request with *text*: it is sent, and never arrives.
 
-        A short request comes in one piece, over loopback.
+        Over loopback, a short request arrives in one piece.
         """
         with self._lock:
             self._text = text
 
     def allow(self, size: int | None) -> None:
-        """Take so many more bytes of requests, then wait; None: all there are."""
+        """Read *size* more bytes of requests, then wait; None: no limit."""
         self._limit = None if size is None else self.forwarded["requests"] + size
 
     def disarm(self) -> None:
-        """Cut nothing that is not cut yet."""
+        """Cancel cuts that have not happened."""
         with self._lock:
             self._left, self._text = {}, b""
 
     def cut_all(self) -> None:
-        """Cut every connection there is now."""
+        """Cut every present connection."""
         for client, server in list(self._pairs):
             self._hang_up(client, server)
 
     def close(self) -> None:
-        """Stop listening, and cut what is left."""
+        """Stop listening, and cut the remaining connections."""
         self._closed = True
-        # A close alone does not wake the thread that waits in accept().
+        # A close alone does not wake the thread in accept().
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -129,18 +128,18 @@ class Proxy:
                     if not data or cut:
                         return
         except (OSError, ValueError):
-            pass  # one end is closed: so is the other, below.
+            pass  # one end is closed, and the other is closed below.
         finally:
             self._hang_up(client, server)
 
     def _room(self) -> int:
-        """Return how much of the next request is read now."""
+        """Return how many bytes of requests may be read now."""
         if self._limit is None:
             return 1 << 16
         return min(max(self._limit - self.forwarded["requests"], 0), 1 << 16)
 
     def _allowed(self, way: str, data: bytes) -> tuple[bytes, bool]:
-        """Return what of *data* may pass, and whether the connection ends with it."""
+        """Return the part of *data* that may pass, and whether the connection ends after it."""
         with self._lock:
             if self._text and way == "requests" and self._text in data:
                 self._text = b""

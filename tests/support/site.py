@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reliq.admin import Inspector
     from tests.support.servers import RedisServer
 
-# Recovery within a second or two, so that the tests need not wait longer.
+# Recovery within a second or two, to keep the tests short.
 FAST = {
     "visibility_timeout": 2.0,
     "restore_interval": 0.5,
@@ -32,7 +32,7 @@ FAST = {
 
 
 class CelerySite:
-    """`config` are Celery settings, the same for the workers, beat and the client."""
+    """An application with its processes; `config` are Celery settings for all of them."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class CelerySite:
 
     @property
     def app(self) -> Celery:
-        """The client: publishes by task name, and reads results."""
+        """The client, which publishes by task name and reads results."""
         if self._app is None:
             app = Celery("client", broker=self.broker, set_as_current=False)
             app.conf.update(self.config)
@@ -70,11 +70,11 @@ class CelerySite:
         return self._app
 
     def send(self, task: str, *args: Any, **options: Any) -> AsyncResult:
-        """Publish a task; `kwargs` and everything else are options of send_task."""
+        """Publish a task; `kwargs` and all other options are those of send_task."""
         return self.app.send_task(task, args, **options)
 
     def worker(self, *, ready: bool = True, **options: Any) -> CeleryWorker:
-        """Start a worker; arguments as CeleryWorker's, `config` added to the site's."""
+        """Start a worker; options as CeleryWorker's, with `config` added to the site's."""
         self._count += 1
         options.setdefault("name", f"worker{self._count}")
         options["config"] = {**self.config, **options.get("config", {})}
@@ -91,12 +91,12 @@ class CelerySite:
         return beat
 
     def settled(self, queue: str = "celery", *, timeout_s: float = 60.0, **expected: int) -> None:
-        """Wait until the queue holds what is expected (nothing, if nothing is said), balanced."""
+        """Wait until the queue has the expected counts (0 by default) and balances."""
         options = self.transport_options
         wait_settled(self.broker, queue, timeout_s=timeout_s, transport_options=options, **expected)
 
     def counts(self, queue: str = "celery") -> dict[str, int]:
-        """Return ready, delayed, unacked and dead of the queue now."""
+        """Return the current ready, delayed, unacked and dead counts of the queue."""
         from reliq.admin import Inspector
 
         with Inspector(self.broker, transport_options=self.transport_options) as inspector:
@@ -105,7 +105,7 @@ class CelerySite:
     def wait_counts(
         self, queue: str = "celery", *, timeout_s: float = 60.0, **expected: int
     ) -> None:
-        """Wait until the named counts of the queue are as expected."""
+        """Wait until the given counts of the queue are reached."""
         if not is_reliq(self.broker):
             return
         from reliq.admin import Inspector
@@ -126,7 +126,7 @@ class CelerySite:
 
 
 def counts_of(inspector: Inspector, queue: str) -> dict[str, int]:
-    """Return ready, delayed, unacked and dead of a queue."""
+    """Return the ready, delayed, unacked and dead counts of a queue."""
     status = inspector.status(queue)
     return {name: getattr(status, name) for name in ("ready", "delayed", "unacked", "dead")}
 
@@ -134,7 +134,7 @@ def counts_of(inspector: Inspector, queue: str) -> dict[str, int]:
 def close_app(app: Celery) -> None:
     """Close every connection of a Celery application."""
     app.pool.force_close_all()
-    # Kombu keeps its pools for the process, by URL: the next test must not get a closed one.
+    # Kombu keeps its pools by URL in the process: the next test must not get a closed one.
     for group, pool in ((producers, app.producer_pool), (connections, app.pool)):
         for key in [key for key, value in group.items() if value is pool]:
             dict.__delitem__(group, key)
@@ -142,9 +142,9 @@ def close_app(app: Celery) -> None:
         backend = app.backend
         consumer = getattr(backend, "result_consumer", None)
         if consumer is not None:
-            # Results that outlive the application have nothing to unsubscribe from.
+            # Results that outlive the application have no subscription to end.
             consumer.subscribed_to.clear()
-            with contextlib.suppress(AttributeError):  # never started: nobody waited.
+            with contextlib.suppress(AttributeError):  # it was never started.
                 consumer.stop()
         client = getattr(backend, "client", None)
         if client is not None:

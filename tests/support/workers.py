@@ -25,10 +25,10 @@ POOLS = ("prefork", "threads", "solo", "gevent")
 
 
 def pools(*core: str, of: Sequence[str] = POOLS) -> list[Any]:
-    """Return the pools *of* a test as parameters; those that are not among *core* are long.
+    """Return the pools *of* a test as parameters; pools that are not in *core* are marked long.
 
-    For a test whose subject is not the pool: what CI runs in one or two of them, the command
-    for long tests runs in all.
+    For a test that is not about the pool: CI runs it in one or two pools, and the command for long
+    tests runs it in all.
     """
     by_hand = (pytest.mark.slow, pytest.mark.long)
     return [pool if pool in core else pytest.param(pool, marks=by_hand) for pool in of]
@@ -40,7 +40,7 @@ def app_environment(
     config: Mapping[str, Any] | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the environment in which tests.integration.apps finds its broker and settings."""
+    """Return the environment with the broker and settings of tests.integration.apps."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -57,11 +57,11 @@ def app_environment(
 
 
 class CeleryWorker(Process):
-    """`celery -A app worker` in a process group of its own.
+    """`celery -A app worker` in its own process group.
 
-    `config` are Celery settings for the app (see tests/integration/apps);
-    `arguments` go to the worker's command line, `celery_arguments` before it.
-    Without `mingle` it does not wait a second for neighbours when it starts.
+    `config` are Celery settings for the app (see tests/integration/apps); `arguments` go to the
+    worker's command line, `celery_arguments` before it. Without `mingle`, it does not wait a
+    second for neighbours at its start.
     """
 
     def __init__(
@@ -100,18 +100,18 @@ class CeleryWorker(Process):
         )
 
     def wait_ready(self, timeout_s: float = 90.0) -> CeleryWorker:
-        """Wait until the worker says it is ready, which is after it began to consume."""
+        """Wait until the worker reports that it is ready, after it has begun to consume."""
         self.wait_log(" ready.", timeout_s=timeout_s)
         return self
 
     def wait_log(self, text: str, *, times: int = 1, timeout_s: float = 60.0) -> None:
-        """Wait until the log holds `text` so many times; fail if the worker ends before."""
+        """Wait until the log contains `text` *times* times; fail if the worker ends before."""
 
         def found() -> bool:
             if self.log().count(text) >= times:
                 return True
             if not self.running:
-                # What it wrote between the two looks still counts.
+                # Text written between the two checks counts too.
                 if self.log().count(text) >= times:
                     return True
                 raise AssertionError(f"{self.name} ended ({self.returncode}):\n{self.tail()}")
@@ -124,15 +124,15 @@ class CeleryWorker(Process):
         )
 
     def terminate(self) -> None:
-        """Ask for a warm shutdown (SIGTERM)."""
+        """Request a warm shutdown (SIGTERM)."""
         self.signal(signal.SIGTERM)
 
     def quit(self) -> None:
-        """Ask for a cold shutdown (SIGQUIT)."""
+        """Request a cold shutdown (SIGQUIT)."""
         self.signal(signal.SIGQUIT)
 
     def shut_down(self, timeout_s: float = 60.0) -> int:
-        """Warm shutdown, waited for; return the exit code."""
+        """Request a warm shutdown, wait for it, and return the exit code."""
         self.terminate()
         return self.wait(timeout_s)
 

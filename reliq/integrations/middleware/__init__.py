@@ -1,7 +1,7 @@
-"""Middleware: code of the application's around every task of a Celery app.
+"""Middleware: application code around every task of a Celery app.
 
-What is public: `Middleware`, `add_middleware`, and what the four methods are given. Code that
-publishes tasks past Celery's own way calls `apply_publish`.
+Public names: `Middleware`, `add_middleware`, and the context objects of the four methods. Code that
+publishes tasks without Celery's own functions calls `apply_publish`.
 """
 
 from __future__ import annotations

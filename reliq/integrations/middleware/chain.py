@@ -1,6 +1,6 @@
-"""The four methods, what each is given, and in which order those of a chain are called.
+"""The four methods of middleware, their context objects, and the order of calls in a chain.
 
-Knows nothing of how Celery is made to call them.
+Does not know how Celery is made to call them.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CHAIN = "reliq_chain"
-"""The attribute of an app, and of the classes of its tasks, that is the chain."""
+"""The attribute of an app, and of the classes of its tasks, that holds the chain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _TaskContext:
-    """What each of the four methods is told of a task."""
+    """The information about a task that all four methods receive."""
 
     app: Any
     """The Celery application."""
     name: str
     """The task's name."""
     id: str
-    """The task's id; that of a retry is the same as before."""
+    """The task's id; a retry has the same id."""
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishContext(_TaskContext):
-    """A task that is about to be published, and is stored nowhere yet."""
+    """A task that is about to be published, before anything is stored."""
 
     headers: dict[str, Any]
-    """All headers of the message, Celery's among them. What is changed here is published."""
+    """All headers of the message, including Celery's. Changes are published."""
     properties: Mapping[str, Any]
-    """AMQP's properties that are known by now: ``correlation_id``, ``reply_to``."""
+    """AMQP properties known at this point: ``correlation_id``, ``reply_to``."""
     options: Mapping[str, Any]
-    """How it is sent: ``queue``, ``exchange``, ``routing_key``, ``priority`` and the like."""
+    """Publishing options: ``queue``, ``exchange``, ``routing_key``, ``priority`` and the like."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeliverContext(_TaskContext):
-    """A task that a worker has received, and is about to hand to its pool."""
+    """A task that a worker has received and is about to hand to its pool."""
 
     headers: Mapping[str, Any]
-    """All headers of the message, Celery's and the transport's among them."""
+    """All headers of the message, including Celery's and the transport's."""
     request: Any
     """Celery's ``celery.worker.request.Request``."""
 
@@ -58,11 +58,11 @@ class BeginContext(_TaskContext):
     """A task that is about to run in this process, thread or greenlet."""
 
     headers: Mapping[str, Any]
-    """The message's headers that are not Celery's own: ``task.request.headers``."""
+    """The message's headers without Celery's own: ``task.request.headers``."""
     task: Any
-    """Celery's task; ``task.request`` says the rest, ``task.retry()`` may be raised."""
+    """Celery's task, with ``task.request``; ``task.retry()`` may be raised."""
     local: dict[Any, Any]
-    """Empty at first, and given to ``end`` again: what belongs to this run."""
+    """The data of this run: empty at first, and passed to ``end``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,63 +70,61 @@ class EndContext(BeginContext):
     """A task that has run in this process, thread or greenlet."""
 
     state: str
-    """SUCCESS, FAILURE, RETRY, REJECTED or IGNORED: Celery's names."""
+    """One of Celery's states: SUCCESS, FAILURE, RETRY, REJECTED or IGNORED."""
     value: Any
-    """What the task returned; None unless the state is SUCCESS."""
+    """The return value of the task; None unless the state is SUCCESS."""
     error: BaseException | None
-    """What was raised, by the task or a `begin`; None where the state is SUCCESS."""
+    """The exception of the task or of a `begin`; None if the state is SUCCESS."""
 
 
 class Middleware:
-    """What is done around every task of an app; each method does nothing unless overridden.
+    """Application code around every task of an app. The default methods do nothing.
 
-    One object serves all tasks of a process, in all its threads: what belongs to one run goes
-    into ``context.local``.
+    One object serves all tasks and threads of a process: keep run data in ``context.local``.
     """
 
     def publish(self, context: PublishContext) -> None:
-        """Run where a task is published, before anything is stored.
+        """Run before a task is published and anything is stored.
 
-        What it raises is raised to whoever publishes, and nothing is stored.
+        An exception is raised to the publisher, and nothing is stored.
         """
 
     def deliver(self, context: DeliverContext) -> None:
         """Run in a worker's own process, before a task is handed to the pool.
 
-        Raise ``celery.exceptions.Ignore`` to have the message acknowledged and the task not
-        run, ``Reject`` to have the message dead-lettered or, with ``requeue=True``, given
-        back and counted as a failed delivery. For any other exception it is dead-lettered.
+        Raise ``celery.exceptions.Ignore`` to ack the message without running the task. Raise
+        ``Reject`` to dead-letter the message or, with ``requeue=True``, to return it and count
+        a failed delivery. Any other exception dead-letters it.
         """
 
     def begin(self, context: BeginContext) -> None:
-        """Run where a task is about to run. What it raises counts as raised by the task."""
+        """Run before a task runs. An exception counts as raised by the task."""
 
     def end(self, context: EndContext) -> None:
-        """Run where a task has run, if `begin` had returned. What it raises is only logged."""
+        """Run after a task, if its `begin` has returned. An exception is only logged."""
 
 
 class Chain:
     """The middleware of one app, in order."""
 
     def __init__(self) -> None:
-        # Replaced as a whole, never changed: threads go through it.
+        # Replaced as a whole, never changed, because other threads iterate over it.
         self.items: tuple[Middleware, ...] = ()
 
 
 def end(context: EndContext, begun: list[Middleware]) -> None:
-    """Run `end` of all that have *begun*, the last one first, and empty the list.
+    """Run `end` of all middleware in *begun*, in reverse order, and empty the list.
 
-    An exception is logged. What is none (SystemExit, a gevent timeout) is an order to the
-    process, and raised when all have ended.
+    Logs exceptions. Orders to the process (SystemExit, a gevent timeout) are raised at the end.
     """
     while begun:
-        # A soft time limit may be raised between two of them, too.
+        # A soft time limit may also be raised between two of them.
         try:
             while begun:
                 begun.pop().end(context)
-        except Exception:  # noqa: PERF203 - the others are to end all the same
+        except Exception:  # noqa: PERF203 - the others must end too
             logger.exception(
-                "the middleware's end raised for task %s[%s], which stays %s: mend the middleware",
+                "the middleware's end raised for task %s[%s], which stays %s: fix the middleware",
                 context.name,
                 context.id,
                 context.state,

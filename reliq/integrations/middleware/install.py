@@ -1,12 +1,11 @@
-"""How an app gets its middleware, keeps it when it is pickled, and calls it as it publishes.
+"""Adding middleware to an app, keeping it when the app is pickled, and calling it at publishes.
 
-An app without middleware is not touched. `publish` is around the one place where Celery makes
-messages of tasks, `AMQP.create_task_message`, which comes before a connection is taken: what is
-raised later may be taken for an error of the broker's. Celery's signals would not do, since they
-swallow what a receiver raises.
+An app without middleware is not changed. `publish` surrounds the only place where Celery makes task
+messages, `AMQP.create_task_message`. That step precedes the connection; a later error may be taken
+for an error of the broker. Celery's signals are unsuitable, because they swallow exceptions.
 """
 
-# ruff: noqa: SLF001 - Celery's registry of tasks is to be had without finalizing the app
+# ruff: noqa: SLF001 - the public registry of tasks would finalize the app
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def add_middleware(app: Any, *middleware: Middleware) -> None:
-    """Append *middleware* to the chain of a Celery *app*; what is in it already stays as it is.
+    """Append *middleware* to the chain of a Celery *app*; objects already in it stay unchanged.
 
-    To be called where the app is made, in every process that publishes or runs its tasks, and
-    before a worker starts. The app's configuration is not read for it. Raises
-    ConfigurationError for what is no Celery app or no middleware, and then nothing is added.
+    Call it where the app is created, in every process that publishes or runs its tasks, and
+    before a worker starts. The app's configuration is not read. Raises ConfigurationError for an
+    invalid app or middleware, and then adds nothing.
     """
     app = getattr(app, "_get_current_object", lambda: app)()
     celery = sys.modules.get("celery")
@@ -57,8 +56,8 @@ def _carry(chain: Chain, app: Any) -> None:
 def _begin_chain(app: Any) -> Chain:
     chain = Chain()
     setattr(app, CHAIN, chain)
-    # Celery calls a fix-up for each app that it makes or unpickles: so a child that is spawned,
-    # which gets the app as a pickle, has the same middleware.
+    # Celery calls the fix-ups of each app that it makes or unpickles. A spawned child, which
+    # receives the app as a pickle, therefore has the same middleware.
     app.fixups = [*app.fixups, partial(_carry, chain)]
     watch_publishing(app)
     watch_ends()
@@ -67,7 +66,7 @@ def _begin_chain(app: Any) -> Chain:
 
 
 def _watch_registry(registry: Any, chain: Chain) -> None:
-    """Surround the tasks that are registered, and those that will be, each as it is."""
+    """Wrap the tasks that are registered now and later."""
     kind = type(registry)
 
     class Registry(kind):  # type: ignore[misc,valid-type]
@@ -82,7 +81,7 @@ def _watch_registry(registry: Any, chain: Chain) -> None:
 
 
 def _surround(task: Any, chain: Chain) -> None:
-    """Give *task*, and no other of its class, the hooks that Celery looks for in a class."""
+    """Give *task* alone, not its class, the hooks that Celery looks up in a class."""
     base: Any = type(task)
     celery_task = sys.modules.get("celery.app.task")
     if celery_task is None or not isinstance(task, celery_task.Task) or hasattr(base, CHAIN):
@@ -115,9 +114,9 @@ _HELD: ContextVar[list[tuple[dict[str, Any], dict[str, Any]]] | None] = ContextV
 
 @contextmanager
 def holding() -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """Have no middleware called for what the block makes: who makes more of it calls it for each.
+    """Do not call middleware for messages made in the block; the caller calls it for its copies.
 
-    Yields a list, to which the properties and options of each message are appended.
+    Yields a list to which the properties and options of each message are appended.
     """
     held: list[tuple[dict[str, Any], dict[str, Any]]] = []
     token = _HELD.set(held)
@@ -128,13 +127,13 @@ def holding() -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
 
 
 def inner(function: Any) -> Any:
-    """Return what *function*, of an app's `amqp`, is around where it is ours; else itself."""
+    """Return Celery's function inside *function* of an app's `amqp`; itself if not wrapped."""
     get = getattr(function, "reliq_around", None)
     return function if get is None else get()
 
 
 class _Prepared(NamedTuple):
-    """Celery's ``task_message``, of which the chain has seen all headers."""
+    """Celery's ``task_message``, with complete headers that the chain has seen."""
 
     headers: dict[str, Any]
     properties: dict[str, Any]
@@ -143,7 +142,7 @@ class _Prepared(NamedTuple):
 
 
 def watch_publishing(app: Any) -> None:
-    """Call the chain of *app* for each task it publishes; reads nothing of its configuration."""
+    """Call the chain of *app* for each task that it publishes; does not read its configuration."""
     amqp = app.amqp
     create, send = _maker(amqp, _CREATE), _maker(amqp, _SEND)
 
@@ -153,9 +152,9 @@ def watch_publishing(app: Any) -> None:
     def send_task_message(
         producer: Any, name: str, message: Any, *args: Any, **options: Any
     ) -> Any:
-        if not isinstance(message, _Prepared):  # made by who knows AMQP.as_task_v2
+        if not isinstance(message, _Prepared):  # made with AMQP.as_task_v2
             message = _prepared(app, message, options)
-        # Celery would put them over what the chain has made of them.
+        # Celery would overwrite the chain's changes with them.
         options.pop("headers", None)
         return send()(producer, name, message, *args, **options)
 
@@ -166,12 +165,12 @@ def watch_publishing(app: Any) -> None:
 
 
 def _maker(amqp: Any, name: str) -> Callable[[], Any]:
-    """Return what gives Celery's own function: it reads the configuration to make one."""
+    """Return a getter of Celery's own function, which reads the configuration when made."""
     made: list[Any] = [vars(amqp)[name]] if name in vars(amqp) else []
 
     def get() -> Any:
         if not made:
-            # The attribute that this fills is ours by now.
+            # The attribute that this would fill is already replaced.
             descriptor = inspect.getattr_static(type(amqp), name)
             make = getattr(descriptor, "func", None)
             made.append(getattr(type(amqp), name).__get__(amqp) if make is None else make(amqp))
@@ -181,10 +180,10 @@ def _maker(amqp: Any, name: str) -> Callable[[], Any]:
 
 
 def apply_publish(context: PublishContext) -> None:
-    """Run `publish` of an app's chain for a message that is not made by Celery.
+    """Run `publish` of an app's chain for a message that Celery has not made.
 
-    It may change the headers, which are to be complete. Raises what the middleware raises: the
-    message is not to be stored then. Does nothing for an app without middleware.
+    The headers must be complete, and may be changed. Raises the middleware's exceptions; the
+    message must not be stored then. Does nothing for an app without middleware.
     """
     chain = chain_of(context.app)
     for item in () if chain is None else chain.items:
@@ -192,7 +191,7 @@ def apply_publish(context: PublishContext) -> None:
 
 
 def _prepared(app: Any, message: Any, options: dict[str, Any]) -> _Prepared:
-    """Return *message* with all its headers, as the chain leaves them; raises what it raises."""
+    """Return *message* with complete headers, after the chain; raises the chain's exceptions."""
     headers, properties, body, sent_event = message
     headers.update(options.get("headers") or {})
     if isinstance(body, dict):  # protocol 1

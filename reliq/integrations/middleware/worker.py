@@ -1,14 +1,13 @@
-"""`deliver`, `begin` and `end`: in a worker.
+"""`deliver`, `begin` and `end` in a worker.
 
-`deliver` is the last step before a request goes to the pool, in the worker's own process. An eta,
-a rate limit, a place in a prefork pool were waited for by then. Celery lets a task name the class
-of its requests, and makes one more class of that for each task, with the step in it.
+`deliver` is the last step before a request goes to the pool, in the worker's own process. It
+follows any wait for an eta, a rate limit or a place in a prefork pool. Celery lets a task name
+the class of its requests, and makes a subclass of it for each task, which contains this step.
 
-`begin` and `end` are around the run of a task, in whatever process, thread or greenlet. Celery's
-tracer calls a task that has a `__call__` of its own, and all of it, from the result that is
-stored to the next task of a chain, lies before its signal ``task_postrun``, which it sends
-whatever happens. So `begin` is in a `__call__`, where the tracer sees what it raises, and `end`
-hears the signal, which takes no part in the outcome.
+`begin` and `end` surround the run of a task, in any process, thread or greenlet. Celery's tracer
+calls the `__call__` of a task that has its own. All of the run, from the stored result to the
+next task of a chain, precedes the signal ``task_postrun``, which is always sent. So `begin` is in
+a `__call__`, where the tracer handles its exceptions. `end` cannot change the outcome.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 
 _STEP = "execute_using_pool"
 _LONGEST_ERROR = 1000
-# Under which a request, which is of one run, has its Run; None when it has ended.
+# Attribute of a request, which belongs to one run, for its Run; None after the end.
 _OF_REQUEST = "reliq_run"
 
 
 def request_class(base: Any, chain: Chain) -> Any:
-    """Return a class of requests like *base*, for which *chain* is asked before they run."""
+    """Return a class of requests like *base*, which calls *chain* before a request runs."""
 
     class Request(base):
         __slots__ = ()
@@ -55,10 +54,10 @@ def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
         error = None if revoked else _asked(self, chain)
         if error is None and not revoked:
             return step(self, pool, **options)
-        # Not while it is handled: whatever is rejected then counts as rejected for it.
+        # Outside of the exception handler: a rejection would otherwise be attributed to the error.
         if error is not None:
             _refuse(self, error)
-        # It needs no place in the pool.
+        # The request needs no place in the pool.
         raise sys.modules["celery.exceptions"].TaskRevokedError(self.id)
 
     return execute_using_pool
@@ -83,17 +82,17 @@ def _asked(request: Any, chain: Chain) -> BaseException | None:
         exceptions = sys.modules["celery.exceptions"]
         if isinstance(exc, (exceptions.WorkerShutdown, exceptions.WorkerTerminate)):
             raise
-        return exc  # whatever it is, the worker goes on
+        return exc  # the worker continues after any exception
     return None
 
 
 def _refuse(request: Any, error: Any) -> None:
-    """Settle the message of *request*, then tell whoever waits for the task that it failed."""
+    """Settle the message of *request*, then report the failure of the task to its callers."""
     exceptions = sys.modules["celery.exceptions"]
     forget(request)
     if isinstance(error, exceptions.Ignore):
         logger.info("task %s[%s] is ignored by the middleware", request.name, request.id)
-        if hasattr(request.message, "outcome"):  # of ours: as where the task raises it
+        if hasattr(request.message, "outcome"):  # a reliq message: as if the task had raised it
             request.message.outcome = SUCCEEDED
         request.acknowledge()
         return
@@ -101,17 +100,17 @@ def _refuse(request: Any, error: Any) -> None:
     why = (error.reason or "without a reason") if rejected else error
     words = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
     text = plain(words[:_LONGEST_ERROR])
-    if hasattr(request.message, "verdict"):  # a message of ours: the dead letter has the error
+    if hasattr(request.message, "verdict"):  # a reliq message: the dead letter has the error
         request.message.error = text
     if rejected and error.requeue:
         logger.warning(
-            "task %s[%s] is given back by the middleware: %s", request.name, request.id, text
+            "task %s[%s] is requeued by the middleware: %s", request.name, request.id, text
         )
         request.reject(requeue=True)
         return
     logger.error(
         "task %s[%s] does not run and its message is rejected, because the middleware raised "
-        "%s; replay the dead letter when that is mended",
+        "%s; replay the dead letter when the cause is fixed",
         request.name,
         request.id,
         text,
@@ -122,14 +121,14 @@ def _refuse(request: Any, error: Any) -> None:
         _tell(request, error)
     except Exception:
         logger.exception(
-            "the failure of task %s[%s] could not be stored: who waits for its result is not told",
+            "the failure of task %s[%s] could not be stored: callers that wait are not informed",
             request.name,
             request.id,
         )
 
 
 def _tell(request: Any, error: BaseException) -> None:
-    """Do what Celery does when a task rejects its message for good."""
+    """Do the steps that Celery does when a task rejects its message without requeue."""
     exc_info = type(error), error, error.__traceback__
     einfo = sys.modules["billiard.einfo"].ExceptionInfo(exc_info)
     request.task.backend.mark_as_failure(
@@ -151,7 +150,7 @@ def _tell(request: Any, error: BaseException) -> None:
 
 
 class Run:
-    """One run of a task: who has begun."""
+    """One run of a task, with the middleware that has begun."""
 
     __slots__ = ("begun", "context", "refused")
 
@@ -159,16 +158,16 @@ class Run:
         self.context = context
         self.begun: list[Middleware] = []
         self.refused = False
-        """Whether a `begin` has raised: then the task's code is to raise the same."""
+        """Whether a `begin` has raised. The task's code must then raise the same."""
 
 
 def calling(base: Any, chain: Chain) -> Callable[..., Any]:
-    """Return the `__call__` of tasks of the class *base*, with *chain* around a run of theirs."""
+    """Return the `__call__` of tasks of the class *base*, with *chain* around each run."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - what it becomes
         request = self.request_stack.top
         if request is None or request.called_directly or _OF_REQUEST in vars(request):
-            return base.__call__(self, *args, **kwargs)  # a function is called, no task is run
+            return base.__call__(self, *args, **kwargs)  # a function call, not the run of a task
         run = Run(
             BeginContext(
                 app=self.app,
@@ -190,13 +189,13 @@ def calling(base: Any, chain: Chain) -> Callable[..., Any]:
             if not hasattr(self, "_orig_run"):
                 raise
             run.refused = True
-            # Celery's autoretry tries it again for some exceptions. What it is around, the task's
-            # code, raises what `begin` has raised, and what is being handled here.
+            # Celery's autoretry retries the task for some exceptions. The task's code inside of
+            # it raises the exception of `begin`, which is being handled here.
             code = self._orig_run
             if not hasattr(code, "reliq_refuses"):
                 self._orig_run = _refusing(self, code)
             return self.run(*args, **kwargs)
-        # As Celery's tracer would if there were no middleware.
+        # As Celery's tracer does without middleware.
         if base.__call__ is sys.modules["celery.app.task"].Task.__call__:
             return self.run(*args, **kwargs)
         return base.__call__(self, *args, **kwargs)
@@ -209,7 +208,7 @@ def _refusing(task: Any, code: Callable[..., Any]) -> Callable[..., Any]:
         request = task.request_stack.top
         run = None if request is None else vars(request).get(_OF_REQUEST)
         if run is not None and run.refused:
-            raise  # noqa: PLE0704 - what is handled further up
+            raise  # noqa: PLE0704 - the exception handled by the caller
         return code(*args, **kwargs)
 
     refusing.reliq_refuses = True  # type: ignore[attr-defined]
@@ -217,7 +216,7 @@ def _refusing(task: Any, code: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_ends() -> None:
-    """Have `end` called after each run of this process; once."""
+    """Call `end` after each run of this process; connected once."""
     sys.modules["celery.signals"].task_postrun.connect(
         _after, weak=False, dispatch_uid="reliq.middleware"
     )
@@ -231,9 +230,9 @@ def _after(sender: Any = None, state: str | None = None, retval: Any = None, **_
     vars(request)[_OF_REQUEST] = None
     error = None
     if state != "SUCCESS":
-        # A tracer that passes it on says nothing of it; it is on its way then.
+        # A tracer that propagates the exception does not pass it here.
         error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
-    if not state:  # an eager run that raises, an exit: Celery gives them none
+    if not state:  # Celery sets none for an eager run that raises, or an exit
         exceptions = sys.modules["celery.exceptions"]
         states = {"Retry": "RETRY", "Reject": "REJECTED", "Ignore": "IGNORED"}
         kinds = (kind for kind in states if isinstance(error, getattr(exceptions, kind)))

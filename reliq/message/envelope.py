@@ -111,7 +111,7 @@ def _restore(code: int, data: bytes) -> Any:
 
 
 class _ManyExtensionsError(Exception):
-    """There are so many extension types that the keys of maps must be checked."""
+    """The number of extension types requires a check of the keys of maps."""
 
 
 def _restore_some() -> Callable[[int, bytes], Any]:

@@ -173,7 +173,7 @@ SCANNED_AT_ONCE = 250
 SCANNED_BYTES = 1 << 20
 """The maximum bytes of envelopes that one step reads; it omits a larger envelope."""
 Whereabouts: TypeAlias = Literal["there", "dead", ""]
-"""Where a message is: in its queue, in any other state; a dead letter; not in the queue."""
+"""The place of a message: in its queue, in any other state; a dead letter; not in the queue."""
 
 AnyPlace: TypeAlias = Literal["ready", "delayed", "unacked", "dead"]
 
@@ -216,7 +216,7 @@ class Looked(NamedTuple):
     looked: int
     """The number of scanned messages."""
     after: Position | None
-    """Where the next step begins; None: there are no more messages. Messages that leave meanwhile
+    """The start of the next step; None: there are no more messages. Messages that leave meanwhile
     do not disturb the scan. It misses messages that are inserted before the position."""
 
 

@@ -52,7 +52,9 @@ def commands(command, name="reliq"):
     if isinstance(command, Group):
         context = Context(command)
         for part in command.list_commands(context):
-            yield from commands(command.get_command(context, part), f"{name} {part}")
+            yield f"{name} {part}", command.get_command(context, part).help or ""
+            _, found, _ = command.resolve_command(context, [part])
+            yield from commands(found, f"{name} {part}")
 
 
 def headings(path):

@@ -21,12 +21,14 @@ from .record import (
     STARTED,
     Settings,
     count_words,
+    hold_file,
     lasts_ms,
     texts,
     write,
 )
 
 SETTINGS = Settings.from_environment()
+HOLD = hold_file(SETTINGS.record)
 Queue: Any = entity.Queue  # Kombu is untyped
 Exchange: Any = entity.Exchange
 
@@ -37,10 +39,11 @@ def _record(kind: str, task: int = -1, value: int = 0) -> None:
 
 def _run(number: int, name: str) -> None:
     began = time.monotonic()
-    needs_ms = lasts_ms(number)
-    _record(STARTED, number, needs_ms)
+    _record(STARTED, number)
     words = count_words(name)
-    time.sleep(max(0.0, began + needs_ms / 1000 - time.monotonic()))
+    time.sleep(max(0.0, began + lasts_ms(number) / 1000 - time.monotonic()))
+    while HOLD.exists():
+        time.sleep(0.01)
     _record(FINISHED, number, words)
 
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 READY, RECEIVED, STARTED, FINISHED = "ready", "received", "started", "finished"
 
 
+def hold_file(record: str | Path) -> Path:
+    """Return the file that holds running tasks before their end, while it exists."""
+    return Path(f"{record}.hold")
+
+
 def now_ms() -> float:
     """Return milliseconds of a clock that all processes of this machine share."""
     return time.monotonic_ns() / 1e6
@@ -39,7 +44,6 @@ class TaskHistory:
     received: list[tuple[float, str]] = field(default_factory=list)
     started: list[tuple[float, str]] = field(default_factory=list)
     finished: list[tuple[float, str]] = field(default_factory=list)
-    lasts_ms: int = 0
     words: int = 0
 
 
@@ -73,9 +77,7 @@ class Record:
             self.ready[worker] = float(at)
             return
         history = self.tasks.setdefault(int(task), TaskHistory())
-        if kind == STARTED:
-            history.lasts_ms = int(value)
-        elif kind == FINISHED:
+        if kind == FINISHED:
             self.finished += not history.finished
             history.words = int(value)
         getattr(history, kind).append((float(at), worker))

@@ -252,7 +252,7 @@ def test_the_largest_step(change, batches, store):
     batches.post_change("b", [end("error", job, why="no") for job in jobs[:200]], results.append)
     store.store.wait_for_replies()
     assert [{DONE}, {DONE}] == [set(found.outcomes) for found in results]
-    with pytest.raises(ConfigurationError, match="up to 200 changes"):
+    with pytest.raises(ConfigurationError, match="at most 200 changes"):
         batches.post_change("b", changes, results.append)
     assert {"error": 200} == counted(batches)
 

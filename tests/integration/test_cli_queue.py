@@ -130,7 +130,7 @@ def test_settings_that_make_no_sense(client):
     with client.inspector() as inspector:
         for changes, words in (
             ({"x-max-length": 0}, "x-max-length to be a whole number of messages, at least 1"),
-            ({"x-max-priority": 9}, "'x-max-priority' cannot be changed: expected one of"),
+            ({"x-max-priority": 9}, "'x-max-priority' cannot be changed; expected one of"),
             ({"x-overflow": "drop-head"}, "x-overflow has no effect without x-max-length"),
             ({"x-max-length": 5, "x-overflow": "burst"}, "'drop-head' or 'reject-publish'"),
         ):

@@ -67,7 +67,7 @@ def headings(path):
 def test_docstrings():
     """Those of the package."""
     texts = [text for path in sorted((ROOT / "reliq").rglob("*.py")) for text in docstrings(path)]
-    assert len(texts) > 3000
+    assert len(texts) > 2800
     assert [] == faults(texts)
 
 

@@ -95,6 +95,10 @@ class RedisCluster:
                 with master.client() as client:
                     client.execute_command("CLUSTER", "ADDSLOTS", *range(begin, begin + count))
             begin += count
+        # Nodes that begin with the same epoch settle that among themselves later, and may then
+        # claim slots that have moved meanwhile: two nodes refer to each other, for good.
+        for number, node in enumerate(self.nodes, 1):
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number)
 
         def all_met() -> bool:
             """Begin missing handshakes: one that outlasts a node timeout is forgotten."""

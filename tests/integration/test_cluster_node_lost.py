@@ -256,7 +256,9 @@ def test_the_page(cluster, victim, elsewhere, lose):
     with page(cluster.url()) as browser:
         assert {"/", "/dead", "/delayed", "/consumers"} <= {*walk(browser)}
         with lose(cluster, victim):
-            found = wait_until(lambda: "; not told" in (now := read(browser.get("/"))).text and now)
+            found = wait_until(
+                lambda: "; unreadable" in (now := read(browser.get("/"))).text and now
+            )
             assert at(victim) in found.text
             for name in QUEUES:
                 shown = any(link.startswith(f"/queue?queue={quote(name)}") for link in found.links)

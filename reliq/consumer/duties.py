@@ -147,6 +147,15 @@ class BackgroundDuties:
         self.passes.tick(store)
         self.batches.tick()
 
+    def _keep_alive(self, store: Store) -> None:
+        """Renew leases, and send heartbeats; also over a new connection if this one was lost."""
+        store.receive()
+        store.check()
+        self.renewal.renew(store)
+        if self._registration.subscriptions:
+            with EachNode(store, NODE_PATIENCE_S).turn():
+                self.heartbeat.tick(store)
+
     def _put_debts_first(self) -> None:
         """Send pending reports next: an ack must not wait for a backlog of other duties."""
         if self._owes() and monotonic() >= self._send_at:
@@ -172,12 +181,12 @@ class BackgroundDuties:
     def do_all_later(self, store: Store, *, renews: bool = False) -> None:
         """Do all deferred duties, including those that follow from their replies; waits.
 
-        *renews*: renew leases in between, as this may take longer than a lease.
+        *renews*: keep the leases and the entry in the register, as this may take long.
         """
         while self._deferred:
             self.do_later(store)
             if renews:
-                self.renewal.renew(store)
+                self._keep_alive(store)
             store.wait_for_replies(self._patience_s if store.has_nodes else inf)
             self._put_debts_first()
 

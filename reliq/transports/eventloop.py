@@ -91,6 +91,7 @@ class EventLoop:
         self._watched: dict[int, tuple[object, Callable[[], None]]] = {}
         self._acks: dict[str, list[str]] = {}
         self._dead_lettered = 0
+        self._later: Any = None  # the rest of the duties, scheduled for the next turn
         # Whether a task may have run during this turn of the loop.
         self._has_run = False
 
@@ -231,7 +232,7 @@ class EventLoop:
     def _on_reply(self) -> None:
         self._link.store.receive()
         self._do_deferred()
-        if WATCH.forks:
+        if WATCH.forks and self._later is None:
             self._do_later()
         self._reserver.raise_failure()
         if self._has_run:
@@ -256,10 +257,13 @@ class EventLoop:
     def _do_later(self) -> None:
         """Run due background work, and the rest in the loop's next turn; raises nothing."""
         link, loop = self._link, self.hub
+        later, self._later = self._later, None
+        if later is not None:
+            later.cancel()  # otherwise a turn would run several shares
         try:
             self.flush_acks()  # background work may wait for the broker
             if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
-                loop.call_soon(self._do_later)
+                self._later = loop.call_soon(self._do_later)
         except ReliqError as exc:
             # Otherwise Kombu's loop drops its other scheduled calls: Celery's acks.
             self._reserver.failure = again(exc)

@@ -8,6 +8,7 @@ from collections import deque
 import pytest
 from kombu.asynchronous import Hub
 
+from reliq.consumer.duties import BackgroundDuties
 from reliq.errors import BrokerTimeout
 from reliq.integrations.celery import WorkerWatch
 
@@ -69,5 +70,27 @@ def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
         with pytest.raises(BrokerTimeout, match="no answer"):
             deque(hub.create_loop(), maxlen=0)  # for as long as it turns
         assert list(range(20)) == sorted(done)
+    finally:
+        hub.close()
+
+
+def test_a_turn_does_one_share_of_the_duties(client, monkeypatch):
+    """However many replies have come: acks and results of children wait for the end of a turn."""
+    monkeypatch.setattr(WorkerWatch, "forks", True)
+    connection = client.connect()
+    declare(connection, "q")
+    hub, shares, replies = Hub(), [], 5
+    transport = connection.transport
+    try:
+        connection.register_with_event_loop(hub)
+        Taker(connection, "q")
+        monkeypatch.setattr(BackgroundDuties, "do_later", lambda *_: shares.append(1) or True)
+        loop = hub.create_loop()
+        for _ in range(replies):
+            transport.loop._on_reply()
+        for _ in range(3):
+            shares.clear()
+            next(loop)
+            assert len(shares) <= 2  # and that of the timer, if it is due
     finally:
         hub.close()

@@ -1,4 +1,4 @@
-"""Each test that takes `engine`, or anything built on it, runs once on every engine."""
+"""Each test that uses `engine`, or a fixture built on it, runs once on every engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.steps import Steps
 
 
 def pytest_generate_tests(metafunc):
-    """Give each test every engine, but for what EXCLUDED names."""
+    """Give each test every engine except those that EXCLUDED lists for it."""
     if "running_engine" in metafunc.fixturenames:
         test = metafunc.function.__name__
         names = [name for name in ENGINES if test not in EXCLUDED.get(name, {})]
@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def running_engine(request):
-    """Return the broker of the session."""
+    """Return the broker of the test session."""
     engine = ENGINES[request.param]()
     yield engine
     engine.stop()
@@ -30,7 +30,7 @@ def running_engine(request):
 
 @pytest.fixture
 def engine(running_engine):
-    """Return the broker, empty."""
+    """Return the broker, emptied."""
     running_engine.clear()
     return running_engine
 
@@ -39,7 +39,7 @@ def engine(running_engine):
 def connect(engine):
     """Return a function that opens a store as a given consumer, wrapped in Steps.
 
-    Each step is followed by an audit of every queue that any store of the test touched.
+    An audit of every queue that any store of the test touched follows each step.
     """
     opened = []
     touched = set()
@@ -74,7 +74,7 @@ def batches(store):
 
 @pytest.fixture
 def change(batches):
-    """Return a function that changes the batch "b" and says what became of each change."""
+    """Return a function that changes the batch "b" and returns the outcome of each change."""
     batches.open_batch("b", "enrol", {})
 
     def ask(*changes, by=""):
@@ -92,7 +92,7 @@ def change(batches):
 
 @pytest.fixture
 def state(batches):
-    """Return a function that says the state of a job; None where there is none."""
+    """Return a function that returns the state of a job; None without that job."""
 
     def ask(job="j"):
         found = job_of(batches, "b", job)

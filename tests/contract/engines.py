@@ -1,8 +1,8 @@
-"""The brokers that the suite runs on, each behind the same few methods.
+"""The brokers that the suite runs on, with a common interface.
 
-A new engine is one more class with these methods and one more row in ENGINES.
-What an engine cannot show is named test by test, with the reason, in its row of
-EXCLUDED: those tests are not collected for it, all others are.
+A new engine is another class with these methods and another row in ENGINES. Its row of EXCLUDED
+names the tests that it cannot pass, each with the reason. Those tests are not collected for it; all
+others are.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Engine(Protocol):
         """Return a connected store; *options* are transport options."""
 
     def clear(self) -> None:
-        """Forget all queues, exchanges and consumers."""
+        """Remove all queues, exchanges and consumers."""
 
     def forget_caches(self) -> None:
-        """Drop what the broker keeps only to be faster."""
+        """Drop the broker's caches."""
 
     def stop(self) -> None:
-        """End the broker; stores are closed already."""
+        """End the broker, whose stores are closed already."""
 
 
 class OverRedis:
-    """A server that is reached over TCP, real or not."""
+    """A server that is reached over TCP, real or simulated."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -69,13 +69,13 @@ class OverRedis:
 
 
 class RedisEngine(OverRedis):
-    """A real redis-server; RELIQ_TEST_REDIS chooses which."""
+    """A real redis-server, chosen by RELIQ_TEST_REDIS."""
 
     def __init__(self) -> None:
         self._server = RedisServer().start()
         super().__init__(self._server.url())
-        # A lease runs out no sooner than one lease after the server came up: the
-        # short ones of the suite may, from now on.
+        # A lease ends at the earliest one lease after the start of the server. After this wait, the
+        # short leases of the suite may end.
         wait_until(lambda: self._client.info("server")["uptime_in_seconds"] >= 1)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What is said of jobs in the tests of batches."""
+"""The changes of jobs that the tests of batches report."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ TAG, OTHER_TAG = "a" * 30, "b" * 30
 
 
 def enter(job="j", state="waiting", tag=TAG, retries=0, queue="q"):
-    """Say that a job is about to be published."""
+    """Return the report that a job is about to be published."""
     return Change("enter", job, state, retries, tag=tag, queue=queue)
 
 
 def seal(tag=TAG):
-    """Say that all is published, as the publisher that has made *tag* does."""
+    """Return the report that everything is published, by the publisher that created *tag*."""
     return Change("seal", tag=tag)
 
 
 def begin(job="j", token=1, retries=0, who="s/1", tag=TAG):
-    """Say that a delivery of a job is worked on."""
+    """Return the report that a worker has begun a delivery of a job."""
     return Change("begin", job, "", retries, token, tag, "q", who)
 
 
 def end(state, job="j", token=1, retries=0, why=""):
-    """Say how it has ended."""
+    """Return the report of a job's end."""
     return Change("end", job, state, retries, token, text=why)
 
 
 def lost(job="j", tag=TAG, why="rejected"):
-    """Say that the broker has given up on a message."""
+    """Return the report that the broker has dead-lettered or dropped a message."""
     return Change("end", job, "lost", tag=tag, queue="q", text=why)
 
 
 def job_of(batches, batch, job):
-    """Return what is known of a job, None where there is none."""
+    """Return the record of a job; None without that job."""
     return next((one for part in batches.jobs(batch) for one in part if one.id == job), None)

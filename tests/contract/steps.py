@@ -1,9 +1,8 @@
-"""Steps: a store of which each step is followed by an audit.
+"""Steps: a store with an audit after each step.
 
-The tests call the store through it. A posted step is waited for, so that all
-steps read alike. After each, every queue that was touched must balance: the
-ledger with the counts, the counts with the stored envelopes, the leases with
-what is unacked.
+The tests call the store through it. It waits for posted steps, so that all steps read alike. After
+each step, every touched queue must balance: the ledger with the counts, the counts with the stored
+envelopes, and the leases with the unacked messages.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LEFT = ("acked", "expired", "purged", "dropped", "moved")
 
 
 def message(queue: str = "q", envelope: bytes = b"", rank: int = 5, **changes: Any) -> Publication:
-    """Return a publication of its own tag: by default not numbered, not delayed, without TTL."""
+    """Return a publication with its own tag; by default unnumbered, not delayed and without TTL."""
     values: dict[str, Any] = {
         "tag": new_tag(rank),
         "publisher": "p",
@@ -55,12 +54,12 @@ def message(queue: str = "q", envelope: bytes = b"", rank: int = 5, **changes: A
 
 
 def lease_of(delivery: Delivery | Lease) -> Lease:
-    """Return the lease that came with a delivery."""
+    """Return the lease of a delivery."""
     return Lease(delivery.tag, delivery.token)
 
 
 def envelopes(reservation: Reservation) -> list[bytes | None]:
-    """Return what was reserved, in its order."""
+    """Return the reserved envelopes in their order."""
     return [delivery.envelope for delivery in reservation.deliveries]
 
 
@@ -70,13 +69,13 @@ def tags(items: Iterable[Returned | Delivery]) -> list[str]:
 
 
 class Steps:
-    """One store, audited. What it does not wrap is called on `store`."""
+    """One audited store. The unwrapped methods are called on `store`."""
 
     def __init__(self, store: Store, touched: set[str]) -> None:
         self.store = store
         self._touched = touched
 
-    # -- publishing and taking
+    # -- publishing and reserving
 
     def publish(self, *messages: Publication) -> list[int]:
         """Publish in one call."""
@@ -85,7 +84,7 @@ class Steps:
         return outcomes
 
     def post_publish(self, *messages: Publication) -> list[int]:
-        """Post in one call, and wait."""
+        """Post a publish in one call, and wait."""
         result = self._wait(lambda on_result: self.store.post_publish(messages, on_result))
         self._audit(*(item.queue for item in messages))
         return result[0]
@@ -99,19 +98,19 @@ class Steps:
         no_ack: bool = False,
         company: int = ALONE,
     ) -> Reservation:
-        """Reserve up to *n*."""
+        """Reserve at most *n*."""
         reservation = self.store.reserve(queue, n, lease_ms, no_ack, company)
         self._audit(queue)
         return reservation
 
     def promote(self, queue: str = "q") -> Promoted:
-        """Promote what is due, and wait; return what was said of the rest."""
+        """Promote the due messages, and wait; return the report about the others."""
         (result,) = self._wait(lambda on_result: self.store.post_promote(queue, on_result))
         self._audit(queue)
         return result
 
     def take(self, n: int = 1, *, queue: str = "q", lease_ms: int = LONG_MS) -> list[Delivery]:
-        """Reserve exactly *n*, in as many calls as it takes."""
+        """Reserve exactly *n*, in as many calls as necessary."""
         taken: list[Delivery] = []
         while got := self.reserve(n - len(taken), queue=queue, lease_ms=lease_ms).deliveries:
             taken += got
@@ -121,12 +120,12 @@ class Steps:
         return taken
 
     def hand_back(self, *taken: Delivery, queue: str = "q") -> int:
-        """Hand back what was taken with no_ack."""
+        """Return messages that were taken with no_ack."""
         back = self.store.hand_back(queue, taken)
         self._audit(queue)
         return back
 
-    # -- what becomes of it
+    # -- settling
 
     def ack(self, *tags: str, queue: str = "q") -> int:
         """Ack, and wait."""
@@ -135,11 +134,11 @@ class Steps:
         return sum(result)
 
     def release(self, how: How, *held: Delivery | Lease, queue: str = "q") -> list[str]:
-        """Give back; return the refused tags."""
+        """Return messages to the queue; return the refused tags."""
         return self.give_back(how, *held, queue=queue).refused
 
     def give_back(self, how: How, *held: Delivery | Lease, queue: str = "q") -> Released:
-        """Give back; return what became of it."""
+        """Return messages to the queue; return the results."""
         released = self.store.release(queue, how, [lease_of(item) for item in held])
         self._audit(queue)
         return released
@@ -147,7 +146,7 @@ class Steps:
     def dead_letter(
         self, *held: Delivery | Lease, reason: str = "rejected", error: str = "", queue: str = "q"
     ) -> list[str]:
-        """Give up; return the refused tags."""
+        """Dead-letter messages; return the refused tags."""
         leases = [lease_of(item) for item in held]
         refused = self.store.dead_letter(queue, reason, error, leases)
         self._audit(queue)
@@ -156,11 +155,11 @@ class Steps:
     def renew(
         self, *held: Delivery | Lease, lease_ms: int = LONG_MS, queue: str = "q"
     ) -> list[str]:
-        """Renew, and wait; return the lost tags, of however many answers."""
+        """Renew, and wait; return the lost tags of all replies."""
         return [tag for lost in self._renew(held, lease_ms, queue) for tag in lost.tags]
 
     def renew_gone(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
-        """Renew, and wait; return those of the lost tags whose message is stored no longer."""
+        """Renew, and wait; return the lost tags whose message is no longer stored."""
         return [tag for lost in self._renew(held, LONG_MS, queue) for tag in lost.gone]
 
     def _renew(self, held: Iterable[Delivery | Lease], lease_ms: int, queue: str) -> list[Lost]:
@@ -188,7 +187,7 @@ class Steps:
         force: bool = False,
         include_messages: bool = False,
     ) -> Restored:
-        """Do one step of the pass, and wait."""
+        """Make one step of the pass, and wait."""
         result: list[Restored] = self._wait(
             lambda on_result: self.store.post_restore(
                 queue, lease_ms, on_result, force, include_messages
@@ -198,20 +197,20 @@ class Steps:
         return result[0]
 
     def expire(self, queue: str = "q") -> bool:
-        """Remove what has waited too long, and wait; return whether there may be more."""
+        """Remove the expired messages, and wait; return whether there may be more."""
         result: list[bool] = self._wait(lambda on_result: self.store.post_expire(queue, on_result))
         self._audit(queue)
         return result[0]
 
     def return_ended(self, *held: Delivery | Lease, queue: str = "q") -> Restored:
-        """End leases and return their messages, as when their consumer has died."""
+        """End leases and return their messages, as after the death of their consumer."""
         assert [] == self.end(*held, queue=queue)
         return self.restore(queue=queue, force=True)
 
     # -- dead letters
 
     def replay(self, *died: str, queue: str = "q") -> list[str]:
-        """Put dead letters back; return the tags that were."""
+        """Replay dead letters; return their tags."""
         replayed = self.store.replay(queue, died)
         self._audit(queue)
         return replayed
@@ -223,13 +222,13 @@ class Steps:
         return count
 
     def begin_move(self, target: str, *died: str, queue: str = "q") -> tuple[int, list[Move]]:
-        """Give numbers to dead letters."""
+        """Assign publish numbers to dead letters for a move."""
         begun = self.store.begin_move(queue, target, died)
         self._audit(queue)
         return begun
 
     def end_move(self, *died: str, queue: str = "q") -> int:
-        """Take out what is stored elsewhere."""
+        """Remove messages that are stored at the target of a move."""
         count = self.store.end_move(queue, died)
         self._audit(queue)
         return count
@@ -239,7 +238,7 @@ class Steps:
     def declare(
         self, queue: str = "q", arguments: bytes = b"", *, passive: bool = False, **meta: str
     ) -> tuple[str, int, int, bytes]:
-        """Declare; *meta* is what the scripts need of the arguments."""
+        """Declare a queue; *meta* is the part of the arguments that the scripts need."""
         declared = self.store.declare_queue(queue, passive, arguments, meta)
         self._audit(queue)
         return declared
@@ -257,7 +256,7 @@ class Steps:
         return purged
 
     def pause(self, paused: bool, queue: str = "q") -> bool:
-        """Pause a queue, or let it go on."""
+        """Pause or resume a queue."""
         done = self.store.pause(queue, paused)
         self._audit(queue)
         return done
@@ -265,7 +264,7 @@ class Steps:
     def duties(
         self, consumer: str, ttl_ms: int = LONG_MS, again_ms: int = LONG_MS, **record: str
     ) -> Duties:
-        """Send a heartbeat, and wait; return what queues need of whoever lives."""
+        """Send a heartbeat, and wait; return the duties that queues need from living consumers."""
         record = {"client_id": "1", "run_id": "r", "queues": ""} | record
         result: list[Duties] = self._wait(
             lambda on_result: self.store.post_heartbeat(
@@ -275,26 +274,26 @@ class Steps:
         return result[0]
 
     def heartbeat(self, consumer: str, ttl_ms: int = LONG_MS, **arguments: Any) -> list[str]:
-        """Send a heartbeat, and wait; return the queues to look at now."""
+        """Send a heartbeat, and wait; return the queues to check now."""
         return self.duties(consumer, ttl_ms, **arguments).due
 
     def survey(self, *queues: str) -> dict[str, Work]:
-        """Ask what there is to do in *queues*, and wait."""
+        """Query the work to do in *queues*, and wait."""
         results: list[dict[str, Work]] = self._wait(
             lambda on_result: self.store.post_survey(queues or ("q",), on_result)
         )
         return {queue: work for result in results for queue, work in result.items()}
 
     def snapshot(self, *queues: str, every_ms: int = 60_000) -> list[int]:
-        """Note the counts of *queues*, and wait."""
+        """Record the counts of *queues*, and wait."""
         return self._wait(
             lambda on_result: self.store.post_snapshots(queues or ("q",), on_result, every_ms)
         )
 
-    # -- looking
+    # -- reading
 
     def places(self, queue: str = "q") -> dict[str, int]:
-        """Return how many messages are where, without the empty places."""
+        """Return the number of messages per place, without empty places."""
         status = self.store.reads.status(queue)
         assert status is not None
         return {place: n for place in PLACES if (n := getattr(status, place))}
@@ -306,13 +305,13 @@ class Steps:
         return status.ledger.get(counter, 0)
 
     def take_notification(self, queue: str) -> None:
-        """Take the token of a queue's notification, as one that waited and died."""
+        """Take the token of a queue's notification, like a waiting consumer that dies."""
         self.store.notifier.listen([queue], 5.0)
         self.wait_to_the_end()
         self.store.notifier.take_notification()
 
     def wait_to_the_end(self) -> None:
-        """Wait until the notifier's wait is over: an answer of a node, or a dial, interrupts it."""
+        """Wait until the notifier's wait ends; a node's reply or a new connection interrupts it."""
 
         def is_over() -> bool:
             self.store.receive()
@@ -323,7 +322,7 @@ class Steps:
     # -- waiting
 
     def pass_time(self, ms: int) -> None:
-        """Wait until *ms* have passed by the broker's clock: in a queue of its own."""
+        """Wait until *ms* have passed on the broker's clock, measured in a separate queue."""
         self.publish(message("clock", ttl_ms=ms))
         wanted = self.ledger("expired", "clock") + 1
         wait_until(
@@ -331,7 +330,7 @@ class Steps:
             interval_s=0.002,
         )
 
-    # -- inside
+    # -- internals
 
     def _wait(self, post: Callable[[Callable[[Any], None]], None]) -> list[Any]:
         results: list[Any] = []
@@ -348,7 +347,7 @@ class Steps:
 
 
 def audit(store: Store, queues: Iterable[str]) -> None:
-    """Fail where what was published is not what left and what is here, each in one place."""
+    """Fail unless the published messages are exactly those that left and those that are stored."""
     for queue in queues:
         status = store.reads.status(queue)
         if status is None:

@@ -7,7 +7,7 @@ from tests.contract.steps import LONG_MS, message
 
 @pytest.mark.slow
 def test_an_ack_finishes_the_message(store):
-    """It leaves the broker and is counted; the others stay."""
+    """An ack removes its message and counts it; other messages stay."""
     store.publish(message(), message())
     first, _ = store.take(2)
     assert 1 == store.ack(first.tag)
@@ -16,7 +16,7 @@ def test_an_ack_finishes_the_message(store):
 
 
 def test_acking_twice_is_harmless(store):
-    """The second ack finds nothing and changes nothing."""
+    """A second ack finds no message and changes nothing."""
     store.publish(message())
     (held,) = store.take()
     assert [1, 0] == [store.ack(held.tag), store.ack(held.tag)]
@@ -25,7 +25,7 @@ def test_acking_twice_is_harmless(store):
 
 @pytest.mark.parametrize("queue", ["q", "unknown"])
 def test_an_unknown_tag_is_harmless(store, queue):
-    """An ack for what the broker does not have changes nothing and creates no queue."""
+    """An ack of an unknown tag changes nothing and creates no queue."""
     store.publish(message())
     assert 0 == store.ack("05" + "0" * 28, queue=queue)
     assert {"ready": 1} == store.places()
@@ -33,7 +33,10 @@ def test_an_unknown_tag_is_harmless(store, queue):
 
 
 def test_an_ack_counts_what_was_still_there(store):
-    """Acked, gone, ready, delayed and held by another: one call finishes what is left."""
+    """An ack of many tags finishes the messages that are still there.
+
+    They may be acked, gone, ready, delayed, dead or held by another consumer.
+    """
     store.publish(*(message() for _ in range(4)), message(delay_ms=LONG_MS))
     acked, ready, dead, held = store.take(4)
     delayed = message(delay_ms=LONG_MS)
@@ -47,12 +50,12 @@ def test_an_ack_counts_what_was_still_there(store):
     assert [] == store.store.reads.dead_letters("q", 9)
 
 
-# -- late: the lease was lost, the work is done
+# -- late acks: the lease was lost, but the work is done
 
 
 @pytest.mark.parametrize("how", ["undelivered", "released", "nacked", "ended"])
 def test_a_late_ack_cancels_a_redelivery(store, other, how):
-    """Where the message waits again, the ack finishes it: nobody gets it."""
+    """A late ack finishes a message that waits for redelivery, so no consumer gets it."""
     store.publish(message())
     (held,) = store.take()
     if how == "ended":
@@ -66,7 +69,10 @@ def test_a_late_ack_cancels_a_redelivery(store, other, how):
 
 
 def test_a_late_ack_is_accepted_while_another_holds_the_message(store, other):
-    """The work is done: the other's lease ends with it, and its own ack finds nothing."""
+    """A late ack finishes a message that another consumer holds.
+
+    The work is done: the other lease ends, and the other consumer's ack finds nothing.
+    """
     store.publish(message())
     (late,) = store.take()
     store.return_ended(late)
@@ -81,7 +87,7 @@ def test_a_late_ack_is_accepted_while_another_holds_the_message(store, other):
 
 
 def test_a_late_ack_takes_a_message_out_of_the_dead(store):
-    """A message that was dead-lettered and then finished is no dead letter."""
+    """A late ack of a dead-lettered message removes the dead letter."""
     store.publish(message())
     (held,) = store.take()
     store.dead_letter(held)
@@ -91,7 +97,7 @@ def test_a_late_ack_takes_a_message_out_of_the_dead(store):
 
 
 def test_an_ack_by_tag_finishes_a_delayed_message(store):
-    """Wherever it is, a message that is done is done."""
+    """An ack by tag finishes a delayed message: an ack finishes a message in any state."""
     sent = message(delay_ms=LONG_MS)
     store.publish(sent)
     assert 1 == store.ack(sent.tag)
@@ -100,7 +106,7 @@ def test_an_ack_by_tag_finishes_a_delayed_message(store):
 
 
 def test_the_failures_are_forgotten_with_the_message(store):
-    """A tag that was finished leaves no count behind."""
+    """An ack removes the failure count of its message."""
     sent = message()
     store.publish(sent)
     store.release("nacked", *store.take())
@@ -113,7 +119,7 @@ def test_the_failures_are_forgotten_with_the_message(store):
 
 @pytest.mark.parametrize("number", [201, 1_000])
 def test_hundreds_are_acked_in_one_call(store, number):
-    """However many are finished at once, all are."""
+    """All of hundreds of messages are acked in one call."""
     assert min(store.publish(*(message() for _ in range(number)))) > 0
     tags = [delivery.tag for delivery in store.take(number)]
     assert number == store.ack(*tags)
@@ -121,7 +127,7 @@ def test_hundreds_are_acked_in_one_call(store, number):
 
 
 def test_an_ack_is_for_one_queue(store):
-    """The same tag in another queue is another message."""
+    """An ack applies to one queue: the same tag in another queue is another message."""
     sent = message()
     store.publish(sent, replace(sent, queue="r"))
     store.take()

@@ -5,11 +5,11 @@ from tests.support.waiting import wait_until
 
 WAIT = (0.2, 0.5)
 TAKEN_WITHIN_MS = 2_000
-"""A message is published and taken in less, also on a busy machine."""
+"""A publish and its reserve take less than this, even on a busy machine."""
 
 
 def test_a_requeued_message_waits(connect):
-    """It is delayed, not ready, and comes back when its time is over, no sooner."""
+    """A requeued message is delayed, and becomes ready when its back-off is over, not sooner."""
     store = connect(redelivery_backoff=WAIT)
     store.publish(message())
     store.release("nacked", *store.take())
@@ -22,11 +22,11 @@ def test_a_requeued_message_waits(connect):
 
 
 def test_a_message_whose_lease_ended_waits(connect):
-    """The pass of restore_visible delays it as well, and wakes who sleeps for longer."""
+    """The pass delays a message whose lease ended, and wakes consumers that wait for longer."""
     store = connect(redelivery_backoff=WAIT)
     store.publish(message())
     held = store.take()
-    store.reserve()  # finds nothing; the notification is silent
+    store.reserve()  # finds nothing; no notification is pending
     store.return_ended(*held)
     assert {"delayed": 1} == store.places()
     store.store.notifier.listen(["q"], 5.0)
@@ -34,7 +34,7 @@ def test_a_message_whose_lease_ended_waits(connect):
 
 
 def test_it_doubles_up_to_its_most(connect):
-    """min, then twice min, then max for ever."""
+    """The back-off begins at its minimum, doubles, and stays at its maximum."""
     store = connect(redelivery_backoff=(0.05, 0.15), delivery_limit=None)
     store.publish(message())
     for expected in (50, 100, 150, 150):
@@ -43,13 +43,16 @@ def test_it_doubles_up_to_its_most(connect):
         before = store.store.now_ms()
         store.release("nacked", *taken)
         left = store.promote().next_due_ms
-        # It is measured somewhere in this time, and began somewhere in it.
+        # The measurement and the start of the back-off are both within this time.
         within = store.store.now_ms() - before + 1
         assert expected - within <= left <= expected, (expected, left, within)
 
 
 def test_what_had_company_waits_as_well(connect):
-    """Nobody knows which of them it was; what was dead-lettered waits for nothing."""
+    """All messages that a dead consumer held together are delayed.
+
+    It is unknown which of them was the cause. A dead letter is not delayed.
+    """
     store = connect(redelivery_backoff=WAIT, delivery_limit=2)
     store.publish(message(), message())
     store.return_ended(*store.take(2))
@@ -61,7 +64,7 @@ def test_what_had_company_waits_as_well(connect):
 
 
 def test_an_orderly_return_does_not_wait(connect):
-    """Nothing failed."""
+    """An orderly return has no back-off, as nothing failed."""
     store = connect(redelivery_backoff=WAIT)
     store.publish(message())
     store.release("released", *store.take())
@@ -70,7 +73,7 @@ def test_an_orderly_return_does_not_wait(connect):
 
 @pytest.mark.slow
 def test_a_ttl_goes_on_while_it_waits(connect):
-    """A message that expires during its backoff is expired, not delivered."""
+    """A message whose TTL ends during its back-off expires and is not delivered."""
     store = connect(redelivery_backoff=(60.0, 60.0))
     store.publish(message(ttl_ms=TAKEN_WITHIN_MS))
     store.release("nacked", *store.take())
@@ -81,7 +84,7 @@ def test_a_ttl_goes_on_while_it_waits(connect):
 
 
 def test_the_limit_goes_before_the_wait(connect):
-    """A message at its limit dies now; it does not wait first."""
+    """A message at its delivery limit becomes a dead letter at once, without a back-off."""
     store = connect(redelivery_backoff=WAIT, delivery_limit=1)
     store.publish(message())
     assert 1 == len(store.give_back("nacked", *store.take()).dead)

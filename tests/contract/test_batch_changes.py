@@ -1,4 +1,4 @@
-"""What is said of a job late, twice, grouped or wrongly: nothing is counted twice or left over."""
+"""Late, repeated, grouped or wrong reports of jobs never count twice and leave nothing behind."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SEAL, CANCEL = Change("seal"), Change("cancel")
 
 
 def counted(batches):
-    """Return how many jobs are in each state that has some."""
+    """Return the number of jobs in each state that has any."""
     return {state: n for state, n in batches.batch("b").counts.items() if n}
 
 
@@ -20,7 +20,7 @@ def counted(batches):
 
 @pytest.mark.slow
 def test_tokens_are_of_one_queue(change, batches):
-    """A dead letter that is replayed into another queue is begun under a lower one."""
+    """Tokens belong to one queue: a dead letter replayed into another may begin at a lower one."""
     change(enter(), begin(token=9), lost(), Change("replay", "j", tag=OTHER_TAG, queue="r"))
     began = Change("begin", "j", "", 0, 1, OTHER_TAG, "r", "s/2")
     assert [DONE] == change(began)
@@ -29,7 +29,7 @@ def test_tokens_are_of_one_queue(change, batches):
 
 
 def test_a_worker_of_another_queue_is_no_earlier_one(change, batches):
-    """Its message was moved there while it waited to be given out again."""
+    """A begin in another queue counts even with a lower token: its message was moved there."""
     change(enter(), begin(token=9))
     assert [DONE] == change(Change("begin", "j", "", 0, 1, TAG, "r", "s/2"))
     assert "r" == job_of(batches, "b", "j").queue
@@ -37,14 +37,14 @@ def test_a_worker_of_another_queue_is_no_earlier_one(change, batches):
 
 
 def test_the_end_of_a_replayed_one_whose_begin_was_not_heard(change):
-    """It counts, whatever the tokens were in the queue where it died."""
+    """The end of a replayed job counts without its begin, whatever the token in the old queue."""
     change(enter(), begin(token=9), lost(), Change("replay", "j", tag=OTHER_TAG, queue="r"))
     assert [DONE] == change(end("error", token=1))
 
 
 @pytest.mark.parametrize("what", ["return", "replay"])
 def test_a_begin_that_is_said_again(change, state, what):
-    """Of a delivery that has gone back since, or died, it says nothing."""
+    """A repeated begin of a delivery that was returned or dead-lettered since has no effect."""
     change(enter(), begin(token=3))
     if what == "return":
         change(Change("return", "j", token=3))
@@ -56,7 +56,7 @@ def test_a_begin_that_is_said_again(change, state, what):
 
 
 def test_a_delivery_without_a_lease(change, state):
-    """A consumer that needs no ack has no token; its job is begun all the same."""
+    """A job begins and ends without a token, as a consumer without acks has none."""
     change(enter(), begin(token=0))
     assert [UNCHANGED] * 2 == change(begin(token=0), Change("withdraw", "j", tag=TAG))
     assert "working" == state()
@@ -66,7 +66,10 @@ def test_a_delivery_without_a_lease(change, state):
 
 @pytest.mark.parametrize("number", [-1, 2**53 + 1, 2**63, 10**400], ids="abcd")
 def test_numbers_that_nobody_would_say(change, batches, number):
-    """A message's headers are whatever its publisher has put there: the job counts once."""
+    """Retries and tokens beyond the valid range are clamped, and the job counts once.
+
+    A message's headers contain whatever its publisher has put there.
+    """
     change(enter(retries=number), begin(retries=number, token=number))
     assert [DONE] == change(end("succeeded", retries=number, token=number))
     assert {"succeeded": 1} == counted(batches)
@@ -76,18 +79,21 @@ def test_numbers_that_nobody_would_say(change, batches, number):
 
 @pytest.mark.parametrize("number", [999_999, 10**14 + 1, 10**15 + 1, 2**53 - 1])
 def test_a_number_is_kept_as_it_is(change, batches, number):
-    """However many digits it has."""
+    """Retries and tokens of any number of digits are stored exactly."""
     change(enter(), begin(token=number, retries=number))
     job = job_of(batches, "b", "j")
     assert (number, number) == (job.retries, job.token)
     assert [UNCHANGED] == change(begin(token=number - 1, retries=number))
 
 
-# -- since when
+# -- times of changes
 
 
 def test_each_change_has_its_own_time(change, batches):
-    """Several in one step too: what was seen of a job is not taken for what came after."""
+    """Each change has its own time, even in one step.
+
+    An observation of a job is thus never mistaken for one of a later change.
+    """
     change(enter("i"), enter(), begin(), Change("return", "j", token=1))
     first, last = job_of(batches, "b", "i").since_ms, job_of(batches, "b", "j").since_ms
     assert first + 2 == last
@@ -99,14 +105,17 @@ def test_each_change_has_its_own_time(change, batches):
 
 
 def test_a_first_try_with_a_number_is_withdrawn(change, batches):
-    """A task may be published with its retries counted from elsewhere: there is no try before."""
+    """A first try with a retry count is withdrawn entirely, as no earlier try exists.
+
+    A task may be published with retries counted elsewhere.
+    """
     change(enter(retries=2))
     assert [DONE] == change(Change("withdraw", "j", tag=TAG))
     assert {} == counted(batches)
 
 
 def test_a_dead_letter_after_a_retry_that_was_withdrawn(change, batches):
-    """The try before goes on with the message that it has, whichever that is."""
+    """After a withdrawn retry, a dead letter of the earlier try ends the job."""
     change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
     change(Change("withdraw", "j", tag=OTHER_TAG))
     assert [DONE] == change(lost())
@@ -114,7 +123,7 @@ def test_a_dead_letter_after_a_retry_that_was_withdrawn(change, batches):
 
 
 def test_a_withdrawn_retry_is_not_withdrawn_again(change, batches):
-    """By who knows no tag either: the job works."""
+    """A withdrawn retry is not withdrawn again, not even without a tag: the job is working."""
     change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
     change(Change("withdraw", "j", tag=OTHER_TAG))
     assert [UNCHANGED] == change(Change("withdraw", "j"))
@@ -123,7 +132,10 @@ def test_a_withdrawn_retry_is_not_withdrawn_again(change, batches):
 
 @pytest.mark.parametrize("how", [lost(), end("error")])
 def test_the_next_try_of_one_that_was_given_up(change, state, batches, how):
-    """Its worker went on, and has published it: the batch has not ended."""
+    """A retry of a job that was given up reopens the job and its batch.
+
+    Its worker continued and has published the retry.
+    """
     change(enter(), begin(), how, SEAL)
     assert [DONE] == change(enter(tag=OTHER_TAG, retries=1))
     assert "retrying" == state()
@@ -132,7 +144,7 @@ def test_the_next_try_of_one_that_was_given_up(change, state, batches, how):
 
 
 def test_a_retry_that_is_published_under_another_tag(change, state, batches):
-    """It is one still."""
+    """A retry that is published again under another tag stays one retry."""
     change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
     assert [DONE] == change(enter(tag="c" * 30, retries=1))
     assert "retrying" == state()
@@ -155,7 +167,7 @@ def test_a_retry_that_is_published_under_another_tag(change, state, batches):
     ids=["cancel", "begin", "replay", "lost", "withdraw", "cancelled"],
 )
 def test_a_group_is_what_its_changes_are(batches, changes):
-    """Each sees what the one before it has left, whether they come in one step or one by one."""
+    """The changes of a group have the same effect as the same changes one by one."""
     found = []
     for name, groups in (("one", [[item] for item in changes]), ("all", [changes])):
         batches.open_batch(name, "", {})
@@ -167,7 +179,7 @@ def test_a_group_is_what_its_changes_are(batches, changes):
 
 
 def test_withdrawing_the_last_one_ends_a_sealed_batch(change, batches):
-    """There is nothing open any more."""
+    """Withdrawing the last open job ends a sealed batch."""
     change(enter(), SEAL)
     assert () == batches.batch("b").due
     change(Change("withdraw", "j", tag=TAG))
@@ -176,13 +188,13 @@ def test_withdrawing_the_last_one_ends_a_sealed_batch(change, batches):
 
 
 def test_a_cancelled_batch_does_not_succeed(change, batches):
-    """Not even where all that was published until then has."""
+    """A cancelled batch does not succeed, even if all jobs published so far have."""
     change(enter(), begin(), end("succeeded"), CANCEL)
     assert ("complete",) == batches.batch("b").due
 
 
 def test_delayed_jobs_of_a_cancelled_batch(change, batches):
-    """They are counted when they would begin, and then the batch ends, once."""
+    """Delayed jobs of a cancelled batch end when they would begin; the batch then ends once."""
     change(enter(state="delayed"), CANCEL)
     assert () == batches.batch("b").due
     change(begin())
@@ -193,31 +205,31 @@ def test_delayed_jobs_of_a_cancelled_batch(change, batches):
 
 
 def test_said_before_it_is_due(change, batches):
-    """It is due when its time comes."""
+    """A callback that is marked as published before it is due still becomes due."""
     change(enter())
     batches.said("b", "complete")
     change(begin(), end("succeeded"), SEAL)
     assert {"success", "complete"} == set(batches.batch("b").due)
 
 
-# -- what is too long, or nothing
+# -- too long, or invalid
 
 
 def test_a_long_reason_is_cut(change, batches):
-    """500 characters are kept of why a job failed."""
+    """The reason of a failure is cut to 500 characters."""
     change(enter(), begin(), end("error", why="ü" * 100_000))
     assert ["ü" * 500] == [why for _, _, why in batches.failures("b", 10)]
 
 
 def test_a_reason_of_any_text(change, batches):
-    """An exception may say what cannot be encoded."""
+    """The reason of a failure may contain text that cannot be encoded."""
     change(enter(), begin(), end("error", why="half \ud800 and \0"))
     assert ["half \\ud800 and \0"] == [why for _, _, why in batches.failures("b", 10)]
 
 
 @pytest.mark.parametrize("job", ["", "x" * 256, "half \ud800"])
 def test_an_id_that_cannot_be_kept(change, batches, job):
-    """Nothing of the group is stored; the error says which and why."""
+    """An id that cannot be stored refuses the whole group; the error states the reason."""
     with pytest.raises(MessageRefused, match="nothing was stored"):
         change(enter(), enter(job))
     assert {} == counted(batches)
@@ -227,7 +239,7 @@ def test_an_id_that_cannot_be_kept(change, batches, job):
 
 
 def test_the_longest_id(change, batches):
-    """Of 255 characters."""
+    """An id of 255 characters is accepted."""
     change(enter("ü" * 255))
     assert "ü" * 255 == job_of(batches, "b", "ü" * 255).id
 
@@ -237,14 +249,17 @@ def test_the_longest_id(change, batches):
     [Change("enter", "j", "working"), Change("end", "j", "waiting"), Change("vanish", "j")],
 )
 def test_what_is_no_change(change, batches, wrong):
-    """Nothing of the group is stored."""
+    """An invalid change refuses the whole group."""
     with pytest.raises(ConfigurationError):
         change(enter(), wrong)
     assert {} == counted(batches)
 
 
 def test_the_largest_step(change, batches, store):
-    """As many as keep the server busy for well under 5 ms; of more nothing is done."""
+    """A step has at most 200 changes, which a server handles in well under 5 ms.
+
+    A larger one is refused as a whole.
+    """
     jobs = [f"j{n}" for n in range(201)]
     results = []
     changes = [begin(job) for job in jobs]
@@ -259,7 +274,7 @@ def test_the_largest_step(change, batches, store):
 
 @pytest.mark.parametrize("tag", ["a|b", "x" * 256])
 def test_a_tag_that_is_none_of_ours(change, batches, tag):
-    """Who has put it there did not use reliq: the job counts, its message is not known."""
+    """A tag that is not reliq's is ignored: the job counts, its message is unknown."""
     change(enter(tag=tag, queue="a|b"), begin(tag=tag))
     job = job_of(batches, "b", "j")
     assert ("", "q") == (job.tag, job.queue)
@@ -268,13 +283,13 @@ def test_a_tag_that_is_none_of_ours(change, batches, tag):
 
 @pytest.mark.parametrize("queue", ["nul\0nul" + "x" * 20, "|", "%s%d", "\n"])
 def test_a_queue_of_any_name(change, batches, queue):
-    """It is what it was."""
+    """A queue's name of any characters is stored unchanged."""
     change(enter(queue=queue))
     assert (TAG, queue) == (job_of(batches, "b", "j").tag, job_of(batches, "b", "j").queue)
 
 
 def test_who_works_on_a_job(change, batches):
-    """As long as somebody does."""
+    """A job shows its worker while it is working, and none otherwise."""
     change(enter(), begin(who="s|1" + "x" * 300))
     assert "s/1" + "x" * 252 == job_of(batches, "b", "j").worker
     change(begin(token=2, who="s/2"))
@@ -287,12 +302,12 @@ def test_who_works_on_a_job(change, batches):
     assert "" == job_of(batches, "b", "j").worker
 
 
-# -- revoked
+# -- revoked jobs
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_job_that_was_revoked(change, batches, is_cancelled):
-    """It counts as cancelled where its batch is; else it is an error, with the reason."""
+    """A revoked job counts as cancelled in a cancelled batch, otherwise as an error with reason."""
     change(enter(), begin(token=2), *[CANCEL] * is_cancelled)
     revoked = end("cancelled", token=1, why="terminated")
     assert [UNCHANGED] == change(revoked)  # of an earlier delivery
@@ -302,12 +317,15 @@ def test_a_job_that_was_revoked(change, batches, is_cancelled):
     assert ["terminated"] * (not is_cancelled) == reasons
 
 
-# -- of several batches
+# -- several batches
 
 
 @pytest.mark.parametrize("closed", [SEAL, CANCEL, None], ids=["sealed", "cancelled", "none"])
 def test_jobs_that_are_entered_together(store, batches, closed):
-    """Where a batch takes none, those of the others are taken out, but for what was in before."""
+    """If one batch refuses its jobs, the jobs entered into other batches are removed.
+
+    Jobs that were there before are kept.
+    """
     batches.open_batch("a", "", {})
     batches.change("a", [enter("before")])
     if closed is not None:

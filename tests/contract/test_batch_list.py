@@ -1,4 +1,4 @@
-"""Batches are listed, and looked after: each by one who asks at a time."""
+"""Batches are listed, and each due batch is checked by one consumer at a time."""
 
 import threading
 
@@ -10,7 +10,7 @@ LONG_MS = 60_000
 
 
 def test_a_batch_that_is_due_is_given_to_one(batches, other):
-    """At once when it is new; and then to nobody, until it is due again."""
+    """A new batch is due at once, is given to one consumer, and then to none until due again."""
     batches.open_batch("b", "enrol", {})
     assert ["b"] == batches.next_batches(10, LONG_MS)
     assert [] == batches.next_batches(10, LONG_MS)
@@ -18,14 +18,14 @@ def test_a_batch_that_is_due_is_given_to_one(batches, other):
 
 
 def test_it_is_due_again(batches, other):
-    """After the time that was asked for, to whoever asks first."""
+    """A batch is due again after the requested time, for the first consumer that queries."""
     batches.open_batch("b", "enrol", {})
     assert ["b"] == batches.next_batches(10, 1)
     wait_until(lambda: other.store.batches.next_batches(10, LONG_MS) == ["b"])
 
 
 def test_some_at_a_time(batches, other):
-    """Who asks shares the work with others: each is given to one of them."""
+    """Consumers that query share the due batches: each batch is given to one of them."""
     names = {f"b{n}" for n in range(5)}
     for name in sorted(names):
         batches.open_batch(name, "enrol", {})
@@ -37,7 +37,7 @@ def test_some_at_a_time(batches, other):
 
 
 def test_who_waits_longest_is_first(store, batches):
-    """However many there are, each has its turn."""
+    """The batch that is due for the longest time comes first, so that each has its turn."""
     names = [f"b{n}" for n in (2, 0, 1)]
     for name in names:
         batches.open_batch(name, "enrol", {})
@@ -47,7 +47,7 @@ def test_who_waits_longest_is_first(store, batches):
 
 
 def test_many_who_ask_at_once(connect, batches):
-    """No batch is given to two of them."""
+    """No batch is given to two of several concurrent consumers."""
     names = [f"b{n}" for n in range(40)]
     for name in names:
         batches.open_batch(name, "enrol", {})
@@ -67,7 +67,7 @@ def test_many_who_ask_at_once(connect, batches):
 
 
 def test_looking_after_it_changes_no_order(batches):
-    """The list is by age, whenever a batch is due next."""
+    """The list is ordered by age, independent of checks."""
     for n in range(3):
         batches.open_batch(f"b{n}", "enrol", {})
     before = batches.batches(10)
@@ -77,7 +77,7 @@ def test_looking_after_it_changes_no_order(batches):
 
 
 def test_what_is_forgotten_is_due_no_more(batches):
-    """Nor listed. One of that name is a new one."""
+    """A forgotten batch is neither due nor listed, and a new one may have its name."""
     batches.open_batch("b", "enrol", {})
     batches.forget_batch("b")
     assert [] == batches.next_batches(10, LONG_MS)
@@ -89,7 +89,7 @@ def test_what_is_forgotten_is_due_no_more(batches):
 
 
 def test_many_jobs_are_forgotten(batches):
-    """More than one step removes."""
+    """A batch with more jobs than one step removes is forgotten completely."""
     batches.open_batch("b", "enrol", {})
     batches.change("b", [enter(f"j{n}") for n in range(2100)])
     batches.forget_batch("b")
@@ -100,7 +100,7 @@ def test_many_jobs_are_forgotten(batches):
 
 
 def test_batches_of_another_prefix(connect, batches):
-    """They share a broker, and nothing else."""
+    """Batches of different key prefixes are independent."""
     theirs = connect("s/9", global_keyprefix="p.").store.batches
     batches.open_batch("b", "ours", {})
     theirs.open_batch("b", "theirs", {})
@@ -116,7 +116,10 @@ def test_batches_of_another_prefix(connect, batches):
 
 
 def test_many_records_at_once(batches, change):
-    """Each as :meth:`batch` has it, but for what its producer has noted; in the order asked for."""
+    """Records read together come in the requested order and equal single ones.
+
+    They contain only the requested fields, and not `heard_ms`.
+    """
     fields = {"ttl_ms": "7", "on_success": "a long message"}
     batches.open_batch("c", "other", fields)
     change(enter(), enter("i"), begin(), end("failed", why="no"), Change("seal"))
@@ -131,7 +134,7 @@ def test_many_records_at_once(batches, change):
 
 
 def test_more_records_than_one_step_reads(batches):
-    """They come in the order of the names, whatever that is."""
+    """More records than one step reads come in the order of the names."""
     names = [f"b{n}" for n in range(250)]
     for name in names:
         batches.open_batch(name, name, {})
@@ -139,7 +142,7 @@ def test_more_records_than_one_step_reads(batches):
 
 
 def test_since_when_something_is_due(batches, change):
-    """The first of what is due, until it is said."""
+    """A record contains the time at which its first pending callback became due."""
     assert 0 == batches.batch("b").due_since_ms
     change(enter(), begin(), end("failed", why="no"))
     change(Change("seal"))

@@ -1,4 +1,4 @@
-"""What a job says while it runs: how far it is, and what it reports, bounded and page by page."""
+"""Progress and reports of running jobs: bounded in number and size, and read in pages."""
 
 import pytest
 
@@ -8,22 +8,22 @@ from tests.contract.jobs import OTHER_TAG, begin, end, enter, job_of, lost
 
 
 def said(batches, job="j", progress=(3, 10, "checking"), report="", token=1, retries=0):
-    """Note what a job says; whether it is noted."""
+    """Record a job's progress or report; return whether it was stored."""
     return batches.note("b", Note(job, retries, token, "q", progress, report))
 
 
 def shown(batches, limit=10, skip=0):
-    """Return what is known of how far jobs are, without the time."""
+    """Return the known progress of jobs, without the time."""
     return [(*one[:2], *one[3:]) for one in batches.progress("b", limit, skip)]
 
 
 def reports(batches, limit=10, skip=0):
-    """Return what jobs have reported, without the time."""
+    """Return the reports of jobs, without the time."""
     return [(one.job, one.text) for one in batches.reports("b", limit, skip)]
 
 
 def test_how_far_a_job_is(change, batches):
-    """What it has said last, with the state that it has now; when it did is known."""
+    """The progress of a job is its last one, with the time and with the job's current state."""
     change(enter(), begin())
     assert said(batches)
     assert said(batches, progress=(4.5, 10, "sending | it\n"))
@@ -36,7 +36,7 @@ def test_how_far_a_job_is(change, batches):
 
 
 def test_reports_are_appended(change, batches):
-    """The last one first, page by page, whatever is in them."""
+    """Reports of any text are appended and listed in pages, the last one first."""
     change(enter(), enter("i|1"), begin(), begin("i|1"))
     for n in range(3):
         assert said(batches, progress=None, report=f"{n}|ü\n")
@@ -49,7 +49,7 @@ def test_reports_are_appended(change, batches):
 
 
 def test_nothing_of_it_is_counted(change, batches):
-    """The state of the job, and the counters, stay."""
+    """Progress and reports change neither the job's state nor the counters."""
     change(enter(), begin())
     before, job = batches.batch("b"), job_of(batches, "b", "j")
     said(batches, report="price is missing")
@@ -57,7 +57,7 @@ def test_nothing_of_it_is_counted(change, batches):
 
 
 def test_a_job_reports_so_often(change, batches):
-    """What it reports more is not noted; how far it is, is."""
+    """A job has a bounded number of reports; its progress is stored beyond that."""
     change(enter(), enter("i"), begin(), begin("i"))
     noted = [said(batches, progress=None, report=f"{n}") for n in range(REPORTS_OF_A_JOB + 2)]
     assert [True] * REPORTS_OF_A_JOB + [False] * 2 == noted
@@ -71,7 +71,7 @@ def test_a_job_reports_so_often(change, batches):
 
 @pytest.mark.parametrize("last", [end("succeeded"), end("failed"), lost()])
 def test_a_job_that_has_ended_says_nothing(change, batches, last):
-    """What comes late is not noted."""
+    """Late progress and reports of a job that has ended are ignored."""
     change(enter(), begin())
     assert said(batches)
     change(last)
@@ -80,7 +80,7 @@ def test_a_job_that_has_ended_says_nothing(change, batches, last):
 
 
 def test_an_earlier_delivery_says_nothing(change, batches):
-    """Nor does an earlier try; the one that is known, or a later one, does."""
+    """Progress and reports of an earlier delivery or try are ignored."""
     change(enter(), begin(token=5))
     assert not said(batches, token=4)
     assert said(batches, token=5)
@@ -91,7 +91,7 @@ def test_an_earlier_delivery_says_nothing(change, batches):
 
 
 def test_nobody_is_there(change, batches):
-    """No batch, or no job."""
+    """Progress and reports without a batch or without a job are ignored."""
     change(enter())
     assert not batches.note("none", Note("j", progress=(1, 2, ""), report="x"))
     assert not said(batches, "none", report="x")
@@ -100,7 +100,7 @@ def test_nobody_is_there(change, batches):
 
 
 def test_pages(change, batches):
-    """Those first that have said something last; one that says more comes first again."""
+    """Pages of progress list each job once, most recent progress first."""
     names = [f"j{n:02}" for n in range(7)]
     change(*(enter(name) for name in names), *(begin(name) for name in names))
     for name in names:
@@ -113,7 +113,7 @@ def test_pages(change, batches):
 
 
 def test_long_texts_are_cut(change, batches):
-    """To 500 characters, which can be encoded."""
+    """Texts of progress and reports are cut to 500 characters that can be encoded."""
     change(enter(), begin())
     said(batches, progress=(1, 2, "ü" * 9999), report="half \ud800" + "x" * 9999)
     assert "ü" * 500 == shown(batches)[0][-1]
@@ -125,14 +125,14 @@ def test_long_texts_are_cut(change, batches):
     ("number", "noted"), [(-1, 0.0), (10**400 // 1, 2.0**53 - 1), (0.1, 0.1), (2**60, 2.0**53 - 1)]
 )
 def test_numbers(change, batches, number, noted):
-    """Between nothing and the largest that scripts count with."""
+    """Numbers of progress are clamped between 0 and the largest integer that scripts count with."""
     change(enter(), begin())
     said(batches, progress=(number, number, ""))
     assert [("j", "working", noted, noted, "")] == shown(batches)
 
 
 def test_it_is_forgotten_with_the_batch(change, batches):
-    """Nothing of it is in the next one of that id."""
+    """Progress and reports are forgotten with their batch."""
     change(enter(), begin())
     said(batches, report="x")
     batches.forget_batch("b")
@@ -143,7 +143,7 @@ def test_it_is_forgotten_with_the_batch(change, batches):
 
 @pytest.mark.slow
 def test_so_many_are_kept(change, batches):
-    """The last reports of a batch, and the jobs that have said last how far they are."""
+    """A batch keeps a bounded number of reports and of jobs with progress, the latest ones."""
     names = [f"j{n}" for n in range(REPORTS_KEPT // REPORTS_OF_A_JOB + 1)]
     change(*(enter(name) for name in names), *(begin(name) for name in names))
     for name in names:
@@ -159,7 +159,7 @@ def test_so_many_are_kept(change, batches):
 
 
 def test_a_replayed_job_goes_on(change, batches):
-    """Its messages are counted on."""
+    """Progress and reports of a replayed job continue the earlier ones."""
     change(enter(), begin())
     said(batches, report="first")
     change(lost(), Change("replay", "j", tag=OTHER_TAG, queue="q"), begin(token=2, tag=OTHER_TAG))

@@ -1,4 +1,4 @@
-"""What consumers do for batches on every engine: callbacks come once, none is left or kept."""
+"""The consumers' passes over batches: callbacks are published once, and no batch is left over."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SEAL = Change("seal")
 
 
 def callback(queue="done", exchange=""):
-    """Return what is noted of a callback that goes to *queue*."""
+    """Return the stored form of a callback to *queue*."""
     return packed(CallbackMessage(exchange, queue, b"the callback", 5, new_tag(5)))
 
 
 @pytest.fixture
 def opened(batches):
-    """Return a function that opens a batch with one job, which has ended."""
+    """Return a function that opens a batch, by default with one job that has ended."""
 
     def make(name="b", *changes, **fields):
         fields = {one: str(value) for one, value in {"ttl_ms": 60_000, **fields}.items()}
@@ -38,7 +38,7 @@ def opened(batches):
 
 @pytest.fixture
 def look(store):
-    """Return a function that looks after a batch as one consumer does, until it finds no more."""
+    """Return a function that makes passes over a batch as one consumer, until no work is left."""
 
     def after(name="b"):
         later = deque()
@@ -51,7 +51,7 @@ def look(store):
 
 
 def stored(store, queue="done"):
-    """Return how many messages are in a queue."""
+    """Return the number of messages in a queue."""
     status = store.store.reads.status(queue)
     return 0 if status is None else status.stored
 
@@ -61,7 +61,10 @@ def stored(store, queue="done"):
 
 @pytest.mark.slow
 def test_a_callback_is_published_once(store, other, batches, opened):
-    """By two who have seen that it is due, and when whoever published it did not note that."""
+    """A callback is published once, even by two consumers that have found it due.
+
+    The same holds if its publisher did not record the publication.
+    """
     record = opened(on_complete=callback())
     publish_due(store.store, record)
     publish_due(other.store, record)
@@ -75,7 +78,10 @@ def test_a_callback_is_published_once(store, other, batches, opened):
 
 
 def test_a_callback_of_a_batch_that_goes_on(store, batches, opened, look):
-    """It was due, and is not again when all have ended in the end; success comes then."""
+    """A callback that was published is not repeated when a replayed job ends.
+
+    The success callback is published then.
+    """
     lost = Change("end", "j", "lost", token=2, tag="a" * 30, queue="q", text="why")
     fields = {f"on_{what}": callback(what) for what in ("success", "complete", "failure")}
     opened("b", enter(), lost, SEAL, **fields)
@@ -90,7 +96,7 @@ def test_a_callback_of_a_batch_that_goes_on(store, batches, opened, look):
 
 
 def test_a_full_queue(store, batches, opened, look):
-    """It stays due until there is room."""
+    """A callback to a full queue stays due until the queue has room."""
     store.declare("done", arguments=b"a", max_length="1", overflow="reject-publish")
     store.publish(message("done"))
     opened(on_complete=callback())
@@ -103,7 +109,10 @@ def test_a_full_queue(store, batches, opened, look):
 
 
 def test_an_exchange_without_a_queue(store, batches, opened, look):
-    """It stays due until one is bound; the version of the bindings that was known is old then."""
+    """A callback to an exchange without a queue stays due until one is bound.
+
+    The known version of the bindings is outdated then.
+    """
     opened(on_complete=callback("key", "x"))
     look()
     assert ("complete",) == batches.batch("b").due
@@ -114,17 +123,17 @@ def test_an_exchange_without_a_queue(store, batches, opened, look):
 
 
 def test_a_callback_that_cannot_be_read(batches, opened, look):
-    """It is not published, and others are; nothing is due for ever."""
+    """A callback that cannot be read is not published, does not block others, and is not kept."""
     opened(on_complete="no message", on_success=callback())
     look()
     assert () == batches.batch("b").due
 
 
-# -- batches that are left
+# -- abandoned batches
 
 
 def test_nobody_has_sealed_it(batches, opened, look):
-    """It is sealed its seal_timeout after the last job, and ends."""
+    """An unsealed batch is sealed its seal_timeout after the last job, and ends."""
     opened("b", enter(), begin(), end("succeeded"), seal_timeout_ms=1)
     opened("c", enter(), begin(), end("succeeded"), seal_timeout_ms=60_000)
     wait_until(lambda: (look(), batches.batch("b").sealed_ms)[1], interval_s=0.002)
@@ -134,7 +143,7 @@ def test_nobody_has_sealed_it(batches, opened, look):
 
 
 def test_a_batch_that_was_kept_long_enough(batches, opened, look):
-    """It is forgotten its batch_ttl after its end, and not before its end."""
+    """A batch is forgotten its batch_ttl after its end, never before its end."""
     opened("b", ttl_ms=1)
     opened("c", ttl_ms=60_000)
     opened("d", enter(), SEAL, ttl_ms=1)
@@ -145,7 +154,7 @@ def test_a_batch_that_was_kept_long_enough(batches, opened, look):
 
 
 def test_a_batch_that_was_half_forgotten(batches, opened, look):
-    """One that is listed and not there is unlisted."""
+    """A listed batch that no longer exists is removed from the list."""
     opened()
     batches.forget_batch("b")
     look()
@@ -153,7 +162,7 @@ def test_a_batch_that_was_half_forgotten(batches, opened, look):
 
 
 def test_a_batch_that_is_made_just_then(other, batches, look, monkeypatch):
-    """It is listed before it is made: whoever looks after it in between leaves it alone."""
+    """A pass leaves a batch alone that is listed but not yet created."""
     seen = type(batches).batch
 
     def then_made(self, name):
@@ -183,7 +192,7 @@ def test_a_batch_that_is_made_just_then(other, batches, look, monkeypatch):
     ],
 )
 def test_a_parent_is_told_of_the_end(store, batches, opened, look, ends, expected):
-    """Once, by whoever looks at the child, whatever it has itself to publish."""
+    """A child batch reports its end to the parent once, whatever callbacks it has itself."""
     opened("parent", Change("enter", "b", "waiting", tag="batch"), SEAL)
     changes = [
         change
@@ -198,7 +207,10 @@ def test_a_parent_is_told_of_the_end(store, batches, opened, look, ends, expecte
 
 
 def test_a_child_of_a_cancelled_parent(batches, opened, look):
-    """Whoever looks at it cancels it; it is counted as cancelled when nothing of it is open."""
+    """A pass cancels the child of a cancelled parent.
+
+    The child counts as cancelled when none of its jobs is open.
+    """
     opened("parent", Change("enter", "b", "waiting", tag="batch"), SEAL)
     opened("b", enter(), **{PARENT: "parent"})
     batches.change("parent", [Change("cancel")])

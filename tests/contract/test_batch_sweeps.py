@@ -1,4 +1,4 @@
-"""Passes over large batches: what takes long is done in steps, with other duties between."""
+"""Sweeps of large batches run in steps, with other duties in between."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MOST_TICKS = 100
 
 @pytest.fixture
 def tick(store, batches, change, monkeypatch):
-    """Return a function that makes a tick of a session; of its batch "b" all jobs are lost."""
+    """Return a function that makes a tick of a session; all jobs of its batch "b" are lost."""
     for start in range(0, JOBS, 200):
         change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
     change(seal())
     now_ms = store.store.now_ms
     monkeypatch.setattr(store.store, "now_ms", lambda: now_ms() + OLD_MS)
-    monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step a tick
+    monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step per tick
     monkeypatch.setattr(lost_jobs, "_AT_ONCE", 300)
     duties = deque()
     passes = BatchPasses(duties, lambda _: None)
@@ -35,7 +35,7 @@ def tick(store, batches, change, monkeypatch):
 
     def make(over):
         passes.tick()
-        for _ in range(len(duties)):  # what these ask for is done in the next tick
+        for _ in range(len(duties)):  # work that these schedule is done in the next tick
             duties.popleft()(over)
         return batches.batch("b").counts["error"]
 
@@ -43,7 +43,7 @@ def tick(store, batches, change, monkeypatch):
 
 
 def test_all_jobs_are_looked_at_in_steps(store, tick):
-    """Some in each tick: leases are renewed and messages delivered meanwhile."""
+    """A sweep covers some jobs per tick, so that leases are renewed and messages delivered."""
     ended = [tick(store.store)]
     while ended[-1] < JOBS:
         ended.append(tick(store.store))
@@ -53,7 +53,7 @@ def test_all_jobs_are_looked_at_in_steps(store, tick):
 
 
 def test_it_goes_on_over_another_connection(store, other, tick):
-    """The one over which it began is lost."""
+    """A sweep continues over another connection after the loss of its own."""
     wait_until(lambda: tick(store.store))
     ticks = iter(range(MOST_TICKS))
     while tick(other.store) < JOBS:
@@ -61,7 +61,7 @@ def test_it_goes_on_over_another_connection(store, other, tick):
 
 
 def test_a_sweep_takes_few_steps(store, change):
-    """A thousand jobs a step: on a busy machine each tick makes one step only."""
+    """A sweep has few steps, as each tick on a busy machine makes only one."""
     for start in range(0, JOBS, 200):
         change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
     sweep, steps = Sweep("b", store.store.now_ms() + OLD_MS, lambda _: None, lambda _: None), 1
@@ -71,13 +71,16 @@ def test_a_sweep_takes_few_steps(store, change):
 
 
 def test_a_doubt_is_looked_into_soon(store, batches, change, monkeypatch):
-    """After a minute, and not at the next look at all jobs: its publisher may have died."""
+    """A suspected lost job is checked again after a minute, before the next sweep.
+
+    Its publisher may have died.
+    """
     change(enter())
     passed_s = 0
     now_ms = store.store.now_ms
     monkeypatch.setattr(store.store, "now_ms", lambda: now_ms() + passed_s * 1000)
     monkeypatch.setattr(batch_passes, "monotonic", lambda: float(passed_s))
-    monkeypatch.setattr(batch_passes, "_AGAIN_MS", 1)  # by the server's clock
+    monkeypatch.setattr(batch_passes, "_AGAIN_MS", 1)  # on the server's clock
     monkeypatch.setattr(batch_passes, "_EVERY_S", 1000.0)
     duties = deque()
     passes = BatchPasses(duties, lambda _: None)
@@ -90,7 +93,7 @@ def test_a_doubt_is_looked_into_soon(store, batches, change, monkeypatch):
 
 
 def test_one_that_gets_no_more_jobs_is_sealed(store, batches, change):
-    """By when the last one was added, also where jobs go on."""
+    """A batch is sealed by the time of its last added job, even while other jobs continue."""
     batches.forget_batch("b")
     batches.open_batch("b", "enrol", {"seal_timeout_ms": "100"})
     change(enter("i"), enter("j"))

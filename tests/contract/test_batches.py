@@ -1,4 +1,4 @@
-"""A batch counts its jobs: each is in one state, whatever is said of it, and how often."""
+"""A batch counts its jobs: each job has one state, for any reports in any number."""
 
 import random
 from uuid import uuid4
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 
 def test_a_batch_is_made_once(batches):
-    """The second time it says so, and changes nothing."""
+    """A batch is opened once; a second attempt returns False and changes nothing."""
     assert batches.open_batch("b", "enrol", {"tenant": "7"})
     assert not batches.open_batch("b", "other", {})
     record = batches.batch("b")
@@ -34,7 +34,7 @@ def test_a_batch_is_made_once(batches):
 
 
 def test_there_is_none(batches):
-    """Nothing is noted for it."""
+    """Reports for an unknown batch are ignored, and queries find nothing."""
     assert batches.batch("b") is None
     assert batches.change("b", [enter()]) is None
     assert job_of(batches, "b", "j") is None
@@ -43,7 +43,7 @@ def test_there_is_none(batches):
 
 
 def test_batches_are_listed(batches):
-    """The last one first, page by page."""
+    """Batches are listed in pages, the last one first."""
     for n in range(5):
         batches.open_batch(f"b{n}", "enrol", {})
     found = batches.batches(10)
@@ -56,7 +56,7 @@ def test_batches_are_listed(batches):
 
 
 def test_when_a_job_was_added_last(batches, change):
-    """It is that of the new one: not of a retry, or of what becomes of a job."""
+    """The time of the last addition is that of a new job, not of a retry or a change of state."""
     assert 0 == batches.batch("b").added_ms
     change(enter("first"))
     first_ms = batches.batch("b").added_ms
@@ -67,7 +67,7 @@ def test_when_a_job_was_added_last(batches, change):
 
 
 def test_names_are_apart(batches):
-    """Of batches, jobs and queues, whatever they are made of."""
+    """Batches, jobs and queues with special characters in their names are distinct."""
     names = ["x", "{x}", "%7Bx%7D", "x y\n", "ü", "a|b|c", "x:jobs"]
     for name in names:
         assert batches.open_batch(name, name, {name: name})
@@ -79,7 +79,7 @@ def test_names_are_apart(batches):
 
 
 def test_it_is_forgotten(batches, change):
-    """With its jobs; a batch of that id is a new one."""
+    """A batch is forgotten with its jobs, and a new batch may have its id."""
     change(enter(), begin(), end("failed", why="no"))
     batches.forget_batch("b")
     assert batches.batch("b") is None
@@ -89,11 +89,11 @@ def test_it_is_forgotten(batches, change):
     assert job_of(batches, "b", "j") is None
 
 
-# -- the life of a job
+# -- the states of a job
 
 
 def test_a_job_succeeds(change, state, batches):
-    """It waits, is worked on, and has succeeded; each is said of it once."""
+    """A job waits, is working, and has succeeded; each report changes its state once."""
     assert [DONE] == change(enter())
     job = job_of(batches, "b", "j")
     assert ("j", "waiting", 0, 0, TAG, "q") == (*job[:4], job.tag, job.queue)
@@ -105,7 +105,7 @@ def test_a_job_succeeds(change, state, batches):
 
 
 def test_a_delayed_one_says_so(change, state):
-    """Until it begins."""
+    """A delayed job is delayed until it begins."""
     change(enter(state="delayed"))
     assert "delayed" == state()
     change(begin())
@@ -114,7 +114,7 @@ def test_a_delayed_one_says_so(change, state):
 
 @pytest.mark.parametrize("how", ["failed", "error"])
 def test_a_job_fails(change, state, batches, how):
-    """It is listed with the reason, those of last first."""
+    """A failed job is listed with its reason, the latest failures first."""
     change(enter("i"), enter(), begin("i"), begin(), end(how, "i", why="first"))
     change(end(how, why="price is missing"))
     assert how == state()
@@ -125,7 +125,7 @@ def test_a_job_fails(change, state, batches, how):
 
 
 def test_what_is_said_twice_is_done_once(change, batches):
-    """A try whose reply was lost is repeated."""
+    """A repeated report changes nothing, as a report is retried if its reply was lost."""
     steps = [enter(), begin(), end("succeeded")]
     for step in steps:
         assert [DONE, UNCHANGED] == change(step, step)
@@ -133,7 +133,7 @@ def test_what_is_said_twice_is_done_once(change, batches):
 
 
 def test_what_comes_late_changes_nothing(change, state):
-    """The begin of a job that has ended; its entering; the end of another delivery."""
+    """Late reports change nothing: a begin or entry after the end, or an older delivery's end."""
     change(enter(), begin(token=1), begin(token=2))
     assert [UNCHANGED] == change(begin(token=1))
     assert [UNCHANGED] == change(end("error", token=1))
@@ -144,7 +144,7 @@ def test_what_comes_late_changes_nothing(change, state):
 
 
 def test_success_counts_whoever_says_so(change, state):
-    """A worker whose lease was lost has done it all the same."""
+    """A success counts from any delivery: a worker whose lease was lost has done the work too."""
     change(enter(), begin(token=1), begin(token=2))
     assert [DONE] == change(end("succeeded", token=1))
     assert [UNCHANGED] == change(end("error", token=2))
@@ -152,14 +152,14 @@ def test_success_counts_whoever_says_so(change, state):
 
 
 def test_a_redelivered_job_counts_once(change, state, batches):
-    """Whoever worked on it is gone: the next one begins it."""
+    """A redelivered job counts once: the next delivery begins it again."""
     change(enter(), begin(token=1), begin(token=5, who="s/2"))
     assert 1 == batches.batch("b").total
     assert "working" == state()
 
 
 def test_one_that_goes_back_waits(change, state):
-    """What was known of its place is known on; from another delivery it is no news."""
+    """A returned job waits again, unless the return belongs to another delivery."""
     change(enter(), begin(token=3))
     assert [UNCHANGED] == change(Change("return", "j", token=2))
     assert [DONE] == change(Change("return", "j", token=3))
@@ -168,7 +168,10 @@ def test_one_that_goes_back_waits(change, state):
 
 
 def test_a_retry_keeps_its_job(change, state, batches):
-    """The next try is entered before the end of this one is heard of; that says nothing then."""
+    """A retry belongs to the same job, and a later end of the earlier try changes nothing.
+
+    The next try is entered before the end of the earlier one is reported.
+    """
     change(enter(), begin(token=9))
     assert [DONE] == change(enter(state="delayed", tag=OTHER_TAG, retries=1))
     assert "retrying" == state()
@@ -181,17 +184,17 @@ def test_a_retry_keeps_its_job(change, state, batches):
 
 
 def test_another_message_of_a_job_that_is_worked_on(change, batches):
-    """One of the same try changes nothing."""
+    """Another message of the same try changes nothing while the job is working."""
     change(enter(), begin())
     assert [UNCHANGED] == change(enter(tag=OTHER_TAG))
     assert TAG == job_of(batches, "b", "j").tag
 
 
-# -- publishing that fails
+# -- failed publishes
 
 
 def test_a_publish_that_failed_is_withdrawn(change, state, batches):
-    """As if it had not been."""
+    """A withdrawn job leaves no trace in its batch."""
     change(enter())
     assert [DONE, UNCHANGED] == change(*[Change("withdraw", "j", tag=TAG)] * 2)
     assert state() is None
@@ -199,7 +202,7 @@ def test_a_publish_that_failed_is_withdrawn(change, state, batches):
 
 
 def test_what_was_begun_is_not_withdrawn(change, state):
-    """It was stored after all; nor is that of another message."""
+    """A job that has begun is not withdrawn, as it was stored; nor is one with another tag."""
     change(enter(), enter("i"), begin())
     assert [UNCHANGED] * 2 == change(
         Change("withdraw", "j", tag=TAG), Change("withdraw", "i", tag=OTHER_TAG)
@@ -208,7 +211,7 @@ def test_what_was_begun_is_not_withdrawn(change, state):
 
 
 def test_a_retry_that_was_not_published_is_withdrawn(change, state):
-    """The try before it goes on, and how that ends counts."""
+    """A withdrawn retry returns the job to its earlier try, the end of which counts."""
     change(enter(), begin(), enter(tag=OTHER_TAG, retries=1))
     assert [DONE] == change(Change("withdraw", "j", tag=OTHER_TAG))
     assert "working" == state()
@@ -216,7 +219,7 @@ def test_a_retry_that_was_not_published_is_withdrawn(change, state):
 
 
 def test_a_job_that_nobody_entered(change, state, batches):
-    """It is taken in when it begins, so that it counts; not into a batch that has ended."""
+    """A job that was not entered is added when it begins, unless the batch has ended."""
     assert [DONE] == change(begin())
     assert "working" == state()
     change(end("succeeded"), Change("seal"))
@@ -225,18 +228,18 @@ def test_a_job_that_nobody_entered(change, state, batches):
 
 
 def test_a_job_of_a_cancelled_batch_that_has_ended(change, batches):
-    """It does not run either, where nobody has entered it; what has ended stays as it is."""
+    """A job that was not entered does not run in a cancelled batch that has ended."""
     change(Change("cancel"))
     assert batches.batch("b").ended_ms
     assert [CANCELLED, NO_JOB] == change(begin(), end("succeeded"))
     assert 0 == batches.batch("b").total
 
 
-# -- what the broker ends
+# -- ends by the broker
 
 
 def test_the_broker_gives_up(change, state):
-    """The job is an error, unless it has gone on with another message."""
+    """A dead letter makes its job an error, unless the job continues with another message."""
     change(enter())
     assert [UNCHANGED] == change(lost(tag=OTHER_TAG))
     assert [DONE, UNCHANGED] == change(lost(), lost())
@@ -245,7 +248,7 @@ def test_the_broker_gives_up(change, state):
 
 @pytest.mark.parametrize("how", ["succeeded", "failed", "error"])
 def test_what_a_worker_says_is_better(change, state, batches, how):
-    """Of a message that was dead-lettered while it was at work."""
+    """A worker's report overrides that of the broker for a message dead-lettered meanwhile."""
     change(enter(), begin(), lost())
     assert [DONE] == change(end(how, why="said by the worker"))
     assert how == state()
@@ -256,7 +259,7 @@ def test_what_a_worker_says_is_better(change, state, batches, how):
 
 
 def test_a_dead_letter_that_is_replayed_waits(change, state, batches):
-    """In its new place, and may be begun; the batch has not ended then."""
+    """The job of a replayed dead letter waits at its new place, and its batch is open again."""
     change(enter(), begin(), lost(), Change("seal"))
     assert batches.batch("b").ended_ms
     assert [DONE] == change(Change("replay", "j", tag=OTHER_TAG, queue="r"))
@@ -273,7 +276,7 @@ def test_a_dead_letter_that_is_replayed_waits(change, state, batches):
 
 
 def test_a_replay_that_is_begun_before_it_is_heard_of(change, state):
-    """A later delivery says that it goes on."""
+    """A later delivery reopens its job even if it is reported before the replay."""
     change(enter(), begin(token=1), lost())
     assert [DONE] == change(begin(token=2))
     assert [UNCHANGED] == change(Change("replay", "j", tag=TAG, queue="q"))
@@ -281,7 +284,7 @@ def test_a_replay_that_is_begun_before_it_is_heard_of(change, state):
 
 
 def test_what_is_found_nowhere_is_lost(change, state, batches):
-    """If nothing was said of it since it was looked for."""
+    """A job whose message is not found is lost if it has not changed since the search began."""
     change(enter(), seal())
     seen = str(job_of(batches, "b", "j").since_ms)
     assert [UNCHANGED] * 2 == change(
@@ -294,19 +297,22 @@ def test_what_is_found_nowhere_is_lost(change, state, batches):
 
 
 def lose(batches, *jobs):
-    """Return what says that nothing is found of jobs that are as they are now."""
+    """Return the reports that nothing is found of jobs in their current state."""
     seen = [job_of(batches, "b", job) for job in jobs]
     return [Change("lose", job.id, tag=job.tag, text=str(job.since_ms)) for job in seen]
 
 
 def later(store, batches, job):
-    """Wait until the broker's clock says another time than that of a job."""
+    """Wait until the broker's clock shows a later time than that of a job."""
     since_ms = job_of(batches, "b", job).since_ms
     wait_until(lambda: store.store.now_ms() > since_ms, interval_s=0.001)
 
 
 def test_what_was_never_stored_is_taken_out(store, change, batches):
-    """What its publisher entered last, in one step or several, and died; also where others seal."""
+    """The last jobs of a dead publisher, which were never stored, are removed.
+
+    It may have entered them in one step or several, and another process may seal the batch.
+    """
     change(enter("i"))
     later(store, batches, "i")
     change(enter("j"), enter("k"))
@@ -319,7 +325,7 @@ def test_what_was_never_stored_is_taken_out(store, change, batches):
 
 @pytest.mark.parametrize("how", ["its publisher goes on", "it seals", "it began", "it was seen"])
 def test_what_was_stored_is_lost(store, change, batches, how):
-    """Its publisher said so, or it was there once."""
+    """A job that was stored is lost, as its publisher, a worker or a check has confirmed it."""
     change(enter())
     later(store, batches, "j")
     if how == "its publisher goes on":
@@ -337,7 +343,7 @@ def test_what_was_stored_is_lost(store, change, batches, how):
 
 
 def test_an_empty_batch_completes(change, batches):
-    """When it is sealed: all of none have succeeded."""
+    """An empty batch completes and succeeds when it is sealed."""
     assert () == batches.batch("b").due
     assert [DONE, UNCHANGED] == change(Change("seal"), Change("seal"))
     record = batches.batch("b")
@@ -346,7 +352,7 @@ def test_an_empty_batch_completes(change, batches):
 
 
 def test_nothing_is_due_before_the_seal(change, batches):
-    """Whatever has happened to its jobs."""
+    """Before the seal no callback is due, whatever the states of the jobs."""
     change(enter(), begin(), end("failed"), enter("i"))
     assert () == batches.batch("b").due
     change(Change("seal"))
@@ -356,7 +362,7 @@ def test_nothing_is_due_before_the_seal(change, batches):
 
 
 def test_success_is_due_when_all_have_succeeded(change, batches):
-    """With the last one."""
+    """The success callback is due when the last job has succeeded."""
     change(enter(), enter("i"), Change("seal"), begin(), end("succeeded"))
     assert () == batches.batch("b").due
     change(begin("i"), end("succeeded", "i"))
@@ -364,7 +370,7 @@ def test_success_is_due_when_all_have_succeeded(change, batches):
 
 
 def test_what_was_said_is_not_due_again(change, batches):
-    """Not by a later end either, of a job that was replayed."""
+    """A published callback is not due again, even if a replayed job ends later."""
     change(enter(), begin(), lost(), Change("seal"))
     for callback in batches.batch("b").due:
         batches.said("b", callback)
@@ -377,7 +383,7 @@ def test_what_was_said_is_not_due_again(change, batches):
 
 
 def test_a_sealed_batch_takes_jobs_of_its_own_only(change, state):
-    """While they run."""
+    """A sealed batch accepts jobs only from its own jobs, while they run."""
     change(enter(), begin(), enter("w"), Change("seal"))
     assert [SEALED] == change(enter("k"))
     assert [SEALED] == change(enter("k"), by="w")
@@ -389,22 +395,25 @@ def test_a_sealed_batch_takes_jobs_of_its_own_only(change, state):
 
 
 def test_a_retry_of_a_sealed_batch(change, state):
-    """Its job is in it already."""
+    """A sealed batch accepts a retry, whose job it already contains."""
     change(enter(), begin(), Change("seal"))
     assert [DONE] == change(enter(tag=OTHER_TAG, retries=1))
     assert "retrying" == state()
 
 
-# -- cancelling
+# -- cancellation
 
 
 def test_the_next_try_of_a_job_whose_batch_is_cancelled(change, state, batches):
-    """It is entered like any, and is cancelled when it would begin: it is no failure."""
+    """A retry in a cancelled batch is entered, and is cancelled when it would begin.
+
+    It does not count as a failure.
+    """
     change(enter(), begin(), Change("cancel"))
     assert [DONE] == change(enter(tag=OTHER_TAG, retries=1))
     assert "retrying" == state()
     assert [UNCHANGED] == change(enter(tag=OTHER_TAG, retries=1))
-    # The try before is delivered again: its worker died after it had entered the next one.
+    # The earlier try is delivered again: its worker died after it had entered the next one.
     assert [CANCELLED] == change(begin(token=2))
     assert [UNCHANGED] == change(end("cancelled", token=2))
     assert "retrying" == state()
@@ -415,7 +424,7 @@ def test_the_next_try_of_a_job_whose_batch_is_cancelled(change, state, batches):
 
 
 def test_a_cancelled_batch_begins_nothing(change, state, batches):
-    """What waits is cancelled when it would begin; what runs goes on, and its end counts."""
+    """A cancelled batch skips waiting jobs; running jobs continue, and their ends count."""
     change(enter(), enter("i"), enter("d", "delayed"), begin("i"))
     assert [DONE, UNCHANGED] == change(Change("cancel"), Change("cancel"))
     record = batches.batch("b")
@@ -423,7 +432,8 @@ def test_a_cancelled_batch_begins_nothing(change, state, batches):
     assert record.sealed_ms
     assert batches.change("b", [begin()]).cancelled
     assert "cancelled" == state()
-    # Said again; and delivered again, since whoever dropped it died before its ack.
+    # The report is repeated; and the job is delivered again, as the worker that skipped it died
+    # before its ack.
     assert [CANCELLED, CANCELLED] == change(begin(), begin(token=2))
     assert "cancelled" == state()
     assert [CANCELLED] == change(enter("new"))
@@ -436,7 +446,10 @@ def test_a_cancelled_batch_begins_nothing(change, state, batches):
 
 
 def test_a_message_of_no_job_of_a_cancelled_batch(change, batches):
-    """Its publish was tried twice, and refused the second time: then it is not to run."""
+    """A message without a job does not run in a cancelled batch.
+
+    Its publish was tried twice, and refused the second time.
+    """
     change(enter(), Change("cancel"), Change("withdraw", "j", tag=TAG))
     assert batches.batch("b").ended_ms
     assert [CANCELLED] == change(begin())
@@ -444,7 +457,7 @@ def test_a_message_of_no_job_of_a_cancelled_batch(change, batches):
 
 
 def test_one_that_has_ended_is_not_cancelled(change, batches):
-    """There is nothing to cancel."""
+    """A batch that has ended is not cancelled."""
     change(Change("seal"))
     assert [UNCHANGED] == change(Change("cancel"))
     assert 0 == batches.batch("b").cancelled_ms
@@ -454,7 +467,7 @@ def test_one_that_has_ended_is_not_cancelled(change, batches):
 
 
 def test_many_at_a_time(change, batches):
-    """More than one step takes, in one call; all are listed."""
+    """One call accepts more changes than one step takes, and all jobs are listed."""
     many = [f"j{n}" for n in range(1001)]
     assert [DONE] * len(many) == change(*[enter(name) for name in many])
     assert set(many) == {job.id for part in batches.jobs("b", 100) for job in part}
@@ -462,7 +475,7 @@ def test_many_at_a_time(change, batches):
 
 
 def test_posted(change, batches, store):
-    """What is posted is done, too."""
+    """Posted changes are applied too."""
     change(enter())
     results = []
     batches.post_change("b", [begin(), end("succeeded")], results.append)
@@ -475,7 +488,10 @@ def test_posted(change, batches, store):
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10))]
 )
 def test_counters_never_drift(change, batches, seed):
-    """Whatever is said of jobs, in any order: the fixture compares them with the jobs."""
+    """The counters always equal the jobs' states, for any reports in any order.
+
+    The fixture compares them.
+    """
     rng = random.Random(seed)
     jobs = ["i", "j", "k"]
     tags = [TAG, OTHER_TAG]

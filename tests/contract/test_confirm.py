@@ -1,4 +1,4 @@
-"""What every engine answers about confirmations; what only replicas show is an integration test."""
+"""Confirmations on every engine. Integration tests cover those that need replicas."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.contract.steps import message
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["none", "accepted"])
 def test_storing_is_enough(store, level):
-    """Below replicas and disk, a stored message needs no more: no wait, no refusal."""
+    """A stored message is confirmed at once at the levels below replicas and disk."""
     item = message(number=1, low_water=1)
     store.store.confirmer.require_confirm(level)
     assert [CREATED] == store.publish(item)
@@ -19,5 +19,5 @@ def test_storing_is_enough(store, level):
 
 
 def test_replicas_are_never_refused_beforehand(store):
-    """Whether enough replicas have a message shows only once it is stored."""
+    """The level "replicated" is not refused beforehand, as only a publish shows the replicas."""
     store.store.confirmer.require_confirm("replicated")

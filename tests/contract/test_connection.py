@@ -7,7 +7,7 @@ from tests.contract.steps import message
 
 
 def test_a_store_that_is_connected_is_alive(store):
-    """Connecting again changes nothing; each opening is an epoch."""
+    """A connected store is alive; another connect does nothing, and each connection is an epoch."""
     assert store.store.alive
     epoch = store.store.epoch
     store.store.connect()
@@ -15,7 +15,7 @@ def test_a_store_that_is_connected_is_alive(store):
 
 
 def test_a_closed_store_is_closed_for_good(store):
-    """It says so instead of connecting again; closing twice is harmless."""
+    """A closed store raises an error instead of a reconnect, and may be closed twice."""
     store.store.close()
     store.store.close()
     assert not store.store.alive
@@ -24,7 +24,7 @@ def test_a_closed_store_is_closed_for_good(store):
 
 
 def test_what_was_posted_is_told_of_the_end(store):
-    """Whoever waits for an answer that cannot come any more gets an error instead."""
+    """A callback that waits for a reply gets an error when the store is closed."""
     results = []
     store.store.post_ack("q", ["tag"], results.append)
     store.store.close()
@@ -33,7 +33,7 @@ def test_what_was_posted_is_told_of_the_end(store):
 
 
 def test_settle_waits_for_all_answers(store):
-    """After it, every callback has run, in the order of the steps."""
+    """wait_for_replies returns after all callbacks have run, in the order of the steps."""
     store.publish(*(message() for _ in range(3)))
     results = []
     for number, delivery in enumerate(store.take(3)):
@@ -44,7 +44,7 @@ def test_settle_waits_for_all_answers(store):
 
 
 def test_answers_can_be_read_as_they_come(store):
-    """The descriptor becomes readable; receive runs the callback and does not wait."""
+    """A reply makes the descriptor readable; receive runs the callback without a wait."""
     results = []
     store.store.receive()
     store.store.post_ack("q", ["tag"], results.append)
@@ -60,7 +60,7 @@ def test_answers_can_be_read_as_they_come(store):
 
 
 def test_stores_are_apart(store, other):
-    """Each has its own consumer and its own connection."""
+    """Stores have separate consumers and separate connections."""
     assert ("s/1", "s/2") == (store.store.consumer, other.store.consumer)
     store.store.close()
     other.publish(message())
@@ -68,7 +68,7 @@ def test_stores_are_apart(store, other):
 
 
 def test_server_names_connection_and_run(store, other):
-    """Two connections to one server share the run and nothing else."""
+    """Two connections to one server have the same run id and different client ids."""
     mine, its = store.store.server(), other.store.server()
     assert mine[0] != its[0]
     assert mine[1] == its[1] != ""
@@ -76,6 +76,6 @@ def test_server_names_connection_and_run(store, other):
 
 
 def test_a_broker_that_takes_writes(store):
-    """It says so, and nothing is changed by asking."""
+    """A writable broker passes the check, which changes nothing."""
     store.store.require_writable()
     assert [] == store.store.queues()

@@ -4,7 +4,7 @@ from tests.contract.steps import message
 
 
 def test_gives_up_and_says_why(store):
-    """The message is kept, and with it reason, failures, consumer and error."""
+    """A dead letter is kept with its reason, failures, consumer and error."""
     sent = message()
     store.publish(sent)
     store.release("nacked", *store.take())
@@ -23,7 +23,7 @@ def test_gives_up_and_says_why(store):
 
 @pytest.mark.parametrize("error", ["", "a|b|c", "two\nlines\r\n", "ünïcode \U0001f600", "%s {}"])
 def test_any_error_text_is_kept(store, error):
-    """Whatever the text holds, it comes back as it was."""
+    """The text of an error is kept exactly."""
     store.publish(message())
     store.dead_letter(*store.take(), error=error)
     (dead_letter,) = store.store.reads.dead_letters("q", 9)
@@ -31,7 +31,7 @@ def test_any_error_text_is_kept(store, error):
 
 
 def test_a_late_one_is_refused(store, other):
-    """Who lost the lease cannot give up on a message that another consumer has."""
+    """A consumer that lost a lease cannot dead-letter a message that another consumer holds."""
     store.publish(message())
     (late,) = store.take()
     store.return_ended(late)
@@ -42,7 +42,7 @@ def test_a_late_one_is_refused(store, other):
 
 
 def test_what_is_not_held_is_refused(store):
-    """Ready, acked and dead messages stay what they are; the held ones die."""
+    """Only held messages are dead-lettered; ready, acked and dead ones stay as they are."""
     store.publish(*(message() for _ in range(4)))
     ready, acked, dead, held = store.take(4)
     store.release("released", ready)
@@ -57,7 +57,7 @@ def test_what_is_not_held_is_refused(store):
 
 
 def test_oldest_first_and_no_more_than_asked(store):
-    """Listed in the order in which they died, up to a limit."""
+    """Dead letters are listed in the order of their deaths, up to a limit."""
     store.publish(*(message() for _ in range(3)))
     taken = store.take(3)
     for delivery in reversed(taken):
@@ -72,7 +72,7 @@ def test_oldest_first_and_no_more_than_asked(store):
 
 @pytest.mark.slow
 def test_a_dead_letter_is_given_to_nobody(store):
-    """It is not delivered, not purged, not restored and does not expire."""
+    """A dead letter is not delivered, purged or restored, and does not expire."""
     store.publish(message(ttl_ms=2000))
     store.dead_letter(*store.take())
     store.pass_time(2000)
@@ -83,7 +83,7 @@ def test_a_dead_letter_is_given_to_nobody(store):
 
 
 def test_above_the_cap_the_oldest_go(connect):
-    """dead_letter_max of them are kept; the rest is counted as dropped."""
+    """Above dead_letter_max, the oldest dead letters are dropped and counted."""
     store = connect(dead_letter_max=2)
     store.publish(*(message() for _ in range(5)))
     for delivery in (taken := store.take(5)):
@@ -95,7 +95,7 @@ def test_above_the_cap_the_oldest_go(connect):
 
 
 def test_dropped_letters_are_the_oldest(store, connect):
-    """A cap that is lowered takes those that died first."""
+    """A lowered cap drops the dead letters that died first."""
     store.publish(*(message() for _ in range(5)))
     for delivery in store.take(5):
         store.dead_letter(delivery)
@@ -105,7 +105,7 @@ def test_dropped_letters_are_the_oldest(store, connect):
 
 
 def test_hundreds_die_in_one_call(connect):
-    """More than fit in one step die, the refused ones are named, and the cap holds."""
+    """One call dead-letters more than fit in one step, names the refused, and keeps the cap."""
     store = connect(dead_letter_max=100)
     store.publish(*(message() for _ in range(450)))
     taken = store.take(450)
@@ -116,7 +116,7 @@ def test_hundreds_die_in_one_call(connect):
 
 
 def test_the_failures_of_a_dropped_letter_are_forgotten(connect):
-    """Nothing of it is left that a message of the same tag could inherit."""
+    """A dropped dead letter leaves no failure count for a message of the same tag."""
     store = connect(dead_letter_max=1)
     sent = message()
     store.publish(sent)

@@ -4,7 +4,7 @@ from tests.contract.steps import message, tags
 
 
 def fail(store, times):
-    """Requeue one message so many times; return what the last one brought."""
+    """Requeue one message *times* times; return the last result."""
     for _ in range(times):
         released = store.give_back("nacked", *store.take())
     return released
@@ -12,7 +12,7 @@ def fail(store, times):
 
 @pytest.mark.slow
 def test_a_requeue_counts_towards_the_limit(connect):
-    """The message dies with the requeue that reaches the limit, and it is said how it died."""
+    """A requeue that reaches the limit dead-letters the message and reports its death."""
     store = connect(delivery_limit=3)
     sent = message()
     store.publish(sent)
@@ -33,7 +33,7 @@ def test_a_requeue_counts_towards_the_limit(connect):
 
 
 def test_requeues_and_lost_leases_count_together(connect):
-    """A failed delivery is a failed delivery, however it failed."""
+    """Requeues and lost leases count together as failed deliveries."""
     store = connect(delivery_limit=3)
     store.publish(message())
     fail(store, 1)
@@ -43,7 +43,7 @@ def test_requeues_and_lost_leases_count_together(connect):
 
 @pytest.mark.parametrize("how", ["undelivered", "released"])
 def test_an_orderly_return_is_not_counted(connect, how):
-    """A shutdown, a cancel or a cut prefetch never brings a message nearer to its limit."""
+    """An orderly return, as at a shutdown or a cancel, does not count towards the limit."""
     store = connect(delivery_limit=1)
     store.publish(message())
     for _ in range(5):
@@ -52,7 +52,7 @@ def test_an_orderly_return_is_not_counted(connect, how):
 
 
 def test_the_queue_s_own_limit_goes_first(connect):
-    """x-delivery-limit of the declaration, not the option of whoever requeues."""
+    """The queue's x-delivery-limit overrides the option of the consumer that requeues."""
     store = connect(delivery_limit=9)
     store.declare(arguments=b"a", delivery_limit="2")
     store.publish(message())
@@ -61,7 +61,7 @@ def test_the_queue_s_own_limit_goes_first(connect):
 
 
 def test_the_queue_s_own_limit_counts_for_lost_leases(connect):
-    """The pass of restore_visible obeys it as well."""
+    """The pass applies the queue's own limit to lost leases."""
     store = connect(delivery_limit=9)
     store.declare(arguments=b"a", delivery_limit="2")
     store.publish(message())
@@ -70,7 +70,7 @@ def test_the_queue_s_own_limit_counts_for_lost_leases(connect):
 
 
 def test_the_queue_s_own_limit_says_who_is_a_candidate(connect):
-    """With a limit of 2 a message that failed once runs alone, whatever the option says."""
+    """With a queue's own limit of 2, a message that failed once is delivered alone."""
     store = connect(delivery_limit=9)
     store.declare(arguments=b"a", delivery_limit="2")
     store.publish(message(), message())
@@ -80,7 +80,7 @@ def test_the_queue_s_own_limit_says_who_is_a_candidate(connect):
 
 @pytest.mark.parametrize(("option", "own"), [(None, None), (2, "0")])
 def test_no_limit(connect, option, own):
-    """None as the option, or -1 in the declaration, lets a message fail for ever."""
+    """Without a limit, by option or by declaration, a message may fail any number of times."""
     store = connect(delivery_limit=option)
     store.declare(arguments=b"a", **({} if own is None else {"delivery_limit": own}))
     store.publish(message())
@@ -91,7 +91,7 @@ def test_no_limit(connect, option, own):
 
 
 def test_a_late_requeue_kills_nothing(connect):
-    """Who lost the lease can neither count nor dead-letter."""
+    """A consumer that lost a lease can neither count a failure nor dead-letter the message."""
     store, other = connect(delivery_limit=2), connect("s/2", delivery_limit=2)
     store.publish(message())
     (late,) = store.take()
@@ -102,7 +102,7 @@ def test_a_late_requeue_kills_nothing(connect):
 
 
 def test_some_die_and_some_return_in_one_call(connect):
-    """Each message has its own count."""
+    """One call may requeue some messages and dead-letter others, as each has its own count."""
     store, lax = connect(delivery_limit=2), connect(delivery_limit=9)
     old, new = message(rank=0), message(rank=1)
     store.publish(old)
@@ -114,7 +114,7 @@ def test_some_die_and_some_return_in_one_call(connect):
 
 
 def test_the_envelope_comes_with_what_returned_or_died(connect):
-    """Asked for, the envelopes of a pass are in its report; else they are not sent."""
+    """The report of a pass contains the envelopes if they are requested."""
     store = connect(delivery_limit=2)
     store.publish(message(envelope=b"one"))
     held = store.take()
@@ -128,7 +128,7 @@ def test_the_envelope_comes_with_what_returned_or_died(connect):
 
 
 def test_no_more_than_asked_for(connect):
-    """A pass with nobody listening only counts what it restored, and sends no envelope."""
+    """The report of a pass without a request for messages has counts and no envelopes."""
     store = connect(delivery_limit=2)
     store.publish(message(envelope=b"one"), message(envelope=b"two"))
     store.return_ended(*store.take())

@@ -1,4 +1,4 @@
-"""A smoke of the contract on the embedded broker; its rules are those of Redis."""
+"""A smoke test of the contract on the embedded broker, whose rules are those of Redis."""
 
 import pytest
 
@@ -43,7 +43,7 @@ class EmbeddedEngine:
 
 @pytest.fixture
 def engine(tmp_path):
-    """Return a broker in a folder of this test's own."""
+    """Return a broker in a folder of this test."""
     engine = EmbeddedEngine(tmp_path / "broker")
     yield engine
     stop(engine.folder)
@@ -51,7 +51,7 @@ def engine(tmp_path):
 
 @pytest.mark.parametrize("level", ["accepted", "fsynced"])
 def test_storing_confirms(store, level):
-    """A stored message is accepted, and its fsync is this process's."""
+    """A stored message is confirmed at the levels "accepted" and "fsynced", without replicas."""
     item = message(number=1, low_water=1)
     store.store.confirmer.require_confirm(level)
     assert [CREATED] == store.publish(item)
@@ -59,6 +59,6 @@ def test_storing_confirms(store, level):
 
 
 def test_replicas_are_refused(store):
-    """It has none."""
+    """The level "replicated" is refused, as an embedded broker has no replicas."""
     with pytest.raises(BrokerRefused, match="no replicas"):
         store.store.confirmer.require_confirm("replicated")

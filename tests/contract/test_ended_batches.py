@@ -1,4 +1,4 @@
-"""A batch that has ended is looked at rarely until it is forgotten."""
+"""A batch that has ended is checked rarely until it is forgotten."""
 
 from collections import deque
 
@@ -17,9 +17,9 @@ NOWHERE = packed(CallbackMessage("no exchange", "x", b"", 5, "t" * 30))
 
 @pytest.fixture
 def pass_over(store, batches, monkeypatch):
-    """Return a function that makes a pass over all batches that are due.
+    """Return a function that makes a pass over all due batches.
 
-    The batches that it was given are due again 1 ms later, unless they rest.
+    The batches of a pass are due again 1 ms later, unless they rest.
     """
     monkeypatch.setattr(batch_passes, "_AGAIN_MS", 1)
 
@@ -36,7 +36,7 @@ def pass_over(store, batches, monkeypatch):
 
 @pytest.fixture
 def ended(batches, change):
-    """End the batch "b": one job has succeeded, the broker has lost the message of another."""
+    """End the batch "b", with one job that succeeded and one whose message the broker lost."""
     batches.forget_batch("b")
     batches.open_batch("b", "enrol", {"ttl_ms": str(LONG_MS)})
     change(enter("i"), begin("i"), end("succeeded", "i"), enter(), lost(), Change("seal"))
@@ -44,13 +44,13 @@ def ended(batches, change):
 
 
 def due(batches):
-    """Take and return the batches that are due for a look."""
+    """Take and return the batches that are due for a check."""
     return batches.next_batches(10, LONG_MS)
 
 
 @pytest.mark.slow
 def test_an_ended_batch_rests(batches, ended, pass_over):
-    """The first look publishes its callbacks, the second one has it rest."""
+    """The first check publishes the callbacks of an ended batch; the second lets it rest."""
     pass_over()
     assert () == batches.batch("b").due
     pass_over()
@@ -58,14 +58,14 @@ def test_an_ended_batch_rests(batches, ended, pass_over):
 
 
 def test_an_open_batch_does_not_rest(batches, change, pass_over):
-    """It is due again."""
+    """An open batch is due again after each check."""
     change(enter())
     pass_over()
     assert ["b"] == due(batches)
 
 
 def test_a_batch_with_a_callback_to_publish_does_not_rest(batches, change, pass_over):
-    """Its callback has no queue: each look tries again."""
+    """A batch with a pending callback does not rest: each check tries to publish it."""
     batches.forget_batch("b")
     batches.open_batch("b", "enrol", {"ttl_ms": str(LONG_MS), "on_complete": NOWHERE})
     change(Change("seal"))
@@ -75,7 +75,7 @@ def test_a_batch_with_a_callback_to_publish_does_not_rest(batches, change, pass_
 
 
 def test_a_resting_batch_is_forgotten_in_time(store, batches, change, pass_over):
-    """It does not rest for longer than its batch_ttl."""
+    """A resting batch is forgotten after its batch_ttl at the latest."""
     batches.forget_batch("b")
     batches.open_batch("b", "enrol", {"ttl_ms": "200"})
     change(Change("seal"))
@@ -88,7 +88,10 @@ def test_a_resting_batch_is_forgotten_in_time(store, batches, change, pass_over)
 
 
 def test_a_resting_batch_goes_on(store, batches, ended, pass_over, monkeypatch):
-    """The process that made its callback due dies before it publishes it: the next look does."""
+    """A resting batch publishes a callback at the next check.
+
+    The process that made the callback due died before its publication.
+    """
     monkeypatch.setattr(batch_passes, "_RESTS_MS", 300)
     pass_over()
     pass_over()
@@ -99,7 +102,7 @@ def test_a_resting_batch_goes_on(store, batches, ended, pass_over, monkeypatch):
 
 
 def test_a_forgotten_batch_stays_forgotten(batches):
-    """A look that is late does not list it again."""
+    """A late check does not list a forgotten batch again."""
     batches.forget_batch("b")
     batches.look_later({"b": 2**50})
     batches.open_batch("b", "enrol", {})

@@ -5,7 +5,7 @@ from tests.support.waiting import wait_until
 
 
 def due(store, queue="q"):
-    """Wait until no delayed message of *queue* is left."""
+    """Wait until *queue* has no delayed messages."""
     wait_until(
         lambda: store.promote(queue) and "delayed" not in store.places(queue),
         interval_s=0.002,
@@ -25,7 +25,7 @@ def expired(store, number, queue="q"):
 
 @pytest.mark.slow
 def test_a_delayed_message_waits(store):
-    """It is not given out before it is due, and reserve says when that is."""
+    """A delayed message is not delivered before it is due, and reserve reports the time left."""
     store.publish(message(delay_ms=LONG_MS))
     reservation = store.reserve()
     assert [] == reservation.deliveries
@@ -35,21 +35,21 @@ def test_a_delayed_message_waits(store):
 
 
 def test_the_earliest_is_the_next_due(store):
-    """next_due_ms is that of the earliest delayed message; -1 when none is delayed."""
+    """next_due_ms is that of the earliest delayed message; -1 without delayed messages."""
     assert -1 == store.reserve().next_due_ms
     store.publish(message(delay_ms=500_000), message(delay_ms=20_000), message(delay_ms=90_000))
     assert 0 < store.reserve().next_due_ms <= 20_000
 
 
 def test_a_delayed_message_is_given_out_when_it_is_due(store):
-    """A reserve after the delay promotes and takes it in one step, as never delivered."""
+    """A reserve after the delay promotes and takes a message in one step, as never delivered."""
     store.publish(message(delay_ms=5, envelope=b"late"))
     (delivery,) = wait_until(lambda: store.reserve().deliveries, interval_s=0.002)
     assert (b"late", -1) == (delivery.envelope, delivery.failed)
 
 
 def test_a_due_message_queues_behind_what_is_ready(store):
-    """Being promoted is like being published: behind those of its rank, before later ones."""
+    """A promoted message is behind the ready ones of its rank and before later ones."""
     delayed = [b"1", b"2", b"3"]
     store.publish(*(message(delay_ms=1, envelope=envelope) for envelope in delayed))
     store.publish(message(envelope=b"before"))
@@ -59,7 +59,7 @@ def test_a_due_message_queues_behind_what_is_ready(store):
 
 
 def test_a_due_message_keeps_its_priority(store):
-    """It is served by the rank it was published with."""
+    """A promoted message keeps the rank of its publish."""
     store.publish(message(rank=5, envelope=b"five"), message(rank=255, envelope=b"last"))
     store.publish(message(rank=0, delay_ms=1, envelope=b"first"))
     due(store)
@@ -67,7 +67,7 @@ def test_a_due_message_keeps_its_priority(store):
 
 
 def test_hundreds_become_due_in_order(store):
-    """More than fit in one step are promoted in several, none of them lost or overtaken."""
+    """Hundreds of due messages are promoted in several steps, in order and without loss."""
     sent = [b"%d" % number for number in range(450)]
     store.publish(*(message(delay_ms=1, envelope=envelope) for envelope in sent))
     due(store)
@@ -79,7 +79,7 @@ def test_hundreds_become_due_in_order(store):
 
 
 def test_an_expired_message_is_not_given_out(store):
-    """It leaves the queue, is counted, and takes nothing with it."""
+    """An expired message leaves the queue and is counted; other messages stay."""
     store.publish(message(ttl_ms=0), message(envelope=b"stays"), message(ttl_ms=LONG_MS))
     assert [b"stays", b""] == envelopes(store.reserve(9))
     assert 1 == store.ledger("expired")
@@ -87,14 +87,14 @@ def test_an_expired_message_is_not_given_out(store):
 
 
 def test_a_message_expires_while_it_waits(store):
-    """The time to live counts from the publish, by the broker's clock."""
+    """A time to live counts from the publish, on the broker's clock."""
     store.publish(message(ttl_ms=30))
     expired(store, 1)
     assert {} == store.places()
 
 
 def test_the_time_to_live_of_a_delayed_message_begins_when_it_is_due(store):
-    """It does not expire while it is delayed."""
+    """The time to live of a delayed message begins when it is due, not before."""
     store.publish(message(delay_ms=LONG_MS, ttl_ms=0))
     store.pass_time(2)
     store.reserve()
@@ -111,7 +111,7 @@ def test_expiry_goes_before_promotion(store):
 
 @pytest.mark.parametrize("no_ack", [False, True])
 def test_hundreds_expire_and_none_is_given_out(store, no_ack):
-    """However many have expired, a reserve gives out only what has not."""
+    """A reserve skips hundreds of expired messages and delivers only others."""
     store.publish(*(message(ttl_ms=0) for _ in range(450)), message(envelope=b"stays"))
     taken = []
     while not taken:
@@ -121,7 +121,7 @@ def test_hundreds_expire_and_none_is_given_out(store, no_ack):
 
 @pytest.mark.parametrize(("queue_ms", "message_ms"), [(0, LONG_MS), (LONG_MS, 0), (0, -1)])
 def test_the_shorter_time_to_live_counts(store, queue_ms, message_ms):
-    """Of the queue's x-message-ttl and the message's own, the shorter one holds."""
+    """The shorter one of the queue's x-message-ttl and the message's own time to live counts."""
     store.declare(message_ttl=str(queue_ms))
     store.publish(message(ttl_ms=message_ms))
     assert [] == store.reserve().deliveries
@@ -129,7 +129,7 @@ def test_the_shorter_time_to_live_counts(store, queue_ms, message_ms):
 
 
 def test_a_long_time_to_live_of_the_queue_expires_nothing(store):
-    """x-message-ttl alone does not remove what it has not run out for."""
+    """x-message-ttl expires no message before its time."""
     store.declare(message_ttl=str(LONG_MS))
     store.publish(message(envelope=b"stays"))
     assert [b"stays"] == envelopes(store.reserve())
@@ -148,7 +148,7 @@ def held_past_its_time(store):
 
 
 def test_a_held_message_does_not_expire(store):
-    """Its time to live counts only while it waits; its ack finishes it."""
+    """A held message does not expire: its time to live counts only while it waits."""
     held = held_past_its_time(store)
     before = store.ledger("expired")
     store.promote()
@@ -159,7 +159,7 @@ def test_a_held_message_does_not_expire(store):
 
 @pytest.mark.parametrize("how", ["undelivered", "released", "nacked", "ended"])
 def test_a_message_that_comes_back_too_late_expires(store, how):
-    """Back after its time to live has passed it is dropped and counted."""
+    """A message that is returned after its time to live expires and is counted."""
     held = held_past_its_time(store)
     before = store.ledger("expired")
     if how == "ended":
@@ -172,7 +172,7 @@ def test_a_message_that_comes_back_too_late_expires(store, how):
 
 
 def test_a_restored_message_still_expires(store):
-    """A message whose lease ended keeps its time to live, and expires while it waits."""
+    """A message whose lease ended keeps its time to live and expires while it waits."""
     store.publish(message(ttl_ms=200))
     store.return_ended(*store.take())
     expired(store, 1)
@@ -181,7 +181,7 @@ def test_a_restored_message_still_expires(store):
 
 @pytest.mark.parametrize("end", ["purge", "late ack", "dead letter", "no_ack", "ack"])
 def test_nothing_is_left_to_expire_of_a_message_that_is_gone(store, end):
-    """Its time to live ends with it: it is not counted a second time when it passes."""
+    """A message that is gone does not expire later, so it is not counted twice."""
     store.publish(message(ttl_ms=200))
     if end == "purge":
         store.purge()
@@ -199,12 +199,15 @@ def test_nothing_is_left_to_expire_of_a_message_that_is_gone(store, end):
     assert 0 == store.ledger("expired")
 
 
-# -- kept as dead letters
+# -- expired messages as dead letters
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1])
 def test_an_expired_message_becomes_a_dead_letter_where_the_queue_asks(store, delay_ms):
-    """Waiting or delayed, it is kept with its reason, and counted as dead, not as expired."""
+    """An expired message becomes a dead letter if the queue is declared so.
+
+    It may be ready or delayed. It keeps its reason and counts as dead, not as expired.
+    """
     store.declare(arguments=b"a", dead_expired="1")
     sent = message(ttl_ms=1, delay_ms=delay_ms)
     store.publish(sent)
@@ -217,7 +220,10 @@ def test_an_expired_message_becomes_a_dead_letter_where_the_queue_asks(store, de
 
 
 def test_hundreds_that_expire_at_once_become_dead_letters(store):
-    """Those beyond what one call looks at are not delivered either."""
+    """Hundreds of messages that expire at once become dead letters and none is delivered.
+
+    This includes those beyond the number that one call checks.
+    """
     store.declare(arguments=b"a", dead_expired="1")
     store.publish(*(message(ttl_ms=1) for _ in range(450)))
     store.pass_time(3)
@@ -225,11 +231,11 @@ def test_hundreds_that_expire_at_once_become_dead_letters(store):
         assert [] == store.reserve(100).deliveries
 
 
-# -- where nobody reserves
+# -- without a reserve
 
 
 def test_messages_expire_though_nobody_reserves(store):
-    """Some hundred a step, counted; what has not expired, or is held, stays."""
+    """Messages expire without a reserve, some hundred per step; held and unexpired ones stay."""
     store.publish(message(envelope=b"held"))
     store.take()
     store.publish(*(message(ttl_ms=0, delay_ms=number % 2) for number in range(450)))
@@ -244,7 +250,7 @@ def test_messages_expire_though_nobody_reserves(store):
 
 
 def test_messages_expire_to_the_dead_letters_though_nobody_reserves(store):
-    """Where the queue was declared so, with the reason."""
+    """Messages expire to dead letters without a reserve, with the reason, if declared so."""
     store.declare(arguments=b"a", dead_expired="1", max_bytes="1000")
     store.publish(message(ttl_ms=0, envelope=b"x" * 10), message(envelope=b"y" * 7))
     store.pass_time(2)
@@ -257,6 +263,6 @@ def test_messages_expire_to_the_dead_letters_though_nobody_reserves(store):
 
 
 def test_there_is_nothing_to_expire_in_a_queue_that_is_not_there(store):
-    """It is not made by looking."""
+    """A query for expired messages does not create a queue."""
     assert not store.expire()
     assert store.store.reads.status("q") is None

@@ -27,7 +27,10 @@ def wait_for_next(store, every_ms=SHORT_MS):
 
 @pytest.mark.slow
 def test_a_snapshot_has_counts_and_what_was_done_since_the_one_before(store):
-    """The first says nothing of what was done: nobody knows since when."""
+    """A snapshot contains the counts and the changes of the ledger since the previous snapshot.
+
+    The first snapshot contains no changes, as their start is unknown.
+    """
     store.publish(*(message() for _ in range(300)), message(delay_ms=LONG_MS))
     store.declare()
     store.snapshot(every_ms=SHORT_MS)
@@ -53,11 +56,11 @@ def test_a_snapshot_has_counts_and_what_was_done_since_the_one_before(store):
 
 
 def test_one_in_a_minute(store, other):
-    """Whoever comes first: that of others, and the next of the same, change nothing."""
+    """Each minute has one snapshot, from the first consumer; later ones change nothing."""
     store.publish(message())
     (due_ms,) = store.snapshot()
     before = history(store)
-    if 1 < due_ms:  # else the minute may be over
+    if 1 < due_ms:  # otherwise the minute may be over
         store.publish(message())
         other.snapshot()
         after = history(store)
@@ -67,7 +70,7 @@ def test_one_in_a_minute(store, other):
 
 
 def test_what_stays_the_same_is_counted_for_each_minute(store):
-    """However few bytes it takes."""
+    """Equal snapshots are all kept, one for each minute, in compact form."""
     store.publish(message())
     times = 5
     for _ in range(times):
@@ -82,7 +85,7 @@ def test_what_stays_the_same_is_counted_for_each_minute(store):
 
 
 def test_a_gap_is_a_gap(store):
-    """Where nobody looked there is no snapshot; the next one covers what was done meanwhile."""
+    """A minute without a snapshot is a gap; the next snapshot covers the changes since."""
     store.publish(message())
     store.snapshot(every_ms=SHORT_MS)
     for _ in range(3):
@@ -96,7 +99,10 @@ def test_a_gap_is_a_gap(store):
 
 @pytest.mark.slow
 def test_what_is_too_old_is_forgotten(store):
-    """By the snapshot that begins a block; what is not promised is not told before either."""
+    """Old snapshots are forgotten with the snapshot that begins a block.
+
+    Until then, a query does not return snapshots beyond the guaranteed time.
+    """
     every_ms = 1  # a block lasts 60 ms, all of them four seconds
     store.publish(message())
     store.snapshot(every_ms=every_ms)
@@ -110,7 +116,7 @@ def test_what_is_too_old_is_forgotten(store):
 
 
 def test_a_queue_takes_its_history_along(store):
-    """One that is made anew begins anew."""
+    """A deleted queue loses its history, and a new queue of its name begins without one."""
     store.declare()
     store.snapshot()
     assert 1 == len(history(store))
@@ -123,7 +129,7 @@ def test_a_queue_takes_its_history_along(store):
 
 @pytest.mark.parametrize("meta", [{"auto_delete": "1"}, {"expires": "600000"}])
 def test_a_temporary_queue_has_none(store, meta):
-    """Nor does one that is not there get one."""
+    """A temporary queue has no history, and a snapshot does not create a queue."""
     store.declare(**meta)
     store.snapshot("q", "unknown")
     assert [] == history(store)
@@ -133,7 +139,7 @@ def test_a_temporary_queue_has_none(store, meta):
 
 @pytest.mark.slow
 def test_many_queues_at_once(store):
-    """Each has a history of its own."""
+    """Each of many queues in one call has its own history."""
     names = [f"q{number}" for number in range(60)]
     store.publish(*(message(name) for name in names[::2]))
     for name in names[1::2]:

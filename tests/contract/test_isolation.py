@@ -1,4 +1,7 @@
-"""The last delivery before the limit is made to a consumer that is alone, and only it is judged."""
+"""The last delivery before the limit goes to a consumer that holds no other message.
+
+Only this message is judged if the consumer dies.
+"""
 
 import pytest
 
@@ -9,7 +12,7 @@ from tests.support.waiting import wait_until
 
 
 def candidate(store):
-    """Publish a message that has failed once less than the limit of 3; return its tag."""
+    """Publish a message with one failure less than the limit of 3; return its tag."""
     return poison_candidates(store, 1)[0]
 
 
@@ -21,13 +24,13 @@ def store(connect):
 
 @pytest.fixture
 def other(connect):
-    """Return another one."""
+    """Return another consumer."""
     return connect("s/2", delivery_limit=3)
 
 
 @pytest.mark.slow
 def test_nothing_else_is_given_until_it_is_done(store, other):
-    """Who has it gets nothing beside it; what waits is for others."""
+    """A consumer with an isolated message gets no other one; other consumers get the rest."""
     last = candidate(store)
     rest = innocents(store, 2)
     reservation = store.reserve(9)
@@ -41,7 +44,10 @@ def test_nothing_else_is_given_until_it_is_done(store, other):
 
 @pytest.mark.parametrize("company", [HOLDING, IDLE])
 def test_who_is_not_alone_claims_it(store, company):
-    """It is passed over, and what is taken beside it is the last, until the consumer is alone."""
+    """A consumer that holds messages claims the candidate, and gets no more messages then.
+
+    It takes the candidate when it holds no other message.
+    """
     last = candidate(store)
     (beside,) = innocents(store, 1)
     reservation = store.reserve(9, company=company)
@@ -53,7 +59,7 @@ def test_who_is_not_alone_claims_it(store, company):
 
 
 def test_one_consumer_claims_it(store, other):
-    """Others that hold messages go on; one that holds none need not wait for the first."""
+    """One consumer claims the candidate; others continue, and one without messages takes it."""
     last = candidate(store)
     assert store.reserve(9, company=HOLDING).claimed
     (fresh,) = innocents(store, 1)
@@ -65,14 +71,14 @@ def test_one_consumer_claims_it(store, other):
 
 
 def test_a_claim_lapses(store, other):
-    """A consumer that has claimed it and does not ask again keeps it from nobody."""
+    """A claim expires if its consumer does not reserve again."""
     candidate(store)
     assert store.reserve(9, company=HOLDING, lease_ms=100).claimed
     wait_until(lambda: other.reserve(9, company=HOLDING).claimed, timeout_s=5, interval_s=0.01)
 
 
 def test_who_has_waited_in_vain_goes_on(store, other):
-    """It passes over what it has claimed, claims nothing again, and another has its turn."""
+    """A consumer that has waited in vain skips its claim, and another consumer has its turn."""
     last = candidate(store)
     assert store.reserve(9, company=HOLDING).claimed
     (fresh,) = innocents(store, 1)
@@ -85,7 +91,7 @@ def test_who_has_waited_in_vain_goes_on(store, other):
 
 
 def test_a_claim_goes_with_its_message(store, other):
-    """When another has it, the one that had claimed it takes what there is."""
+    """When another consumer takes the candidate, the claimant continues normally."""
     last = candidate(store)
     assert store.reserve(9, company=HOLDING).claimed
     assert [last] == reserved(other)
@@ -94,14 +100,14 @@ def test_a_claim_goes_with_its_message(store, other):
 
 
 def test_a_death_alone_is_the_end(store):
-    """It is dead-lettered for its limit, with as many failures."""
+    """A death during an isolated delivery dead-letters the message at its limit."""
     last = candidate(store)
     (dead,) = store.return_ended(*store.take()).dead
     assert (last, 3) == (dead.tag, dead.failed)
 
 
 def test_deaths_in_company_end_nothing(connect):
-    """A message that had company when its consumer died is at its limit less one at most."""
+    """Deaths in company raise the count of a message to its limit less one at most."""
     lax, strict = connect("s/1", delivery_limit=9), connect("s/2", delivery_limit=3)
     sent = [message(), message()]
     lax.publish(*sent)
@@ -113,7 +119,7 @@ def test_deaths_in_company_end_nothing(connect):
 
 
 def test_the_last_delivery_after_the_limit_was_lowered(connect):
-    """One that has failed more often than the limit allows now gets its delivery alone."""
+    """A message above a lowered limit gets one more delivery, alone."""
     lax, strict = connect("s/1", delivery_limit=9), connect("s/2", delivery_limit=3)
     (tag,) = poison_candidates(lax, 1, failures=5)
     lax.end(*lax.take())
@@ -126,7 +132,7 @@ def test_the_last_delivery_after_the_limit_was_lowered(connect):
 
 @pytest.mark.parametrize("how", ["released", "undelivered"])
 def test_an_orderly_return_of_it_is_not_counted(store, how):
-    """It goes back, and its next delivery is isolated again."""
+    """An orderly return of the candidate does not count, and its next delivery is isolated too."""
     last = candidate(store)
     assert ([], []) == store.give_back(how, *store.take())
     reservation = store.reserve(9, company=ALONE)
@@ -134,14 +140,14 @@ def test_an_orderly_return_of_it_is_not_counted(store, how):
 
 
 def test_a_requeue_names_its_message(store):
-    """The application itself says that it failed: it counts, whatever lay beside it."""
+    """A requeue of the candidate counts, as the application itself reports the failure."""
     last = candidate(store)
     (dead,) = store.give_back("nacked", *store.take()).dead
     assert last == dead.tag
 
 
 def test_without_acks_there_is_nothing_to_judge(store):
-    """A consumer that acks nothing gets it like any other message."""
+    """A consumer without acks gets the candidate like any other message."""
     last = candidate(store)
     (fresh,) = innocents(store, 1)
     reservation = store.reserve(9, no_ack=True, company=HOLDING)
@@ -150,7 +156,7 @@ def test_without_acks_there_is_nothing_to_judge(store):
 
 
 def test_with_a_limit_of_one_each_is_delivered_alone(connect):
-    """The first delivery is the last one."""
+    """With a limit of one, each message is delivered alone."""
     store = connect(delivery_limit=1)
     first, second = innocents(store, 2)
     assert [first] == reserved(store)

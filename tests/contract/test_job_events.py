@@ -1,4 +1,4 @@
-"""What the broker itself does with the message of a job is told to its batch, whoever dies."""
+"""The broker's own changes of a job's message are reported to its batch, whichever process dies."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def publish(store, change):
 
 
 def events(store, queue="q"):
-    """Return what is kept of jobs."""
+    """Return the stored events of jobs."""
     return store.store.job_events(queue, 1000)
 
 
 def told(store, queue="q"):
-    """Tell the batches; return those of which something is due."""
+    """Report the events to the batches; return the batches with a due callback."""
     due, after = [], 0
     while after := tell_some(store.store, queue, due.append, after):
         pass
@@ -52,25 +52,25 @@ def told(store, queue="q"):
 
 
 def why(batches):
-    """Return why jobs have failed, the last first."""
+    """Return the reasons why jobs have failed, the last first."""
     return [reason for _, _, reason in batches.failures("b", 10)]
 
 
-# -- each way to end
+# -- the ways to end
 
 
 def reject(store):
-    """Have a consumer reject it."""
+    """Let a consumer reject the message."""
     store.dead_letter(*store.take(), error="not this one")
 
 
 def requeue(store):
-    """Have a consumer requeue it."""
+    """Let a consumer requeue the message."""
     store.give_back("nacked", *store.take())
 
 
 def die(store):
-    """Have a consumer die of it that holds nothing else."""
+    """Let a consumer that holds no other message die with it."""
     store.return_ended(*store.take())
 
 
@@ -80,23 +80,23 @@ def purge(store):
 
 
 def overflow(store):
-    """Publish one more than the queue holds."""
+    """Publish one message more than the queue holds."""
     store.publish(message())
 
 
 def expire(store):
-    """Have it expire, and whoever looks after the queue remove it."""
+    """Let the message expire and be removed by the upkeep of the queue."""
     wait_until(lambda: store.expire() or events(store), interval_s=0.002)
 
 
 def expire_in_reserve(store):
-    """Have it expire, and a consumer ask."""
+    """Let the message expire and be removed by a consumer's reserve."""
     store.pass_time(5)
     assert [] == store.reserve().deliveries
 
 
 def expire_in_publish(store):
-    """Have it expire, and one be published that would be too many."""
+    """Let the message expire and be removed by a publish to the full queue."""
     wait_until(lambda: store.publish(message()) and events(store), interval_s=0.002)
 
 
@@ -121,7 +121,7 @@ ENDS = {
 
 @pytest.mark.parametrize("way", ENDS)
 def test_how_a_job_ends(connect, batches, state, publish, way):
-    """Its batch hears of it, and why; it has ended then."""
+    """The end of a job's message is reported to its batch with the reason, and ends the batch."""
     end, declared, options, reason = ENDS[way]
     store = connect(delivery_limit=1)
     store.declare(arguments=b"a", **declared)
@@ -138,7 +138,7 @@ def test_how_a_job_ends(connect, batches, state, publish, way):
 
 
 def test_a_reject_beside_one_that_comes_late(store, batches, state, publish):
-    """Two leases of one message in one step: the newest counts, and is told."""
+    """Of two leases of one message in one step, the newest counts and is reported."""
     publish()
     (late,) = store.take()
     store.return_ended(late)
@@ -148,7 +148,7 @@ def test_a_reject_beside_one_that_comes_late(store, batches, state, publish):
 
 
 def test_a_requeue_that_is_the_last(connect, publish):
-    """One before it is no end."""
+    """Only the requeue that reaches the limit is an event."""
     store = connect(delivery_limit=2)
     publish()
     requeue(store)
@@ -158,7 +158,7 @@ def test_a_requeue_that_is_the_last(connect, publish):
 
 
 def test_a_replayed_one_waits(store, batches, state, publish):
-    """Also where its death was not told before."""
+    """The job of a replayed dead letter waits, even if its death was not reported before."""
     sent = publish()
     for _ in range(2):
         reject(store)
@@ -177,7 +177,7 @@ def test_a_replayed_one_waits(store, batches, state, publish):
 
 
 def test_a_dead_letter_that_is_purged_before_it_was_told(store, batches, state, publish):
-    """What is told does not depend on the message."""
+    """The death of a job's message is reported even if the dead letter was purged since."""
     sent = publish()
     reject(store)
     assert 1 == store.purge_dead(sent.tag)
@@ -187,7 +187,10 @@ def test_a_dead_letter_that_is_purged_before_it_was_told(store, batches, state, 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["told", "not told"])
 def test_one_that_is_moved_to_another_queue_waits_there(store, batches, state, publish, heard):
-    """Whether its batch had heard of its death or not; also where the move is taken up again."""
+    """A job whose dead letter is moved to another queue waits there.
+
+    Its death may be reported before or after the move.
+    """
     sent = publish()
     reject(store)
     if heard:
@@ -201,7 +204,7 @@ def test_one_that_is_moved_to_another_queue_waits_there(store, batches, state, p
 
 
 def test_a_move_that_was_cut_off(store, batches, state, publish):
-    """Its message is stored, and nobody was told: whoever goes on tells the same."""
+    """A resumed move reports the same as the interrupted one, which had stored the message."""
     sent = publish()
     reject(store)
     store.declare("r")
@@ -217,11 +220,11 @@ def test_a_move_that_was_cut_off(store, batches, state, publish):
     assert [UNCHANGED] == batches.change("b", [late]).outcomes
 
 
-# -- late, and twice
+# -- late and repeated reports
 
 
 def test_told_twice(store, batches, state, publish):
-    """Whoever was to remove it was killed: the next one tells it again."""
+    """An event that was reported but not removed is reported again without an effect."""
     publish()
     reject(store)
     (event,) = events(store)
@@ -234,7 +237,7 @@ def test_told_twice(store, batches, state, publish):
 
 @pytest.mark.parametrize("again", [True, False], ids=["replayed", "dead again"])
 def test_told_late(store, batches, state, publish, again):
-    """By one who was frozen meanwhile: what is known is later."""
+    """Late reports of a process that was frozen change nothing, as later events are known."""
     sent = publish()
     reject(store)
     store.replay(sent.tag)
@@ -250,7 +253,7 @@ def test_told_late(store, batches, state, publish, again):
 
 
 def test_told_in_another_order(store, batches, state, publish):
-    """Two tell at the same time: a replay that is heard of first is not undone."""
+    """A replay that is reported before the earlier death is not undone by it."""
     sent = publish()
     reject(store)
     store.replay(sent.tag)
@@ -260,7 +263,7 @@ def test_told_in_another_order(store, batches, state, publish):
 
 
 def test_a_begin_that_is_heard_of_late(store, batches, state, publish):
-    """Of the delivery that has failed: the job has ended. That of the next one counts."""
+    """A late begin of a failed delivery does not count, as its job has ended."""
     sent = publish()
     (taken,) = store.take()
     store.dead_letter(taken)
@@ -271,7 +274,7 @@ def test_a_begin_that_is_heard_of_late(store, batches, state, publish):
 
 
 def test_what_its_worker_says_of_it_is_better(store, batches, state, publish):
-    """Also where that comes after what the broker says."""
+    """A worker's report of an end overrides the broker's, even if it comes later."""
     sent = publish()
     (taken,) = store.take()
     where = 0, int(taken.token), sent.tag, "q"
@@ -283,7 +286,7 @@ def test_what_its_worker_says_of_it_is_better(store, batches, state, publish):
 
 
 def test_a_job_that_was_terminated_while_the_broker_gave_up(store, batches, state, publish):
-    """Its batch is cancelled: its worker says so, after what the broker says."""
+    """A worker's report of a terminated job in a cancelled batch overrides the broker's."""
     sent = publish()
     (taken,) = store.take()
     where = 0, int(taken.token), sent.tag, "q"
@@ -296,7 +299,7 @@ def test_a_job_that_was_terminated_while_the_broker_gave_up(store, batches, stat
 
 
 def test_a_retry_is_another_message(store, batches, state, publish):
-    """The end of the one before says nothing."""
+    """The end of an earlier message has no effect on the job's retry."""
     publish()
     batches.change("b", [Change("enter", "j", "waiting", 1, tag="c" * 30 + "j", queue="q")])
     reject(store)
@@ -304,11 +307,11 @@ def test_a_retry_is_another_message(store, batches, state, publish):
     assert "retrying" == state()
 
 
-# -- what it is not
+# -- other messages
 
 
 def test_no_job(store):
-    """Nothing is kept of other messages, and no token is used."""
+    """Messages without a job create no events and use no tokens."""
     store.publish(message())
     reject(store)
     store.replay(store.store.reads.dead_letters("q", 1)[0].tag)
@@ -319,7 +322,7 @@ def test_no_job(store):
 
 @pytest.mark.parametrize("envelope", [b"", b"\x98", b"\x98\x01\xc6\xff", b"x" * 50])
 def test_what_cannot_be_read(store, batches, envelope):
-    """It is removed, and nobody is told."""
+    """The event of a message that cannot be read is removed without a report."""
     store.publish(message(envelope=envelope, tag=new_tag(5, job=True)))
     store.purge()
     assert 1 == len(events(store))
@@ -327,7 +330,7 @@ def test_what_cannot_be_read(store, batches, envelope):
 
 
 def test_a_batch_that_is_gone(store, publish, batches):
-    """Nobody is to be told."""
+    """The event of a job in a forgotten batch is removed without a report."""
     publish()
     batches.forget_batch("b")
     store.purge()
@@ -335,7 +338,7 @@ def test_a_batch_that_is_gone(store, publish, batches):
 
 
 def test_a_queue_that_is_deleted(store, publish):
-    """Its events go with it; who looks after the batch finds its jobs."""
+    """A queue is deleted with its events; sweeps of the batch find the jobs later."""
     publish()
     store.purge()
     store.delete()
@@ -343,7 +346,7 @@ def test_a_queue_that_is_deleted(store, publish):
 
 
 def test_a_partition_that_is_to_go(store, batches, change, state):
-    """It stays until the batches know what became of the jobs in it."""
+    """A closed partition is removed only after the events of its jobs are reported."""
     partitions.declare(store.store, "q", b"a", {"partitions": "2"})
     (second,) = [name for name in store.store.queues() if name != "q"]
     sent = job_message(queue=second)
@@ -363,7 +366,7 @@ def test_a_partition_that_is_to_go(store, batches, change, state):
 
 
 def test_many(store, batches, change):
-    """In order, page by page, of whatever size."""
+    """Hundreds of events of any size are read in pages, in order."""
     sent = [job_message(f"j{n}", body=b"y" * (n % 3) * 200) for n in range(450)]
     change(*[Change("enter", f"j{n}", "waiting", tag=m.tag) for n, m in enumerate(sent)])
     for n in range(0, 450, 50):
@@ -381,7 +384,7 @@ def test_many(store, batches, change):
 @pytest.mark.parametrize("size", [0, 5, 31, 32, 255, 256, 65_535, 65_536])
 @pytest.mark.parametrize("text", [False, True], ids=["bytes", "text"])
 def test_a_body_of_any_size(store, publish, size, text):
-    """It is left out, and the rest is what it was."""
+    """An event keeps the envelope of its message without the body, for any size of body."""
     sent = publish(body="z" * size if text else b"z" * size)
     store.purge()
     (event,) = events(store)
@@ -392,7 +395,7 @@ def test_a_body_of_any_size(store, publish, size, text):
 
 
 def test_tokens_go_on(store, publish):
-    """Each delivery, and each event, has a number that no other has."""
+    """Deliveries and events share one sequence of distinct numbers."""
     numbers = []
     for n in range(3):
         publish(f"j{n}")
@@ -404,7 +407,7 @@ def test_tokens_go_on(store, publish):
 
 
 def test_a_tag_says_that_it_is_a_job(store, publish):
-    """Also when it is moved to another broker."""
+    """A tag shows that its message is one of a job, also after a move to another broker."""
     assert is_of_job(publish().tag)
     assert not is_of_job(new_tag(5))
     _, moves = store.store.move_out("q", "broker:b")

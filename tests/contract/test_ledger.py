@@ -1,4 +1,4 @@
-"""Any sequence of steps: each message is in one place, and the ledger says which left how."""
+"""After any sequence of steps, each message is in one place and the ledger balances."""
 
 import random
 import threading
@@ -11,7 +11,7 @@ from tests.contract.steps import LONG_MS, audit, lease_of, message
 
 
 class Model:
-    """What a queue should hold, in plain Python: tag -> place, and who holds it."""
+    """The expected contents of a queue in plain Python: tag -> place, and the holders."""
 
     def __init__(self, stores, seed):
         self.stores = stores
@@ -22,23 +22,23 @@ class Model:
         self.published = self.acked = self.purged = 0
 
     def places(self):
-        """Return how many messages should be where."""
+        """Return the expected number of messages per place."""
         return dict(Counter(self.place.values()))
 
     def some(self, deliveries):
-        """Return some of them, in any order, now and then none."""
+        """Return some of the deliveries in any order, occasionally none."""
         known = list(deliveries)
         return self.random.sample(known, self.random.randint(0, min(4, len(known))))
 
     def step(self):
-        """Do one thing, as any consumer."""
+        """Make one random step as a random consumer."""
         verbs = (self.publish, self.reserve, self.reserve, self.finish, self.end)
         who = self.random.randrange(len(self.stores))
         verb = self.random.choices((*verbs, self.purge, self.again), (6, 6, 3, 6, 4, 0.3, 2))[0]
         verb(who)
 
     def publish(self, who):
-        """Publish some, ready or delayed."""
+        """Publish some messages, ready or delayed."""
         choice = self.random.choice
         sent = [
             message(rank=choice((0, 5, 9)), delay_ms=choice((0, 0, LONG_MS)))
@@ -50,7 +50,7 @@ class Model:
             self.place[item.tag] = "delayed" if item.delay_ms else "ready"
 
     def reserve(self, who):
-        """Take some, of which each must have been ready."""
+        """Reserve some messages, each of which must have been ready."""
         no_ack = self.random.random() < 0.1
         taken = self.stores[who].reserve(self.random.randint(0, 5), no_ack=no_ack).deliveries
         for delivery in taken:
@@ -64,7 +64,7 @@ class Model:
                 self.token[delivery.tag] = delivery.token
 
     def finish(self, who):
-        """Ack, give back or give up on some that this consumer holds, or believes it holds."""
+        """Ack, return or dead-letter some messages that this consumer holds or held before."""
         store, mine = self.stores[who], self.held[who]
         chosen = self.some(mine.values())
         verb = self.random.choice(("ack", "undelivered", "released", "nacked", "dead"))
@@ -89,7 +89,7 @@ class Model:
             mine.pop(item.tag)
 
     def end(self, who):
-        """End leases of anybody, as of a consumer that died; its own memory of them stays."""
+        """End leases of any consumers, as after their deaths; the consumers keep their records."""
         chosen = [item for mine in self.held for item in self.some(mine.values())]
         if not chosen:
             return
@@ -100,7 +100,7 @@ class Model:
             self.place[tag] = "ready"
 
     def judge(self, chosen):
-        """Return the tags of the leases that hold, and of those that were lost."""
+        """Return the tags of the valid leases and of the lost ones."""
         held = [
             self.place.get(item.tag) == "unacked" and self.token[item.tag] == item.token
             for item in chosen
@@ -110,7 +110,7 @@ class Model:
         return valid, lost
 
     def purge(self, who):
-        """Remove what waits."""
+        """Remove the waiting messages."""
         waiting = [tag for tag, place in self.place.items() if place in {"ready", "delayed"}]
         assert len(waiting) == self.stores[who].purge()
         self.purged += len(waiting)
@@ -118,7 +118,7 @@ class Model:
             del self.place[tag]
 
     def again(self, who):
-        """Ack by tag what may be anywhere."""
+        """Ack messages by tag, wherever they are."""
         tags = self.some(self.place)
         if tags:
             assert len(tags) == self.stores[who].ack(*tags)
@@ -130,7 +130,7 @@ class Model:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_any_sequence_of_steps(connect, seed):
-    """After each step the counts are those of a plain model, and the ledger balances."""
+    """After each step, the counts equal those of a plain model and the ledger balances."""
     stores = [connect(f"s/{n}", delivery_limit=None) for n in range(3)]
     model = Model(stores, seed)
     stores[0].declare()
@@ -140,13 +140,13 @@ def test_any_sequence_of_steps(connect, seed):
     assert model.published == stores[0].ledger("published")
     assert model.acked == stores[0].ledger("acked")
     assert model.purged == stores[0].ledger("purged")
-    # What is left can be finished: nothing is stuck in a place that nobody reaches.
+    # All messages that are left can be acked: none is stuck in an unreachable place.
     assert len(model.place) == stores[0].ack(*model.place, "gone")
     assert {} == stores[0].places()
 
 
 def test_balanced_at_any_instant(connect, engine):
-    """While several work at once, whoever looks sees a ledger that balances."""
+    """At any moment of concurrent work, a status shows a ledger that balances."""
     failures = []
 
     def note(result):
@@ -184,7 +184,7 @@ def test_balanced_at_any_instant(connect, engine):
 
 
 def balance(status):
-    """Fail unless this one look at the queue balances."""
+    """Fail unless this status balances."""
     if status is not None:
         here = status.ready + status.delayed + status.unacked + status.dead
         left = sum(status.ledger.get(name, 0) for name in ("acked", "expired", "dropped"))

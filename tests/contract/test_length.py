@@ -10,7 +10,7 @@ def declare(store, overflow="drop-head", **limits):
 
 
 def died(store):
-    """Return reason and tag of the dead letters."""
+    """Return the reasons and tags of the dead letters."""
     return [
         (dead_letter.reason, dead_letter.tag)
         for dead_letter in store.store.reads.dead_letters("q", 99)
@@ -21,7 +21,7 @@ def died(store):
 
 
 def test_the_oldest_gives_way(store):
-    """Above x-max-length the oldest waiting message becomes a dead letter."""
+    """Above x-max-length, the oldest waiting message becomes a dead letter."""
     declare(store, max_length=2)
     sent = [message() for _ in range(4)]
     for item in sent:
@@ -32,7 +32,7 @@ def test_the_oldest_gives_way(store):
 
 
 def test_the_lowest_priority_gives_way_first(store):
-    """An urgent message is not dropped to make room for one that is not."""
+    """A message of the lowest priority is dropped first, never an urgent one for a less urgent."""
     declare(store, max_length=2)
     urgent, later, last = message(rank=0), message(rank=5), message(rank=5)
     store.publish(urgent, later, last)
@@ -41,7 +41,7 @@ def test_the_lowest_priority_gives_way_first(store):
 
 
 def test_what_is_held_is_not_counted_and_not_dropped(store):
-    """The limit is one of waiting messages, as RabbitMQ's is."""
+    """Held messages are neither counted nor dropped: as in RabbitMQ, only waiting ones count."""
     declare(store, max_length=1)
     first, second = message(), message()
     store.publish(first)
@@ -53,7 +53,7 @@ def test_what_is_held_is_not_counted_and_not_dropped(store):
 
 
 def test_a_delayed_message_counts_and_goes_last(store):
-    """It waits too; ready messages give way before it."""
+    """A delayed message counts as waiting, and ready messages are dropped before it."""
     declare(store, max_length=1)
     delayed, ready = message(delay_ms=60_000), message()
     store.publish(delayed)
@@ -64,7 +64,7 @@ def test_a_delayed_message_counts_and_goes_last(store):
 
 
 def test_above_the_bytes_as_many_go_as_it_takes(store):
-    """x-max-length-bytes counts the stored bytes of what waits."""
+    """Above x-max-length-bytes, as many messages are dropped as necessary."""
     declare(store, max_bytes=100)
     store.publish(*(message(envelope=b"x" * 30) for _ in range(3)))
     assert [] == died(store)
@@ -74,7 +74,7 @@ def test_above_the_bytes_as_many_go_as_it_takes(store):
 
 
 def test_one_that_is_too_large_for_the_queue_dies_itself(store):
-    """Nothing can make room for it."""
+    """A message larger than the queue's limit is dropped itself."""
     declare(store, max_bytes=10)
     sent = message(envelope=b"x" * 11)
     store.publish(sent)
@@ -82,7 +82,7 @@ def test_one_that_is_too_large_for_the_queue_dies_itself(store):
 
 
 def test_the_bytes_follow_every_move(store):
-    """Taken, returned, requeued, late-acked, expired, purged, replayed: the sum stays true."""
+    """The count of waiting bytes stays correct through all changes of messages."""
     declare(store, max_bytes=1000)
 
     def bytes_waiting():
@@ -114,7 +114,7 @@ def test_the_bytes_follow_every_move(store):
 
 
 def test_a_retry_that_stores_nothing_keeps_to_the_limit(store):
-    """What was replayed has put a queue above its limit: the next publish, any, mends it."""
+    """A publish restores the limit after a replay has exceeded it, even a duplicate publish."""
     declare(store, max_length=2)
     sent = [message(number=n) for n in range(1, 4)]
     store.publish(*sent)
@@ -126,7 +126,7 @@ def test_a_retry_that_stores_nothing_keeps_to_the_limit(store):
 
 
 def test_the_cap_of_the_dead_letters_holds_without_a_consumer(connect):
-    """A queue that nobody reads does not grow by what it drops."""
+    """The cap of the dead letters holds without a consumer of the queue."""
     store = connect(dead_letter_max=3)
     declare(store, max_length=1)
     for _ in range(8):
@@ -139,7 +139,7 @@ def test_the_cap_of_the_dead_letters_holds_without_a_consumer(connect):
 
 
 def test_a_full_queue_rejects(store):
-    """Nothing is stored, nothing is dropped, and the publisher learns of it."""
+    """A full queue rejects a publish, stores and drops nothing, and informs the publisher."""
     declare(store, "reject-publish", max_length=1)
     assert [STORED, FULL] == store.publish(message(), message())
     assert [FULL] == store.publish(message(number=7))
@@ -150,7 +150,7 @@ def test_a_full_queue_rejects(store):
 
 
 def test_a_full_queue_still_knows_a_duplicate(store):
-    """The retry of what filled the queue is told that it is stored."""
+    """A retry of the publish that filled the queue is reported as a duplicate."""
     declare(store, "reject-publish", max_length=1)
     sent = message(number=1)
     assert [STORED] == store.publish(sent)
@@ -158,14 +158,14 @@ def test_a_full_queue_still_knows_a_duplicate(store):
 
 
 def test_full_of_bytes(store):
-    """A smaller message may still fit where a larger one does not."""
+    """A queue that is full by bytes accepts a smaller message that still fits."""
     declare(store, "reject-publish", max_bytes=10)
     large, small = message(envelope=b"x" * 8), message(envelope=b"yy")
     assert [STORED, FULL, STORED] == store.publish(large, message(envelope=b"zzz"), small)
 
 
 def test_what_goes_back_is_never_refused(store):
-    """A limit is one for publishers: a message that was accepted keeps its place."""
+    """A returned message is never refused, as limits apply to publishers only."""
     declare(store, "reject-publish", max_length=1)
     store.publish(message(envelope=b"a"))
     held = store.take()
@@ -177,18 +177,18 @@ def test_what_goes_back_is_never_refused(store):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_undeclared_queue_has_no_limit(store, number):
-    """A queue that a publish creates takes what it is given."""
+    """A queue that a publish creates has no limit."""
     first, second = message(number=number), message(number=number * 2)
     assert [CREATED, STORED] == store.publish(first, second)
 
 
-# -- what has expired
+# -- expired messages
 
 
 @pytest.mark.parametrize("overflow", ["reject-publish", "drop-head"])
 @pytest.mark.parametrize("limits", [{"max_length": 2}, {"max_bytes": 20}])
 def test_what_has_expired_makes_room(store, overflow, limits):
-    """It is not in the way of what is published, and no other message gives way for it."""
+    """Expired messages make room for a publish, and no other message is dropped for them."""
     declare(store, overflow, **limits)
     store.publish(message(ttl_ms=1, envelope=b"x" * 10), message(ttl_ms=1, envelope=b"x" * 10))
     store.pass_time(3)
@@ -201,7 +201,7 @@ def test_what_has_expired_makes_room(store, overflow, limits):
 
 
 def test_what_has_expired_makes_room_as_dead_letters(store):
-    """Where the queue keeps them: a publish is no way around that."""
+    """Expired messages that make room become dead letters if the queue keeps them."""
     declare(store, "reject-publish", max_length=1, dead_expired=1)
     old = message(ttl_ms=1)
     store.publish(old)
@@ -211,7 +211,7 @@ def test_what_has_expired_makes_room_as_dead_letters(store):
 
 
 def test_hundreds_that_have_expired_make_room_for_a_batch(store):
-    """As many leave in one step as may be published in one."""
+    """Hundreds of expired messages make room for a full batch of publishes in one step."""
     declare(store, "reject-publish", max_length=300)
     store.publish(*(message(ttl_ms=1) for _ in range(300)))
     store.pass_time(3)

@@ -1,4 +1,4 @@
-"""Jobs that nobody will end any more are found and ended, and others are left alone."""
+"""Jobs that no message or worker will end are found and ended; other jobs are left alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def sweep(store, batches):
-    """Return a function that looks for lost jobs of the batch "b", and returns how many."""
+    """Return a function that sweeps the batch "b" for lost jobs and returns their number."""
     soon = []
 
-    def look(missing_ms=-1000):  # each change of a ms has a time of its own, in the next ones
+    def look(missing_ms=-1000):  # each change within one ms has its own time, in the following ms
         before = batches.batch("b").counts["error"]
         looking = Sweep(
             "b", store.store.now_ms() + MISSING_MS - missing_ms, soon.append, lambda _: None
@@ -32,7 +32,7 @@ def sweep(store, batches):
 
 
 def test_what_waits_is_not_lost(store, sweep, publish):  # noqa: F811
-    """Ready, delayed, or held by a consumer."""
+    """A job whose message is ready, delayed or held is not lost."""
     publish("i")
     store.take()
     publish("j")
@@ -41,7 +41,7 @@ def test_what_waits_is_not_lost(store, sweep, publish):  # noqa: F811
 
 
 def test_what_is_nowhere(sweep, change, batches):
-    """It went with the broker's data."""
+    """A job without a message and without a worker is lost with the broker's data."""
     tag = new_tag(5, job=True)
     change(Change("enter", "j", "waiting", tag=tag, queue="q"), seal(tag))
     assert 0 == sweep(60_000)
@@ -50,7 +50,7 @@ def test_what_is_nowhere(sweep, change, batches):
 
 
 def test_a_producer_that_died(store, sweep, change, batches, caplog):
-    """What it entered and did not store is no job; what was seen once is lost if it goes."""
+    """A job that a dead producer entered but did not store is removed; a stored one can be lost."""
     sent = job_message("i")
     change(Change("enter", "i", "waiting", tag=sent.tag, queue="q"))
     store.publish(sent)
@@ -63,7 +63,7 @@ def test_a_producer_that_died(store, sweep, change, batches, caplog):
 
 
 def test_a_queue_that_was_deleted(store, sweep, publish, state):  # noqa: F811
-    """With all that was in it."""
+    """A job is lost with its deleted queue."""
     publish()
     assert 0 == sweep()
     store.delete()
@@ -72,7 +72,7 @@ def test_a_queue_that_was_deleted(store, sweep, publish, state):  # noqa: F811
 
 
 def test_what_the_broker_has_kept_of_it_is_told(store, sweep, publish, batches):  # noqa: F811
-    """Before it counts as lost: the reason is known."""
+    """A stored event of a job is reported before the job counts as lost, as it has the reason."""
     publish()
     store.purge()
     assert 1 == sweep()
@@ -80,7 +80,10 @@ def test_what_the_broker_has_kept_of_it_is_told(store, sweep, publish, batches):
 
 
 def test_a_dead_letter_of_which_nothing_was_kept(store, sweep, publish, batches):  # noqa: F811
-    """It died before batches were told, or that was lost: the dead letter says why."""
+    """A dead letter without an event ends its job with the dead letter's reason.
+
+    It may have died before events were stored, or the event was lost.
+    """
     publish()
     store.dead_letter(*store.take(), error="not this one")
     numbers = [event.number for event in store.store.job_events("q", 9)]
@@ -89,25 +92,25 @@ def test_a_dead_letter_of_which_nothing_was_kept(store, sweep, publish, batches)
     assert ["dead letter: rejected (not this one)"] == why(batches)
 
 
-# -- at work, and acknowledged
+# -- working, with an acked message
 
 
 def works(store, batches, sent, who):
-    """Let *who* begin a job, whose message is acknowledged."""
+    """Let *who* begin a job whose message is acked."""
     (taken,) = store.take()
     batches.change("b", [begin(token=int(taken.token), tag=sent.tag, who=who)])
     store.ack(taken.tag)
 
 
 def test_a_worker_that_lives(store, sweep, publish, batches):  # noqa: F811
-    """However long it takes."""
+    """A job of a living worker is not lost, however long it takes."""
     store.heartbeat("s")
     works(store, batches, publish(), "s")
     assert [0, 0, 0] == [sweep(), sweep(), sweep()]
 
 
 def test_a_worker_that_is_gone(store, sweep, publish, batches):  # noqa: F811
-    """At the second look: it may have been away for a while."""
+    """A job of a missing worker is lost at the second check, as an absence may be short."""
     store.heartbeat("s")
     works(store, batches, publish(), "s")
     store.store.forget_consumer("s")
@@ -116,7 +119,7 @@ def test_a_worker_that_is_gone(store, sweep, publish, batches):  # noqa: F811
 
 
 def test_a_worker_that_is_silent(store, sweep, publish, batches):  # noqa: F811
-    """Its heartbeats have stopped."""
+    """A job of a worker without heartbeats is lost."""
     store.heartbeat("s", ttl_ms=1)
     works(store, batches, publish(), "s")
     wait_until(lambda: store.store.liveness(["s"])["s"].lapsed, interval_s=0.002)
@@ -124,7 +127,7 @@ def test_a_worker_that_is_silent(store, sweep, publish, batches):  # noqa: F811
 
 
 def test_another_worker_took_it_over(store, sweep, publish, batches, state):  # noqa: F811
-    """Between two looks: the next looks anew."""
+    """A job that another worker begins between two checks is suspected anew."""
     works(store, batches, publish(), "s")
     assert 0 == sweep()
     batches.change("b", [begin(token=9, tag=job_of(batches, "b", "j").tag, who="t")])
@@ -133,7 +136,7 @@ def test_another_worker_took_it_over(store, sweep, publish, batches, state):  # 
 
 
 def test_a_worker_whose_lease_ran_out(store, sweep, publish, batches, state):  # noqa: F811
-    """Its message waits: whoever gets it goes on with the job."""
+    """A job whose lease ended is not lost: the next delivery continues it."""
     sent = publish()
     (taken,) = store.take()
     batches.change("b", [begin(token=int(taken.token), tag=sent.tag, who="s")])
@@ -146,7 +149,7 @@ def test_a_worker_whose_lease_ran_out(store, sweep, publish, batches, state):  #
 
 
 def test_partitions_are_looked_into(store, sweep, change, batches):
-    """A job is published to its queue; where its message lies only the broker knows."""
+    """A sweep finds the messages of a job in all partitions of its queue."""
     declare(store.store, "q", b"a", {"partitions": "3"})
     names = store.store.queues()
     sent = [job_message(f"j{n}", queue=name) for n, name in enumerate(sorted(names))]
@@ -160,7 +163,7 @@ def test_partitions_are_looked_into(store, sweep, change, batches):
 
 
 def test_others_are_not_looked_at(sweep, store, change, batches):
-    """What has ended has ended."""
+    """Jobs that have ended are not checked."""
     change(Change("enter", "j", "waiting", tag="a" * 30, queue="q"), begin(tag="a" * 30))
     change(Change("end", "j", "succeeded", token=1))
     store.publish(message())
@@ -169,7 +172,7 @@ def test_others_are_not_looked_at(sweep, store, change, batches):
 
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_retry_that_was_entered(store, sweep, publish, batches, state, is_stored):  # noqa: F811
-    """Its worker was killed then: the try before is delivered again, and goes on."""
+    """An entered retry whose worker was killed is not lost while the earlier try has a message."""
     first = publish()
     (taken,) = store.take()
     batches.change("b", [begin(token=int(taken.token), tag=first.tag)])
@@ -186,7 +189,7 @@ def test_a_retry_that_was_entered(store, sweep, publish, batches, state, is_stor
 
 
 def test_a_retry_that_was_withdrawn(store, sweep, publish, batches):  # noqa: F811
-    """The try before goes on, with its message."""
+    """After a withdrawn retry, the job continues with the message of the earlier try."""
     first = publish()
     (taken,) = store.take()
     batches.change("b", [begin(token=int(taken.token), tag=first.tag)])

@@ -1,4 +1,4 @@
-"""What metrics are made of: counts and ledger of many queues, and what was counted for them."""
+"""The source of metrics: counts and ledgers of many queues, and their counters."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def measure(store, queue="q"):
 
 @pytest.mark.slow
 def test_many_queues_each_as_its_status_says(store):
-    """In the order asked for, without those that do not exist."""
+    """Many queues are measured in the requested order, equal to their status, if they exist."""
     store.publish(message("a"), message("b"), message("b", delay_ms=LONG_MS))
     store.take(queue="b")
     found = store.store.reads.measure(["b", "none", "a"])
@@ -31,7 +31,7 @@ def test_many_queues_each_as_its_status_says(store):
 
 
 def test_more_queues_than_go_out_at_once(store):
-    """There is no limit to them."""
+    """The number of queues in one call has no limit."""
     names = [f"q{number}" for number in range(450)]
     for name in names:
         store.store.create_queue(name)
@@ -39,7 +39,7 @@ def test_more_queues_than_go_out_at_once(store):
 
 
 def test_ready_by_rank_and_the_oldest(store):
-    """Each rank with its count; the oldest is that of the head of any rank."""
+    """Ready messages are counted by rank, and the oldest is the oldest head of any rank."""
     tags = [f"{rank:02x}{ms:012x}{rank:016x}" for rank, ms in ((0, 900), (7, 500), (255, 700))]
     for rank, tag in zip((0, 7, 255), tags, strict=True):
         store.publish(message(rank=rank, tag=tag), message(rank=rank))
@@ -52,14 +52,14 @@ def test_ready_by_rank_and_the_oldest(store):
 
 
 def test_one_that_came_back_counts_from_its_publication(store):
-    """Neither a failed delivery nor a message of another priority makes it younger."""
+    """The age of a returned message counts from its publication."""
     store.publish(replace(message(), tag=f"05{1000:012x}{'0' * 16}"))
     store.release("nacked", *store.take())
     assert 1000 == measure(store).oldest_ms
 
 
 def test_a_report_counts_and_ages_at_one_instant(store, monkeypatch):
-    """A queue with ready messages has an oldest one, also where they are taken after that look."""
+    """A report reads the counts and the ages of a queue at the same moment."""
     store.declare()
     store.publish(message())
     monkeypatch.setattr(store.store.reads, "about", lambda: None)
@@ -79,14 +79,14 @@ def test_a_report_counts_and_ages_at_one_instant(store, monkeypatch):
 
 
 def test_a_report_names_the_queue_of_a_lone_partition(store, monkeypatch):
-    """Where no other one can be read: it is never shown by a name of its own."""
+    """A report names the queue of a partition, even if only that partition can be read."""
     monkeypatch.setattr(store.store.reads, "about", lambda: None)
     store.store.create_queue(partition_name("q", 1))
     assert ["q"] == [one.queue for one in report(store.store).queues]
 
 
 def test_what_is_due(store):
-    """Delayed messages whose time has come are counted, and still delayed."""
+    """Due messages that are not yet promoted count as due and as delayed."""
     store.publish(message(delay_ms=1), message(delay_ms=LONG_MS))
     store.pass_time(2)
     found = measure(store)
@@ -98,7 +98,7 @@ def test_what_is_due(store):
 
 
 def test_redeliveries_are_counted(store):
-    """Each delivery of what was delivered before, however it came back; no first one."""
+    """Each delivery of a message that was delivered before counts as a redelivery."""
     store.publish(message(), message())
     failed, returned = store.take(2)
     store.release("nacked", failed)
@@ -113,7 +113,7 @@ def test_redeliveries_are_counted(store):
 
 
 def test_what_was_never_given_out_is_no_redelivery(store):
-    """Messages that went back from a buffer have not been delivered."""
+    """A message that returned undelivered from a buffer does not count as redelivered."""
     store.publish(message())
     store.release("undelivered", *store.take())
     store.take()
@@ -121,7 +121,7 @@ def test_what_was_never_given_out_is_no_redelivery(store):
 
 
 def test_leases_that_ended_are_counted(connect):
-    """Returned or dead, each lease that ended without its holder is one; a release is none."""
+    """Each lease that ended without its holder counts as lapsed; a release does not."""
     store = connect(delivery_limit=2)
     store.publish(message(), message())
     store.release("nacked", store.take(2)[0])
@@ -135,11 +135,11 @@ def test_leases_that_ended_are_counted(connect):
 
 
 def test_deaths_are_counted_by_reason(connect):
-    """Each way to die has its counter; together they are all that died."""
+    """Each reason of death has a counter, and their sum is the number of dead letters."""
     store = connect(delivery_limit=None)
     store.declare(arguments=b"a", max_length="3", dead_expired="1")
     store.publish(*(message() for _ in range(3)))
-    store.publish(message())  # the oldest gives way
+    store.publish(message())  # the oldest is dropped
     rejected, unreadable, failed = store.take(3)
     store.dead_letter(rejected)
     store.dead_letter(unreadable, reason="undecodable")
@@ -152,7 +152,7 @@ def test_deaths_are_counted_by_reason(connect):
 
 
 def test_dead_letters_that_arrive_are_counted_by_reason(connect):
-    """What comes from another broker keeps the reason of its death."""
+    """A dead letter from another broker counts under the reason of its death."""
     source, target = (
         connect("s/1", global_keyprefix="from."),
         connect("s/2", global_keyprefix="to."),

@@ -1,4 +1,4 @@
-"""Two brokers in one: two prefixes share nothing, so they are brokers to each other."""
+"""Moves between two brokers, simulated by two key prefixes that share nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def source(connect):
 
 @pytest.fixture
 def target(connect):
-    """Return the broker that is filled, with a ledger of its own."""
+    """Return the broker that is filled, with its own ledger."""
     return connect("s/2", global_keyprefix="to.")
 
 
@@ -31,12 +31,12 @@ def declare(store, arguments):
 
 
 def move(source, target, queue="q"):
-    """Carry the whole queue; return how many messages went."""
+    """Move the whole queue; return the number of moved messages."""
     return sum(move_queue(source.store, target.store, queue))
 
 
 def test_ready_delayed_and_dead_messages_go(source, target):
-    """Each to its own place, and here they are counted as moved."""
+    """Ready, delayed and dead messages are moved to the same places, and count as moved."""
     source.publish(dead := message(envelope=b"dead"))
     source.dead_letter(*source.take(), reason="undecodable", error="a|b")
     source.publish(message(envelope=b"now"), message(envelope=b"later", delay_ms=60_000))
@@ -52,7 +52,7 @@ def test_ready_delayed_and_dead_messages_go(source, target):
 
 
 def test_a_queue_that_a_publish_made_is_declared_later(source, target):
-    """Nobody knows its arguments yet: those of its first declaration, there, are taken."""
+    """A queue that a move creates takes its arguments from its first declaration."""
     source.publish(message())
     move(source, target)
     encoded, meta = queue_arguments("q", False, {"x-max-priority": 5})
@@ -60,12 +60,15 @@ def test_a_queue_that_a_publish_made_is_declared_later(source, target):
 
 
 def reply(**properties):
-    """Return the envelope of an answer."""
+    """Return the envelope of a reply."""
     return encode(Envelope(b"1", "", "", {}, {"correlation_id": "c", **properties}, "", "q"))
 
 
 def test_replies_make_no_queue_there(source, target, caplog):
-    """Who waited for them has gone with its queue: they are dropped, and the log says so."""
+    """Replies to a queue that does not exist at the target are dropped with a log line.
+
+    Their reader has gone with its queue.
+    """
     source.publish(message(envelope=reply()), message(envelope=reply(), number=1))
     assert 2 == move(source, target)
     assert {} == source.places()
@@ -74,7 +77,7 @@ def test_replies_make_no_queue_there(source, target, caplog):
 
 
 def test_replies_go_where_their_queue_is(source, target):
-    """And where a request makes it."""
+    """Replies are moved to a queue that exists at the target or that a request creates."""
     source.publish(message(envelope=reply()), message(envelope=reply(reply_to="me")))
     assert 2 == move(source, target)
     source.publish(message(envelope=reply()))
@@ -83,7 +86,7 @@ def test_replies_go_where_their_queue_is(source, target):
 
 
 def test_order_and_priority_stay(source, target):
-    """They are taken there as they would have been taken here."""
+    """Moved messages keep their order and priority."""
     for rank, name in ((5, b"c"), (0, b"a"), (5, b"d"), (0, b"b")):
         source.publish(message(envelope=name, rank=rank))
     move(source, target)
@@ -91,7 +94,7 @@ def test_order_and_priority_stay(source, target):
 
 
 def test_failed_deliveries_go_along(source, target):
-    """A poison message does not start anew by moving house."""
+    """Moved messages keep their count of failed deliveries."""
     source.publish(message())
     source.return_ended(*source.take())
     move(source, target)
@@ -99,7 +102,7 @@ def test_failed_deliveries_go_along(source, target):
 
 
 def test_a_ttl_goes_along(source, target):
-    """What is left of it."""
+    """A moved message keeps the rest of its TTL."""
     source.publish(message(ttl_ms=200))
     move(source, target)
     target.pass_time(200)
@@ -108,7 +111,7 @@ def test_a_ttl_goes_along(source, target):
 
 
 def test_what_is_held_stays(source, target):
-    """It is finished here, or moved when it has come back."""
+    """Held messages are not moved until they are returned."""
     source.publish(message(), message())
     held = source.take()
     assert 1 == move(source, target)
@@ -118,7 +121,7 @@ def test_what_is_held_stays(source, target):
 
 
 def test_what_is_moved_is_nobody_s_meanwhile(source):
-    """Taken out, it is not delivered, not restored and not released; only its move goes on."""
+    """A message in a move is not delivered, restored or released; only its own move continues."""
     source.publish(message())
     _, (item,) = source.store.move_out("q", "broker:x")
     assert {"unacked": 1} == source.places()
@@ -130,7 +133,7 @@ def test_what_is_moved_is_nobody_s_meanwhile(source):
 
 
 def test_cut_off_before_the_end_it_goes_on(source, target):
-    """Stored there and not removed here: the next carrier finds out and stores nothing twice."""
+    """An interrupted move is resumed and stores no message twice."""
     source.publish(*(message() for _ in range(250)))
     low_water, moves = source.store.move_out("q", f"broker:{target.store.broker_id()}")
     target.declare()
@@ -143,7 +146,7 @@ def test_cut_off_before_the_end_it_goes_on(source, target):
 
 
 def test_who_comes_late_stores_nothing(source, target):
-    """A carrier that stood still until another one had finished."""
+    """A move that continues after another process has finished it stores nothing."""
     source.publish(message())
     target.declare()
     origin = f"{source.store.broker_id()}:q"
@@ -156,7 +159,7 @@ def test_who_comes_late_stores_nothing(source, target):
 
 
 def test_limits_of_the_target_do_not_refuse(source, target):
-    """They were accepted once."""
+    """The target's limits do not refuse moved messages, which were accepted once."""
     declare(target, {"x-max-length": 1, "x-overflow": "reject-publish"})
     source.publish(message(), message())
     assert 2 == move(source, target)
@@ -164,7 +167,7 @@ def test_limits_of_the_target_do_not_refuse(source, target):
 
 
 def test_the_bytes_that_wait_are_counted_on_both_sides(source, target):
-    """x-max-length-bytes stays true."""
+    """Moved messages change the count of waiting bytes at both brokers."""
     for store in (source, target):
         declare(store, {"x-max-length-bytes": 1000})
     source.publish(message(envelope=b"x" * 10))
@@ -173,14 +176,14 @@ def test_the_bytes_that_wait_are_counted_on_both_sides(source, target):
 
 
 def test_a_queue_that_does_not_exist(source, target):
-    """Nothing is declared."""
+    """A move of a missing queue is refused and declares nothing."""
     with pytest.raises(NotFound, match="no queue 'q' to move"):
         move(source, target)
     assert target.store.reads.status("q") is None
 
 
 def test_one_broker_is_not_two(source, connect):
-    """Carrying in a circle is refused."""
+    """A move from a broker to itself is refused."""
     source.publish(message())
     same = connect("s/3", global_keyprefix="from.")
     with pytest.raises(ConfigurationError, match="both URLs name the same broker"):
@@ -188,7 +191,10 @@ def test_one_broker_is_not_two(source, connect):
 
 
 def test_what_a_move_holds_can_be_given_up_under_its_token(source):
-    """Where the other place cannot take a message it becomes a dead letter here."""
+    """A message in a move can be dead-lettered with the move's token.
+
+    This applies if the target cannot accept the message.
+    """
     source.publish(message(), message())
     _, moves = source.store.move_out("q", "elsewhere")
     dead_lettered = [Lease(moves[0].tag, "0")]
@@ -201,7 +207,7 @@ def test_what_a_move_holds_can_be_given_up_under_its_token(source):
 
 
 def test_a_move_of_dead_letters_leaves_it_alone(source, target):
-    """Both at once, as a fail-back and a rerouting are: each ends what it has begun."""
+    """Two concurrent moves, of dead letters and of a queue, do not interfere."""
     source.publish(message(envelope=b"dead"))
     (held,) = source.take()
     source.store.dead_letter("q", "rejected", "", [Lease(held.tag, held.token)])

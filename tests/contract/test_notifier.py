@@ -8,18 +8,18 @@ from tests.support.waiting import wait_until
 
 
 def notify(store, *queues, timeout_s=5.0):
-    """Wait for the notifications of *queues* (of q); return whose came, or None."""
+    """Wait for a notification of *queues* (default: q); return its queue, or None."""
     until = monotonic() + timeout_s
     while True:
         store.store.notifier.listen(queues or ("q",), max(until - monotonic(), 0.001))
         rang = heard(store)
-        # Over several nodes a part of the wait may end before the others, and begins anew.
+        # Over several nodes, a part of the wait may end before the others and is restarted.
         if rang is not None or not store.store.has_nodes or monotonic() >= until:
             return rang
 
 
 def heard(store):
-    """Wait until the wait that is under way is over; return the queue that rang."""
+    """Wait until the current wait ends; return the queue of its notification."""
     notifier = store.store.notifier
     deadline = monotonic() + 20
     while notifier.listening:
@@ -29,13 +29,13 @@ def heard(store):
 
 
 def silent(store, *queues):
-    """Whether no notification rings now."""
+    """Whether no notification is pending."""
     return notify(store, *queues, timeout_s=0.05) is None
 
 
 @pytest.fixture
 def quiet(store, other):
-    """Return a store whose queue q holds two held messages, one delayed, and no notification."""
+    """Return a store whose queue q has two held messages, a delayed one, and no notification."""
     store.publish(message(), message(), message(delay_ms=LONG_MS))
     store.held = store.take(2)
     while not silent(store):
@@ -44,14 +44,14 @@ def quiet(store, other):
 
 
 def test_a_publish_rings(store):
-    """Who waits hears of a message, and of which queue it is in."""
+    """A publish notifies a waiting consumer, with the queue of the message."""
     assert silent(store, "q", "r")
     store.publish(message("r"))
     assert "r" == notify(store, "q", "r")
 
 
 def test_a_publish_wakes_who_waits_already(store, other):
-    """The wait ends when the message comes, long before its time is up."""
+    """A publish ends a wait that is in progress, long before its timeout."""
     store.store.notifier.listen(["q"], 30.0)
     assert not store.store.notifier.wait(0.05)
     before = monotonic()
@@ -61,7 +61,7 @@ def test_a_publish_wakes_who_waits_already(store, other):
 
 
 def test_handing_back_rings(store, other):
-    """Who waits hears of messages that a consumer without acks did not hand out."""
+    """Messages returned by a consumer without acks notify a waiting consumer."""
     store.publish(message())
     taken = store.reserve(no_ack=True).deliveries
     while not silent(other):
@@ -72,7 +72,7 @@ def test_handing_back_rings(store, other):
 
 
 def test_a_ring_is_reported_once(store):
-    """take_notification returns the queue of the last wait one time."""
+    """take_notification returns the queue of a notification once."""
     store.publish(message())
     assert "q" == notify(store)
     assert store.store.notifier.take_notification() is None
@@ -80,19 +80,19 @@ def test_a_ring_is_reported_once(store):
 
 @pytest.mark.parametrize("how", ["undelivered", "released", "nacked"])
 def test_a_return_rings(quiet, other, how):
-    """What is given back can be taken."""
+    """A returned message notifies a consumer."""
     quiet.release(how, quiet.held[0])
     assert "q" == notify(other)
 
 
 def test_a_restore_rings(quiet, other):
-    """What comes back from a dead consumer can be taken."""
+    """A message restored from a dead consumer notifies another one."""
     quiet.return_ended(quiet.held[0])
     assert "q" == notify(other)
 
 
 def test_a_pass_rings_for_what_was_left(store, other):
-    """A ring that died with the consumer it had woken is made up for."""
+    """A pass replaces the notification of a consumer that died before it reserved."""
     store.publish(message())
     assert "q" == notify(other)
     assert silent(other)
@@ -101,7 +101,7 @@ def test_a_pass_rings_for_what_was_left(store, other):
 
 
 def test_a_reserve_that_leaves_messages_rings(store, other):
-    """The next consumer is woken by the one that could not take all."""
+    """A reserve that leaves messages notifies the next consumer."""
     store.publish(message(), message())
     assert "q" == notify(other)
     store.reserve(1)
@@ -111,7 +111,7 @@ def test_a_reserve_that_leaves_messages_rings(store, other):
 
 
 def test_a_promotion_rings(store, other):
-    """Delayed messages that became ready can be taken by others."""
+    """A promotion notifies other consumers of the ready messages."""
     store.publish(message(delay_ms=1))
     while not silent(other):
         pass
@@ -120,7 +120,10 @@ def test_a_promotion_rings(store, other):
 
 
 def test_the_earliest_delayed_message_rings(store):
-    """Only one that is due before all others changes how long anyone may sleep."""
+    """A delayed message notifies only if it is due before all others.
+
+    Only then does it shorten the wait of a consumer.
+    """
     store.publish(message(delay_ms=50_000))
     assert "q" == notify(store)
     store.publish(message(delay_ms=90_000))
@@ -130,7 +133,10 @@ def test_the_earliest_delayed_message_rings(store):
 
 
 def test_what_leaves_nothing_to_take_is_silent(quiet):
-    """Ack, renewal, dead letter, refused returns and empty passes wake nobody."""
+    """Steps that leave no message to take do not notify.
+
+    These are acks, renewals, dead letters, refused returns and empty passes.
+    """
     first, second = quiet.held
     quiet.ack(first.tag)
     quiet.renew(second)
@@ -142,7 +148,7 @@ def test_what_leaves_nothing_to_take_is_silent(quiet):
 
 
 def test_a_duplicate_is_silent(store):
-    """A retry of what is stored already brings nothing to take."""
+    """A retry of a stored publish does not notify."""
     sent = message(number=1, low_water=1)
     store.publish(sent)
     store.take()
@@ -153,7 +159,7 @@ def test_a_duplicate_is_silent(store):
 
 
 def test_a_paused_queue_does_not_announce_what_it_keeps(store):
-    """A reserve that may not take does not wake the next one to try in vain."""
+    """A reserve of a paused queue does not notify the next consumer."""
     store.publish(message())
     assert "q" == notify(store)
     store.pause(True)
@@ -163,7 +169,7 @@ def test_a_paused_queue_does_not_announce_what_it_keeps(store):
 
 @pytest.mark.slow
 def test_one_ring_wakes_one(connect):
-    """Of several that wait, one is woken for one message: no herd."""
+    """One message wakes one of several waiting consumers."""
     waiting = [connect(f"s/{n}") for n in range(4)]
     for store in waiting:
         store.store.notifier.listen(["q"], 1.0)
@@ -172,27 +178,27 @@ def test_one_ring_wakes_one(connect):
 
 
 def test_a_hundred_messages_are_one_ring(store):
-    """The notification is a hint: it does not count."""
+    """A hundred messages lead to one notification, which is a hint and not a count."""
     store.publish(*(message() for _ in range(100)))
     assert "q" == notify(store)
     assert silent(store)
 
 
 def test_a_bell_that_rang_before_is_heard(store):
-    """Who begins to wait after the publish does not miss it."""
+    """A consumer that begins to wait after a publish gets its notification."""
     store.publish(message())
     assert "q" == notify(store)
 
 
 def test_a_wait_ends_when_its_time_is_up(store):
-    """Without a ring: take_notification says so."""
+    """A wait without a notification ends at its timeout, and take_notification returns None."""
     before = monotonic()
     assert notify(store, timeout_s=0.2) is None
     assert 0.1 < monotonic() - before < 10
 
 
 def test_waits_for_what_it_was_told(store):
-    """The queues of the wait are known, until another begins."""
+    """The queues of a wait are known until another wait begins."""
     notifier = store.store.notifier
     assert not notifier.listening
     notifier.listen(["q", "r"], 0.05)
@@ -208,7 +214,7 @@ def test_waits_for_what_it_was_told(store):
 
 
 def test_a_wait_can_be_ended(store):
-    """end_wait lets it begin anew for other queues, long before its time is up."""
+    """end_wait ends a wait before its timeout, so that another one can begin."""
     notifier = store.store.notifier
     notifier.listen(["q"], 30.0)
     assert not notifier.wait(0.05)
@@ -221,13 +227,16 @@ def test_a_wait_can_be_ended(store):
 
 
 def test_wake_ends_the_wait_of_another_thread(store):
-    """The broker's wait goes on: what rings later is heard."""
+    """`wake` ends the wait of another thread; the broker's wait continues.
+
+    Later notifications still arrive.
+    """
     notifier = store.store.notifier
     notifier.listen(["q"], 30.0)
     results = []
     thread = threading.Thread(target=lambda: results.append(notifier.wait(20.0)))
     thread.start()
-    # Woken until it wakes: the thread may not wait yet when the first call comes.
+    # Repeated until the thread wakes, as it may not wait yet at the first call.
     wait_until(lambda: notifier.wake() or results, interval_s=0.01)
     thread.join(10)
     assert [False] == results
@@ -237,7 +246,7 @@ def test_wake_ends_the_wait_of_another_thread(store):
 
 
 def test_a_wake_that_comes_first_is_not_lost(store):
-    """A thread that was woken just before it waits, in a wait that has begun, does not wait."""
+    """A wake shortly before a thread waits ends that wait at once."""
     notifier = store.store.notifier
     notifier.listen(["q"], 30.0)
     notifier.wait(0.01)
@@ -248,7 +257,7 @@ def test_a_wake_that_comes_first_is_not_lost(store):
 
 
 def test_no_command_waits_for_the_bell(store):
-    """While the notifier waits, the store answers."""
+    """The store replies while the notifier waits."""
     store.store.notifier.listen(["q"], 30.0)
     before = monotonic()
     store.publish(message("r"))
@@ -257,7 +266,7 @@ def test_no_command_waits_for_the_bell(store):
 
 
 def test_a_closed_notifier_waits_no_more(connect):
-    """Closing needs no goodbye, and takes no ring from who still waits for long."""
+    """A closed notifier waits no more, and takes no notification from others for long."""
     gone, waiting = connect("s/1"), connect("s/2")
     gone.store.notifier.listen(["left"], 30.0)
     gone.store.notifier.wait(0.05)
@@ -265,7 +274,7 @@ def test_a_closed_notifier_waits_no_more(connect):
     assert not gone.store.notifier.listening
     waiting.store.notifier.listen(["left"], 30.0)
     waiting.publish(message("left"))
-    # The broker may have rung for the one that is gone; then a pass makes up for it.
+    # The broker may have notified the closed one; a pass then replaces that notification.
     wait_until(
         lambda: waiting.restore(queue="left") and waiting.store.notifier.receive(), interval_s=0.05
     )
@@ -273,10 +282,10 @@ def test_a_closed_notifier_waits_no_more(connect):
 
 
 def test_a_pass_rings_for_what_is_due(store):
-    """Whoever knew when to look may have died: a pass wakes another for a due message."""
+    """A pass notifies a consumer of a due message: the one that knew its time may be dead."""
     store.publish(message(delay_ms=1))
     store.store.notifier.listen(["q"], 5.0)
-    store.wait_to_the_end()  # the ring of the publish
+    store.wait_to_the_end()  # the notification of the publish
     store.pass_time(2)
     store.store.notifier.listen(["q"], 5.0)
     store.restore()
@@ -284,7 +293,7 @@ def test_a_pass_rings_for_what_is_due(store):
 
 
 def test_a_pass_does_not_ring_for_a_paused_queue(store):
-    """There is nothing to be had."""
+    """A pass does not notify consumers of a paused queue, which has no message to take."""
     store.publish(message())
     store.store.pause("q", True)
     store.store.notifier.listen(["q"], 0.2)

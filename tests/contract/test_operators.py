@@ -1,4 +1,4 @@
-"""What operators ask of a store: scan, configure, about, diagnose."""
+"""The store's methods for operators: scan, configure, about and diagnose."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def seen(store, place, limit=10, skip=0, queue="q"):
 
 @pytest.mark.slow
 def test_ready_messages_in_the_order_in_which_they_are_given_out(store):
-    """By priority, then by age; looking changes nothing."""
+    """Ready messages are listed by priority and then by age, as delivered, without a change."""
     store.publish(message(envelope=b"late", rank=9), message(envelope=b"b"), message(envelope=b"c"))
     store.publish(message(envelope=b"first", rank=0))
     for _ in range(2):
@@ -27,7 +27,7 @@ def test_ready_messages_in_the_order_in_which_they_are_given_out(store):
 
 
 def test_some_of_them(store):
-    """A limit, and how many to pass over; beyond the end there is nothing."""
+    """A scan has a limit and an offset, and is empty beyond the end."""
     store.publish(*(message(envelope=b"%d" % number) for number in range(5)))
     assert [b"1", b"2"] == seen(store, "ready", 2, 1)
     assert [b"4"] == seen(store, "ready", 10, 4)
@@ -35,7 +35,7 @@ def test_some_of_them(store):
 
 
 def test_what_is_known_of_a_ready_message(store):
-    """Its tag and how often it failed: -1 where it was never delivered."""
+    """A ready message shows its tag and its failures, which are -1 before its first delivery."""
     first = message()
     store.publish(first)
     (item,) = store.store.reads.scan("q", "ready", Position(), whole_bytes=99).items
@@ -46,7 +46,7 @@ def test_what_is_known_of_a_ready_message(store):
 
 
 def test_delayed_messages_by_when_they_are_due(store):
-    """With the broker's time at which they are."""
+    """Delayed messages are listed by their due time on the broker's clock."""
     before = store.store.now_ms()
     store.publish(message(envelope=b"b", delay_ms=2 * LONG_MS), message(delay_ms=LONG_MS))
     after = store.store.now_ms()
@@ -57,7 +57,7 @@ def test_delayed_messages_by_when_they_are_due(store):
 
 
 def test_held_messages_by_the_end_of_their_lease(store, other):
-    """With who holds them, and until when unless it renews."""
+    """Held messages are listed by the end of their lease, with their holder."""
     store.publish(message(envelope=b"a"), message(envelope=b"b"))
     before = store.store.now_ms()
     store.take(lease_ms=2 * LONG_MS)
@@ -70,7 +70,7 @@ def test_held_messages_by_the_end_of_their_lease(store, other):
 
 
 def test_what_is_on_its_way_elsewhere_is_held_by_the_move(store):
-    """It is held by no consumer, and without an end."""
+    """A message in a move is listed as held by the move, without an end of a lease."""
     store.publish(message())
     store.store.move_out("q", "broker:b")
     (item,) = store.store.reads.scan("q", "unacked", Position(), whole_bytes=99).items
@@ -80,7 +80,7 @@ def test_what_is_on_its_way_elsewhere_is_held_by_the_move(store):
 
 @pytest.mark.parametrize("place", ["ready", "delayed", "unacked"])
 def test_an_empty_place_and_no_queue(store, place):
-    """Nothing is in either, and no queue comes of asking."""
+    """An empty place and a missing queue have no messages, and a scan creates no queue."""
     store.declare()
     assert [] == seen(store, place)
     assert [] == seen(store, place, queue="unknown")
@@ -91,7 +91,7 @@ def test_an_empty_place_and_no_queue(store, place):
 
 
 def test_settings_can_be_changed_and_taken_back(store):
-    """What was changed holds from the next publish on; what was not is not touched."""
+    """Changed settings apply from the next publish on, and can be reset one by one."""
     store.declare(arguments=b"a", max_length="5")
     assert {"max_length": "5"} == store.store.configure("q", {})
     changed = store.store.configure("q", {"max_length": "2", "delivery_limit": "7"})
@@ -104,7 +104,10 @@ def test_settings_can_be_changed_and_taken_back(store):
 
 
 def test_the_declaration_stays_what_it_was(store):
-    """A worker that starts declares as before: it is no contradiction, and changes nothing."""
+    """A redeclaration after a change of settings succeeds and does not reset them.
+
+    A starting worker declares its queues as before.
+    """
     store.declare(arguments=b"a", max_length="5")
     store.store.configure("q", {"max_length": "2"})
     assert "existed" == store.declare(arguments=b"a", max_length="5")[0]
@@ -112,14 +115,14 @@ def test_the_declaration_stays_what_it_was(store):
 
 
 def test_a_queue_that_does_not_exist_has_no_settings(store):
-    """It is refused, and no queue comes of it."""
+    """Settings of a missing queue are refused, and the attempt creates no queue."""
     assert store.store.configure("q", {"max_length": "2"}) is None
     assert store.store.configure("q", {}) is None
     assert store.store.reads.status("q") is None
 
 
 def test_a_changed_ttl_and_lease_hold(store):
-    """The settings are those that the steps look at."""
+    """A changed TTL and a changed lease apply to the next steps."""
     store.declare(lease="60000")
     store.store.configure("q", {"message_ttl": "1", "lease": str(3 * LONG_MS)})
     store.publish(message())
@@ -134,7 +137,7 @@ def test_a_changed_ttl_and_lease_hold(store):
 
 
 def test_a_broker_says_what_it_is(store):
-    """Which engine, whether it takes writes, what a crash would cost."""
+    """A broker reports its engine, its role, its persistence and its memory."""
     about = store.store.reads.about()
     assert isinstance(about, BrokerInfo)
     assert store.store.broker == about.broker
@@ -147,7 +150,7 @@ def test_a_broker_says_what_it_is(store):
 
 
 def test_a_diagnosis_says_what_was_looked_at(store):
-    """Each with a severity; whatever is wrong has a remedy."""
+    """A diagnosis lists its checks with severities, and each problem has a remedy."""
     store.declare()
     found = store.store.reads.diagnose()
     assert found
@@ -161,7 +164,7 @@ def test_a_diagnosis_says_what_was_looked_at(store):
 
 
 def test_the_register_knows_pools_and_options(store):
-    """A consumer may say of which pool it is, and by which options it goes."""
+    """A consumer may register its pool and its options."""
     client_id, run_id = store.store.server()
     mine = {"client_id": client_id, "run_id": run_id, "host": "h", "pid": "7", "version": "1"}
     store.heartbeat("h:1", **mine)
@@ -172,7 +175,7 @@ def test_the_register_knows_pools_and_options(store):
 
 
 def test_all_queues_can_be_told(store):
-    """While nothing is lost, those are all there are."""
+    """Without an unreachable node, the list of queues is complete."""
     assert ([], []) == (store.store.reads.told().queues, store.store.reads.told().untold)
     for name in ("b", "a"):
         store.store.declare_queue(name, False, b"", {})
@@ -184,7 +187,7 @@ def test_all_queues_can_be_told(store):
 
 
 def test_where_messages_are(store):
-    """In whatever state they are there; as dead letters; or not, in this queue."""
+    """The place of a message in a queue is "there", "dead" or empty."""
     ready, delayed = message(), message(delay_ms=LONG_MS)
     taken, died, done = message(rank=0), message(rank=0), message(rank=0)
     store.publish(taken, died, done)
@@ -202,7 +205,7 @@ def test_where_messages_are(store):
 
 
 def test_where_many_messages_are(store):
-    """More than one step asks for."""
+    """Places of more messages than one step reads are returned completely."""
     many = [message() for _ in range(450)]
     store.publish(*many[::2])
     found = store.store.reads.whereabouts("q", [item.tag for item in many])
@@ -210,7 +213,7 @@ def test_where_many_messages_are(store):
 
 
 def test_where_the_messages_of_a_partition_are(store):
-    """By the queue that has them."""
+    """The place of a partition's message is found under the partition's name only."""
     name = partition_name("q", 1)
     item = message(queue=name)
     store.publish(item)

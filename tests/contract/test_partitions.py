@@ -1,6 +1,7 @@
-"""A queue that is divided: each partition is a queue of its own, that can be closed.
+"""Divided queues: each partition is a separate queue, which can be closed.
 
-An engine without partitions has one of each queue, which is never closed: test_topology.py.
+On an engine without partitions, each queue is one partition, which is never closed:
+test_topology.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.contract.steps import LONG_MS, message
 
 
 def declare(steps, count, **arguments):
-    """Declare q with so many partitions."""
+    """Declare q with *count* partitions."""
     given = {"x-partitions": count, **arguments}
     return partitions.declare(steps.store, "q", *queue_arguments("q", False, given))
 
@@ -38,7 +39,7 @@ def into(steps, name, **changes):
 
 
 def test_a_queue_is_declared_with_its_partitions(store):
-    """They are queues in their own right."""
+    """A declaration creates the partitions of a queue, which are queues themselves."""
     assert "created" == declare(store, 4).outcome
     assert "existed" == declare(store, 4).outcome
     assert Layout(4, 4) == store.store.layout("q")
@@ -46,7 +47,7 @@ def test_a_queue_is_declared_with_its_partitions(store):
 
 
 def test_a_queue_that_is_not_there_has_no_layout(store):
-    """And cannot be divided."""
+    """A missing queue has no layout and cannot be divided."""
     assert store.store.layout("q") is None
     with pytest.raises(NotFound):
         partitions.divide(store.store, "q", 2)
@@ -54,7 +55,7 @@ def test_a_queue_that_is_not_there_has_no_layout(store):
 
 
 def test_who_declares_makes_what_is_missing(store):
-    """Whoever was to make it may have died."""
+    """A redeclaration creates missing partitions, as their creator may have died."""
     names = divided(store)
     store.store.delete_queue(names[2])
     declare(store, 4)
@@ -62,7 +63,7 @@ def test_who_declares_makes_what_is_missing(store):
 
 
 def test_a_publish_tells_how_the_queue_is_divided(store):
-    """To who has not declared it: no question more."""
+    """A publish returns the number of partitions, which saves a publisher another query."""
     names = divided(store)
     store.store.partitions.clear()
     for name in names:
@@ -74,7 +75,7 @@ def test_a_publish_tells_how_the_queue_is_divided(store):
 
 
 def test_a_closed_partition_takes_nothing_new(store):
-    """It says so, stores nothing, and gives out what it has."""
+    """A closed partition refuses new messages and still delivers its own."""
     names = divided(store)
     into(store, names[3], envelope=b"before")
     partitions.divide(store.store, "q", 2)
@@ -84,7 +85,10 @@ def test_a_closed_partition_takes_nothing_new(store):
 
 
 def test_a_retry_is_found_in_a_closed_partition(store):
-    """A message that was stored there is not stored elsewhere: its number decides first."""
+    """A retry of a message in a closed partition is reported as a duplicate.
+
+    The publish number is checked before the closure, so the message is not stored elsewhere.
+    """
     names = divided(store)
     numbered = {"number": 1, "tag": "05one"}
     assert STORED == into(store, names[3], **numbered)
@@ -94,14 +98,17 @@ def test_a_retry_is_found_in_a_closed_partition(store):
 
 
 def test_who_may_have_published_it_elsewhere_publishes_into_a_closed_one(store):
-    """Another broker finds it there by its number; so it is taken, and consumed."""
+    """A closed partition accepts a message that may have been published at another broker.
+
+    The other broker finds it there by its number, and it is consumed.
+    """
     names = divided(store)
     partitions.divide(store.store, "q", 1)
     assert [STORED] == store.publish(message(names[2], create=True))
 
 
 def test_a_partition_that_a_publish_makes_is_before_the_end(store):
-    """So its consumers find it."""
+    """A partition that a publish creates becomes part of the layout, so that it is consumed."""
     name = partition_name("q", 5)
     assert [CREATED] == store.publish(message(name))
     partitions.adopt(store.store, name)
@@ -111,7 +118,10 @@ def test_a_partition_that_a_publish_makes_is_before_the_end(store):
 
 
 def test_drained_partitions_are_removed(store):
-    """From the end on; not one that holds a message, or may be asked for one by a retry."""
+    """Drained partitions are removed from the end of the layout.
+
+    A partition stays if it holds a message or if a retry may query it.
+    """
     names = divided(store)
     into(store, names[2])
     partitions.divide(store.store, "q", 1)
@@ -128,7 +138,7 @@ def test_drained_partitions_are_removed(store):
 
 
 def test_a_partition_that_knows_publishers_stays(store):
-    """Who tries again what it stored finds the number there, for as long as it is kept."""
+    """A partition with publish numbers stays while they are kept, for retries of its messages."""
     names = divided(store, 2)
     into(store, names[1], number=1)
     (taken,) = store.reserve(1, queue=names[1]).deliveries
@@ -140,7 +150,7 @@ def test_a_partition_that_knows_publishers_stays(store):
 
 
 def test_a_partition_that_is_gone_makes_none(store):
-    """A publisher that does not know it yet is told so."""
+    """A publish to a removed partition creates none and returns NO_QUEUE."""
     names = divided(store)
     store.store.delete_queue(names[3])
     assert NO_QUEUE == into(store, names[3])
@@ -148,12 +158,12 @@ def test_a_partition_that_is_gone_makes_none(store):
 
 
 def test_a_publisher_finds_its_way_after_a_change(store):
-    """By the layout of now; and to the queue itself, where that has told nothing new."""
+    """A refused publisher uses the current layout, or the queue itself without a new one."""
     names = divided(store)
     tag = PUBLISHER.tag(5)
     tag.places["q"] = names[3]
     partitions.divide(store.store, "q", 2)
-    store.store.partitions["q"] = 4  # as it knew it
+    store.store.partitions["q"] = 4  # its outdated number of partitions
     SPREAD.turn_away(store.store, tag, names[3])
     assert SPREAD.place(store.store, "q", tag) in names[:2]
     SPREAD.turn_away(store.store, tag, names[1])
@@ -161,7 +171,7 @@ def test_a_publisher_finds_its_way_after_a_change(store):
 
 
 def test_what_was_closed_takes_messages_again(store):
-    """Where the queue is divided into more once more."""
+    """A closed partition accepts messages again when the number of partitions is increased."""
     names = divided(store)
     partitions.divide(store.store, "q", 1)
     partitions.divide(store.store, "q", 4)
@@ -169,7 +179,7 @@ def test_what_was_closed_takes_messages_again(store):
 
 
 def test_limits_are_shared(store):
-    """Each partition has its part of them, also after a change."""
+    """Each partition has its share of the queue's limits, also after a change."""
     names = divided(store, **{"x-max-length": 10, "x-overflow": "reject-publish"})
     lengths = [store.store.configure(name, {})["max_length"] for name in names]
     assert ["3"] * 4 == lengths
@@ -181,7 +191,7 @@ def test_limits_are_shared(store):
 
 
 def test_what_is_true_of_the_queue_is_true_of_a_new_partition(store):
-    """Its settings as they are now, and whether it is paused."""
+    """A new partition has the queue's current settings and its paused state."""
     names = divided(store, 1, **{"x-message-ttl": 1000})
     store.store.configure("q", {"delivery_limit": "3"})
     store.pause(True)
@@ -195,7 +205,11 @@ def test_what_is_true_of_the_queue_is_true_of_a_new_partition(store):
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_partition_that_a_declaration_makes_is_paused_as_the_queue(store, paused):
-    """Who only publishes need not wait for a consumer to see to it, and looks at the layout."""
+    """A partition that a declaration creates is paused if the queue is.
+
+    A process that only publishes thus need not wait for a consumer to pause it; it reads the
+    layout.
+    """
     names = divided(store)
     for name in names:
         store.store.pause(name, paused)
@@ -209,7 +223,7 @@ def test_a_partition_that_a_declaration_makes_is_paused_as_the_queue(store, paus
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_partition_that_is_made_while_an_operator_changes_that(store, monkeypatch, paused):
-    """It was not there as the others were paused, or resumed."""
+    """A partition created while an operator pauses or resumes the queue gets the new state."""
     names = divided(store)
     for name in names:
         store.store.pause(name, not paused)
@@ -229,7 +243,7 @@ def test_a_partition_that_is_made_while_an_operator_changes_that(store, monkeypa
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_partition_that_a_publish_makes_is_paused_as_the_queue(store, paused):
-    """From the moment that it is consumed from."""
+    """A partition that a publish creates is paused with the queue once it is consumed from."""
     divided(store, 1)
     store.store.pause("q", paused)
     name = partition_name("q", 5)
@@ -239,7 +253,7 @@ def test_a_partition_that_a_publish_makes_is_paused_as_the_queue(store, paused):
 
 
 def test_only_one_changes_a_layout_at_a_time(store, other, monkeypatch):
-    """Another waits, and gives up after a while."""
+    """One process changes a layout at a time; another waits for a while and then fails."""
     names = divided(store)
     with partitions._alone(store.store, "q"):
         monkeypatch.setattr(partitions, "_CLAIM_MS", 50)
@@ -251,9 +265,12 @@ def test_only_one_changes_a_layout_at_a_time(store, other, monkeypatch):
 
 @pytest.mark.slow
 def test_who_lost_the_claim_changes_nothing_more(store, other, monkeypatch):
-    """It was stopped for longer than its claim lasts, and another is at it."""
+    """A process that lost its claim to a layout stops the change.
+
+    It was suspended for longer than its claim lasts, and another process makes a change.
+    """
     names = divided(store)
-    monkeypatch.setattr(partitions, "_RENEW_AFTER_S", -1.0)  # it looks each time
+    monkeypatch.setattr(partitions, "_RENEW_AFTER_S", -1.0)  # it checks each time
     monkeypatch.setattr(partitions, "_CLAIM_MS", 1)
     with ExitStack() as stack:
 
@@ -268,7 +285,7 @@ def test_who_lost_the_claim_changes_nothing_more(store, other, monkeypatch):
 
 
 def test_who_looks_after_a_queue_does_not_wait_for_who_changes_it(store, other):
-    """It has leases to renew."""
+    """The upkeep of a queue does not wait for a change of its layout, as it has leases to renew."""
     divided(store)
     with partitions._alone(store.store, "q"):
         assert not partitions.settle(other.store, "q")
@@ -276,7 +293,7 @@ def test_who_looks_after_a_queue_does_not_wait_for_who_changes_it(store, other):
 
 
 def test_a_new_partition_is_published_to_when_the_queue_says_so(store, other):
-    """Not while it has no consumers: no partition tells of it before."""
+    """A new partition gets messages only after its consumers are attached."""
     names = divided(store, 2)
     told = []
 
@@ -294,7 +311,10 @@ def test_a_new_partition_is_published_to_when_the_queue_says_so(store, other):
 
 
 def test_the_queues_own_partition_knows_how_many_there_are(store):
-    """Where another says something else, it is asked; who was to tell that one has died."""
+    """The queue's own partition decides on their number; if another differs, it is queried.
+
+    The process that should have updated the other partition has died.
+    """
     names = divided(store)
     store.store.lay_out("q", 2)
     into(store, names[0])
@@ -304,7 +324,7 @@ def test_the_queues_own_partition_knows_how_many_there_are(store):
 
 
 def test_what_was_begun_is_finished(store):
-    """By whoever consumes: whoever began to take partitions away has died."""
+    """An interrupted removal of partitions is finished by the consumers."""
     names = divided(store)
     store.store.lay_out("q", 2)
     into(store, names[3])
@@ -318,7 +338,7 @@ def test_what_was_begun_is_finished(store):
 
 
 def test_a_partition_that_was_lost_is_made_again(store):
-    """Its node came back empty."""
+    """A partition that was lost with its node's data is created again."""
     names = divided(store)
     store.store.delete_queue(names[2])
     assert partitions.settle(store.store, "q")
@@ -326,7 +346,7 @@ def test_a_partition_that_was_lost_is_made_again(store):
 
 
 def test_a_layout_that_was_lost_is_found_again(store):
-    """What is in the partitions is consumed; new messages go to the queue's own."""
+    """After the loss of a layout, all partitions are consumed; new messages go to the queue."""
     divided(store)
     store.store.delete_queue("q")
     partitions.declare(store.store, "q", *queue_arguments("q", False, {}))
@@ -336,7 +356,7 @@ def test_a_layout_that_was_lost_is_found_again(store):
 
 
 def test_a_queue_that_is_deleted_while_it_is_divided(store):
-    """Nothing of it is left that takes messages and is not consumed from."""
+    """A queue that is deleted while it is divided leaves no partition behind."""
     divided(store, 1)
 
     def attached(name):
@@ -349,7 +369,7 @@ def test_a_queue_that_is_deleted_while_it_is_divided(store):
 
 @pytest.mark.parametrize("arguments", [{"x-expires": 60_000}, {"auto_delete": True}])
 def test_a_queue_that_goes_by_itself_is_not_divided(store, arguments):
-    """Its partitions would stay."""
+    """A temporary queue is not divided, as its partitions would remain."""
     given = {name: value for name, value in arguments.items() if name != "auto_delete"}
     auto_delete = "auto_delete" in arguments
     partitions.declare(store.store, "q", *queue_arguments("q", auto_delete, given))
@@ -359,7 +379,7 @@ def test_a_queue_that_goes_by_itself_is_not_divided(store, arguments):
 
 
 def test_a_limit_that_is_changed_while_there_is_one_partition(store):
-    """It is that of the whole queue, also when it is divided again."""
+    """A limit that is changed at one partition applies to the whole queue after a division."""
     divided(store, 4, **{"x-max-length": 100})
     partitions.divide(store.store, "q", 1)
     partitions.configure(store.store, "q", {"max_length": "10"})
@@ -369,7 +389,7 @@ def test_a_limit_that_is_changed_while_there_is_one_partition(store):
 
 
 def test_a_divided_queue_is_purged_and_deleted_whole(store):
-    """All partitions, the queue itself last."""
+    """A divided queue is purged and deleted with all partitions, the queue itself last."""
     names = divided(store)
     for name in names:
         into(store, name)
@@ -384,7 +404,7 @@ def test_a_divided_queue_is_purged_and_deleted_whole(store):
 
 
 def test_a_survey_tells_the_layout(store):
-    """Of what is divided; so consumers follow a change."""
+    """A survey returns the layout of each divided queue, so that consumers follow a change."""
     divided(store)
     store.declare(queue="plain")
     works = store.survey("q", "plain")
@@ -396,7 +416,7 @@ def test_a_survey_tells_the_layout(store):
 
 @pytest.mark.parametrize("count", [0, 65])
 def test_a_number_that_cannot_be(store, count):
-    """Is refused before anything is changed."""
+    """An invalid number of partitions is refused before any change."""
     store.declare()
     with pytest.raises(ConfigurationError):
         partitions.divide(store.store, "q", count)
@@ -404,7 +424,7 @@ def test_a_number_that_cannot_be(store, count):
 
 
 def test_delayed_and_dead_messages_keep_a_partition(store):
-    """Whatever it holds."""
+    """A partition that holds any message, such as a delayed one, is not removed."""
     names = divided(store)
     into(store, names[3], delay_ms=LONG_MS)
     partitions.divide(store.store, "q", 1)

@@ -1,6 +1,6 @@
-"""A paused queue accepts and keeps, and gives nothing out until it is resumed.
+"""A paused queue accepts and keeps messages, and delivers none until it is resumed.
 
-What it does to a reserve, and what still settles: test_reserve.py.
+For reserves and for settling in a paused queue, see test_reserve.py.
 """
 
 import pytest
@@ -11,13 +11,13 @@ from tests.support.waiting import wait_until
 
 
 def paused(store, queue="q"):
-    """Whether the status says that the queue is paused."""
+    """Whether the status shows the queue as paused."""
     return store.store.reads.status(queue).paused
 
 
 @pytest.mark.slow
 def test_a_queue_says_whether_it_is_paused(store):
-    """The status carries it; pausing or resuming twice is doing it once."""
+    """The status shows whether a queue is paused; a repeated pause or resume changes nothing."""
     store.declare()
     assert not paused(store)
     for state in (True, True, False, False):
@@ -27,13 +27,13 @@ def test_a_queue_says_whether_it_is_paused(store):
 
 @pytest.mark.parametrize("state", [True, False])
 def test_a_queue_that_does_not_exist_cannot_be_paused(store, state):
-    """It is refused, and no queue comes of it."""
+    """A pause or resume of a missing queue is refused and creates no queue."""
     assert not store.pause(state)
     assert store.store.reads.status("q") is None
 
 
 def test_one_that_is_due_waits_for_the_end_of_the_pause(store):
-    """A delayed message of a paused queue is given out when both are over."""
+    """A due message of a paused queue is delivered after the end of the pause."""
     store.publish(message(delay_ms=1, envelope=b"due"))
     store.pause(True)
     store.pass_time(5)
@@ -43,7 +43,7 @@ def test_one_that_is_due_waits_for_the_end_of_the_pause(store):
 
 
 def test_a_paused_queue_still_promotes_and_expires(store):
-    """Time does not stand still in it."""
+    """A paused queue still promotes and expires messages."""
     store.publish(message(delay_ms=1), message(ttl_ms=1), message(delay_ms=LONG_MS))
     store.pause(True)
     store.pass_time(5)
@@ -53,7 +53,7 @@ def test_a_paused_queue_still_promotes_and_expires(store):
 
 
 def test_a_redeclaration_does_not_end_a_pause(store):
-    """A worker that starts declares its queues: what an operator said stays."""
+    """A redeclaration does not end a pause, which an operator has set."""
     store.declare(arguments=b"a")
     store.pause(True)
     assert "existed" == store.declare(arguments=b"a")[0]
@@ -61,7 +61,7 @@ def test_a_redeclaration_does_not_end_a_pause(store):
 
 
 def test_a_deleted_queue_is_not_paused_when_it_comes_back(store):
-    """The pause is the queue's and goes with it."""
+    """A deleted queue is no longer paused when it is declared again."""
     store.declare()
     store.pause(True)
     store.delete()
@@ -70,7 +70,7 @@ def test_a_deleted_queue_is_not_paused_when_it_comes_back(store):
 
 
 def test_a_pause_is_of_one_queue(store):
-    """Others go on."""
+    """A pause applies to one queue; others continue."""
     store.publish(message(), message("r", envelope=b"r"))
     store.pause(True)
     assert [b"r"] == envelopes(store.reserve(9, queue="r"))
@@ -78,7 +78,7 @@ def test_a_pause_is_of_one_queue(store):
 
 @pytest.mark.parametrize("place", ["ready", "delayed"])
 def test_the_end_of_a_pause_rings(store, other, place):
-    """Who waits is woken, for what is ready and for what has a due time to learn."""
+    """The end of a pause notifies consumers of ready messages and of due times."""
     store.publish(message(delay_ms=LONG_MS if place == "delayed" else 0))
     store.pause(True)
     while not silent(other):
@@ -89,7 +89,7 @@ def test_the_end_of_a_pause_rings(store, other, place):
 
 
 def test_the_end_of_a_pause_of_an_empty_queue_is_silent(store, other):
-    """There is nothing to take."""
+    """The end of a pause of an empty queue does not notify."""
     store.declare()
     store.pause(True)
     store.pause(False)
@@ -97,7 +97,7 @@ def test_the_end_of_a_pause_of_an_empty_queue_is_silent(store, other):
 
 
 def test_purging_a_paused_queue(store):
-    """Operators may empty it."""
+    """A paused queue can be purged."""
     store.publish(message(), message(delay_ms=LONG_MS))
     store.pause(True)
     assert 2 == store.purge()
@@ -105,7 +105,7 @@ def test_purging_a_paused_queue(store):
 
 
 def test_what_returns_to_a_paused_queue_stays(connect):
-    """The message of a consumer that died while the queue was paused waits for its end."""
+    """A message returned by a dead consumer to a paused queue waits for the end of the pause."""
     dying, other = connect("s/1"), connect("s/2")
     dying.publish(message(envelope=b"back"))
     (held,) = dying.take()

@@ -1,4 +1,4 @@
-"""A message that has failed twice is a poison candidate: a consumer holds one at a time."""
+"""A message that failed twice is a poison candidate: a consumer holds at most one."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.contract.steps import message
 
 
 def poison_candidates(store, number, failures=2):
-    """Publish *number* messages and let each fail so often; return their tags in order."""
+    """Publish *number* messages and fail each *failures* times; return their tags in order."""
     sent = [message() for _ in range(number)]
     store.publish(*sent)
     for _ in range(failures):
@@ -15,19 +15,19 @@ def poison_candidates(store, number, failures=2):
 
 
 def innocents(store, number):
-    """Publish *number* messages that never failed; return their tags in order."""
+    """Publish *number* messages without failures; return their tags in order."""
     sent = [message() for _ in range(number)]
     store.publish(*sent)
     return [item.tag for item in sent]
 
 
 def reserved(store, n=9):
-    """Return the tags of what a reserve gives."""
+    """Return the tags of the messages of one reserve."""
     return [delivery.tag for delivery in store.reserve(n).deliveries]
 
 
 def failures_of(store, *tags):
-    """Return how often each has failed, as its next consumer is told."""
+    """Return the failures of each message, as reported to its next consumer."""
     found = {}
     while taken := store.reserve(9).deliveries:
         found |= {delivery.tag: delivery.failed for delivery in taken}
@@ -37,7 +37,7 @@ def failures_of(store, *tags):
 
 @pytest.mark.slow
 def test_a_consumer_is_given_one_candidate_at_a_time(connect):
-    """Beside one that it holds it is given what is innocent; each other consumer gets its own."""
+    """A consumer gets one candidate at a time, together with messages that are no candidates."""
     first, second, third = (connect(f"s/{n}") for n in (1, 2, 3))
     a, b, c = poison_candidates(first, 3)
     d, e = innocents(first, 2)
@@ -48,7 +48,7 @@ def test_a_consumer_is_given_one_candidate_at_a_time(connect):
 
 
 def test_an_innocent_message_is_found_behind_candidates(connect):
-    """Those that may not be taken keep nobody from what stands behind them."""
+    """Candidates that may not be taken do not hide the messages behind them."""
     store = connect()
     first = poison_candidates(store, 4)[0]
     (behind,) = innocents(store, 1)
@@ -57,7 +57,7 @@ def test_an_innocent_message_is_found_behind_candidates(connect):
 
 
 def test_candidates_that_were_passed_over_keep_their_place(connect, other):
-    """They are served in their order, before what was published after them."""
+    """Skipped candidates keep their order and precede messages published after them."""
     store = connect()
     first, *passed_over = poison_candidates(store, 4)
     assert [first] == reserved(store)
@@ -70,7 +70,7 @@ def test_candidates_that_were_passed_over_keep_their_place(connect, other):
 
 @pytest.mark.parametrize("end", ["ack", "released", "dead letter", "restored", "acked by another"])
 def test_the_next_candidate_comes_when_the_first_is_done(store, other, end):
-    """However a consumer parts with one, it may be given another then."""
+    """A consumer may get the next candidate when it no longer holds the first, for any reason."""
     first, second = poison_candidates(store, 2)
     (held,) = store.reserve(9).deliveries
     assert first == held.tag
@@ -90,7 +90,10 @@ def test_the_next_candidate_comes_when_the_first_is_done(store, other, end):
 
 
 def test_all_that_lay_beside_it_is_counted(store, other):
-    """When a consumer dies with one, a message that is new to it may have been what killed."""
+    """All messages that a consumer held with a candidate at its death count as failed.
+
+    Any of them may have caused the death.
+    """
     (poison_candidate,) = poison_candidates(store, 1)
     beside = innocents(store, 3)
     store.return_ended(*store.take(4))
@@ -98,14 +101,14 @@ def test_all_that_lay_beside_it_is_counted(store, other):
 
 
 def test_without_a_candidate_all_are_counted(store, other):
-    """Nobody knows which of them it was."""
+    """Without a candidate all held messages count, as the cause is unknown."""
     tags = innocents(store, 3)
     store.return_ended(*store.take(3))
     assert [1, 1, 1] == failures_of(other, *tags)
 
 
 def test_deaths_at_one_time_count_once_each(store, other):
-    """Another consumer that dies at the same time had a reason of its own."""
+    """Concurrent deaths of two consumers count separately, each with its own messages."""
     (poison_candidate,) = poison_candidates(store, 1)
     (beside,) = innocents(store, 1)
     held = store.take(2)
@@ -115,7 +118,7 @@ def test_deaths_at_one_time_count_once_each(store, other):
 
 
 def test_hundreds_beside_a_candidate_are_counted(store):
-    """Also those that go back in later steps of the pass than the candidate."""
+    """Hundreds of messages beside a candidate all count, over several steps of the pass."""
     (poison_candidate,) = poison_candidates(store, 1)
     innocents(store, 449)
     store.end(*store.take(450))
@@ -127,7 +130,10 @@ def test_hundreds_beside_a_candidate_are_counted(store):
 
 
 def test_the_one_that_kills_meets_its_limit_and_its_neighbours_do_not(connect):
-    """Consumers take what they get; one that gets the killer dies, any other finishes all."""
+    """A message that kills its consumers reaches its limit; the messages beside it do not.
+
+    A consumer that gets the message dies; any other finishes all of its messages.
+    """
     reaper = connect("s/99", delivery_limit=4)
     tags = innocents(reaper, 6)
     dead = []
@@ -152,7 +158,7 @@ def test_one_less_than_the_limit_is_soon_enough(connect):
 
 
 def test_without_a_limit_there_are_no_candidates(connect):
-    """Where no message is dead-lettered, all are given out as they come."""
+    """Without a delivery limit there are no candidates, and all messages are delivered in order."""
     store = connect(delivery_limit=None)
     sent = [message() for _ in range(3)]
     store.publish(*sent)
@@ -162,7 +168,7 @@ def test_without_a_limit_there_are_no_candidates(connect):
 
 
 def test_a_candidate_that_is_done_clears_nobody(store):
-    """Once it is acked, what its consumer takes next is counted like anything else."""
+    """A later message counts normally after the ack of a candidate."""
     (poison_candidate,) = poison_candidates(store, 1)
     store.take()
     store.ack(poison_candidate)
@@ -172,7 +178,7 @@ def test_a_candidate_that_is_done_clears_nobody(store):
 
 
 def test_who_may_take_nothing_is_not_sent_to_try_again(store):
-    """A consumer that holds a candidate, where only candidates are left, has nothing to ask for."""
+    """A reserve that may take none of the remaining candidates reports that nothing is left."""
     poison_candidates(store, 2)
     store.take()
     reservation = store.reserve(9)
@@ -181,7 +187,7 @@ def test_who_may_take_nothing_is_not_sent_to_try_again(store):
 
 
 def test_a_candidate_that_was_acked_is_to_blame_for_nothing(store):
-    """Its neighbour's failure after that is counted like any other."""
+    """The failure of another message counts after the ack of a candidate."""
     poison_candidates(store, 1)
     store.publish(message())
     poison_candidate, innocent = store.take(2)
@@ -191,7 +197,7 @@ def test_a_candidate_that_was_acked_is_to_blame_for_nothing(store):
 
 
 def test_a_consumer_that_died_leaves_no_mark(store):
-    """What named its candidate goes with its leases."""
+    """The record of a candidate is removed with the leases of a dead consumer."""
     poison_candidates(store, 1)
     held = store.take()
     assert [2] == [item.failed for item in held]
@@ -205,11 +211,14 @@ def test_a_consumer_that_died_leaves_no_mark(store):
 
 
 def test_a_consumer_that_leaves_takes_its_mark_with_it(connect, engine):
-    """Whoever leaves in order has no candidate any more; whoever died is still judged by it."""
+    """The record of a candidate is kept until the leases of a dead consumer are judged.
+
+    A consumer that leaves in order has no candidate any more.
+    """
     store = connect("s/1", delivery_limit=3)
     store.declare()
     store.store.attach("q", "s", 1)
     (poison_candidate,) = poison_candidates(store, 1)
     store.end(*store.take())
-    store.store.attach("q", "s", 0)  # removed by another, who found it dead
+    store.store.attach("q", "s", 0)  # removed by another consumer, which found it dead
     assert [poison_candidate] == [item.tag for item in store.restore(force=True).dead]

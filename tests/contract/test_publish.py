@@ -10,14 +10,17 @@ from tests.contract.steps import envelopes, message
 
 @pytest.mark.slow
 def test_the_first_message_creates_the_queue(store):
-    """By the anonymous exchange a publish creates the queue, once."""
+    """The first publish through the anonymous exchange creates the queue."""
     assert [CREATED, STORED] == store.publish(message(), message())
     assert [STORED] == store.publish(message())
     assert {"ready": 3} == store.places()
 
 
 def test_what_is_not_to_create_a_queue(store):
-    """It is stored where there is one, and nowhere else; what comes beside it may create it."""
+    """A publish with create=False stores only in an existing queue.
+
+    Another message of the same call may create the queue.
+    """
     assert [NO_QUEUE] == store.publish(message(create=False))
     assert store.store.reads.status("q") is None
     assert [NO_QUEUE, CREATED, STORED] == store.publish(
@@ -27,14 +30,14 @@ def test_what_is_not_to_create_a_queue(store):
 
 
 def test_an_envelope_comes_back_unchanged(store):
-    """Any bytes are stored as they are: empty ones, all values, line ends, half a MB."""
+    """An envelope of any bytes comes back unchanged: empty, all values, line ends, half a MB."""
     stored = [b"", bytes(range(256)), b"\r\n" * 3, random.Random(1).randbytes(500_000)]
     store.publish(*(message(envelope=envelope) for envelope in stored))
     assert stored == envelopes(store.reserve(4))
 
 
 def test_outcomes_come_in_the_order_of_the_messages(store):
-    """One call, many queues: each message has its own outcome, and none spoils another."""
+    """Each message of a call over many queues has its own outcome, independent of the others."""
     store.declare("known")
     store.store.bind("e", True, [b"binding"])
     version = store.store.bindings_version("e")
@@ -51,14 +54,14 @@ def test_outcomes_come_in_the_order_of_the_messages(store):
 
 
 def test_a_posted_publish_answers_as_one_that_waits(store):
-    """post_publish stores the same and reports the same."""
+    """post_publish stores and reports the same as publish."""
     again = message(number=1, low_water=1)
     assert [CREATED, DUPLICATE] == store.post_publish(again, again)
     assert {"ready": 1} == store.places()
 
 
 def test_a_named_exchange_creates_no_queue(store):
-    """A route to a queue that is gone stores nothing and creates nothing."""
+    """A publish through a named exchange to a missing queue stores and creates nothing."""
     store.store.bind("e", True, [b"binding"])
     version = store.store.bindings_version("e")
     assert [NO_QUEUE] == store.publish(message(exchange="e", version=version))
@@ -66,7 +69,7 @@ def test_a_named_exchange_creates_no_queue(store):
 
 
 def test_a_stale_route_stores_nothing(store):
-    """When the bindings have changed since the route was found, nothing is stored."""
+    """A publish with outdated bindings stores nothing."""
     store.declare()
     store.store.bind("e", True, [b"one"])
     old = store.store.bindings_version("e")
@@ -78,7 +81,7 @@ def test_a_stale_route_stores_nothing(store):
 
 
 def test_a_stale_route_uses_up_no_number(store):
-    """The same message is stored when it is published again by the new route."""
+    """A publish with outdated bindings uses no number, so its repetition is stored."""
     store.declare()
     store.store.bind("e", True, [b"one"])
     retried = message(exchange="e", number=1, low_water=1)
@@ -88,17 +91,17 @@ def test_a_stale_route_uses_up_no_number(store):
 
 
 def test_a_route_through_bindings_that_are_gone_is_stale(store):
-    """A table of bindings that was deleted or evicted fits no version."""
+    """A deleted or evicted table of bindings makes every route stale."""
     store.declare()
     assert [STALE] == store.publish(message(exchange="e", version=b"1.2"))
     assert {} == store.places()
 
 
-# -- the same message again
+# -- retries
 
 
 def test_a_retry_is_stored_once(store):
-    """The same publisher and number is one message, whatever tag the retry bears."""
+    """The same publisher and number mean the same message, even if the retry has another tag."""
     first = message(number=1, low_water=1, envelope=b"first")
     store.publish(first)
     assert [DUPLICATE] == store.publish(first)
@@ -109,7 +112,7 @@ def test_a_retry_is_stored_once(store):
 
 @pytest.mark.parametrize("place", ["unacked", "acked", "dead", "delayed", "expired", "purged"])
 def test_a_retry_is_stored_once_wherever_the_message_is_now(store, place):
-    """A retry that comes late adds nothing: not even when the message was acked meanwhile."""
+    """A late retry is not stored, whatever the state of the message: even after its ack."""
     first = message(
         number=1,
         low_water=1,
@@ -134,7 +137,7 @@ def test_a_retry_is_stored_once_wherever_the_message_is_now(store, place):
 
 
 def test_an_unsettled_number_is_remembered_however_many_follow(store):
-    """While one publish may be retried, hundreds of later ones do not push it out."""
+    """The number of a publish that may be retried is remembered, however many follow it."""
     first = message(number=1, low_water=1)
     store.publish(first)
     for number in range(2, 302, 50):
@@ -144,7 +147,7 @@ def test_an_unsettled_number_is_remembered_however_many_follow(store):
 
 
 def test_an_unsettled_number_is_remembered_when_those_before_it_settle(store):
-    """Numbers from `low` on are kept, those below it are not needed any more."""
+    """Numbers from the low-water mark on are remembered; lower ones are no longer needed."""
     store.publish(*(message(number=n, low_water=1) for n in range(1, 17)))
     store.publish(*(message(number=n, low_water=10) for n in range(17, 33)))
     assert [DUPLICATE] * 23 == store.publish(
@@ -163,12 +166,12 @@ def test_numbers_belong_to_one_publisher_in_one_queue(store):
 
 
 def test_number_zero_is_never_a_duplicate(store):
-    """A message that will not be retried needs no number."""
+    """Messages with the number 0 are never duplicates, as they are not retried."""
     assert [CREATED, STORED, STORED] == store.publish(message(), message(), message())
 
 
 def test_a_retry_over_another_connection_is_stored_once(connect):
-    """What is remembered is on the broker, not in the connection."""
+    """A retry over another connection is a duplicate, as the broker remembers the numbers."""
     first = message(number=1, low_water=1)
     connect("s/1").publish(first)
     assert [DUPLICATE] == connect("s/2").publish(first)
@@ -178,7 +181,7 @@ def test_a_retry_over_another_connection_is_stored_once(connect):
 
 
 def test_priority_then_age(store):
-    """The lowest rank is served first; within a rank, who came first."""
+    """The lowest rank is delivered first; within a rank, the oldest message."""
     ranks = random.Random(3).choices([0, 1, 5, 9, 128, 255], k=60)
     sent = [message(rank=rank, envelope=b"%d" % i) for i, rank in enumerate(ranks)]
     store.publish(*sent)
@@ -187,7 +190,7 @@ def test_priority_then_age(store):
 
 
 def test_a_message_of_higher_priority_overtakes(store):
-    """Order is of those that wait now, not of a batch."""
+    """A message of higher priority overtakes those that wait, even of an earlier publish."""
     store.publish(message(rank=5, envelope=b"a"), message(rank=5, envelope=b"b"))
     assert [b"a"] == envelopes(store.reserve())
     store.publish(message(rank=0, envelope=b"c"))
@@ -195,7 +198,7 @@ def test_a_message_of_higher_priority_overtakes(store):
 
 
 def test_order_goes_on_over_connections(store, other):
-    """First in, first out holds for messages of several publishers."""
+    """Messages of several publishers are delivered in the order of their publishes."""
     for number in range(10):
         (store, other)[number % 2].publish(message(envelope=b"%d" % number))
     assert [b"%d" % n for n in range(10)] == envelopes(store.reserve(10))
@@ -205,7 +208,7 @@ def test_order_goes_on_over_connections(store, other):
 
 
 def test_a_queue_is_listed_by_who_created_it(store):
-    """A queue that a publish created is listed once its publisher asks for it."""
+    """A queue that a publish created is listed after its publisher's request."""
     store.publish(message("b"), message("a"))
     store.store.list_queue("b")
     store.store.list_queue("a")
@@ -214,18 +217,18 @@ def test_a_queue_is_listed_by_who_created_it(store):
 
 
 def test_a_request_that_comes_late_is_a_duplicate(store):
-    """Held back by the network until its retry has returned, it stores nothing."""
+    """A request that arrives after its retry has returned is a duplicate."""
     store.publish(message(number=2, low_water=2))
     assert [DUPLICATE] == store.publish(message(number=1))
     assert [STORED] == store.publish(message(number=3))
     assert {"ready": 2} == store.places()
 
 
-# -- publishers that are done
+# -- finished publishers
 
 
 def test_the_numbers_of_a_publisher_that_is_done_are_forgotten(store):
-    """Those of others, of moves, and of other connections are not."""
+    """The numbers of a finished publisher are forgotten, those of moves and others are not."""
     numbered = {
         name: [message(publisher=name, number=number, low_water=1) for number in (1, 2)]
         for name in ("done", "other")
@@ -242,7 +245,11 @@ def test_the_numbers_of_a_publisher_that_is_done_are_forgotten(store):
 
 
 def test_a_retry_finds_its_number_after_its_queue_was_made_anew(store):
-    """Both go with the queue, but not at once: the first try may have been consumed before."""
+    """A retry is a duplicate even after its queue was deleted and declared again.
+
+    The first try may have been consumed before. The numbers therefore outlive the queue for a
+    while.
+    """
     store.declare("q")
     first = message(number=1, low_water=1)
     assert [STORED] == store.publish(first)
@@ -254,7 +261,7 @@ def test_a_retry_finds_its_number_after_its_queue_was_made_anew(store):
 
 
 def test_numbers_come_in_any_order(store):
-    """Threads and connections of one publisher overtake each other; each number is one message."""
+    """Numbers may arrive in any order, as threads and connections overtake each other."""
     order = (5, 3, 9, 4, 1, 7, 2, 8, 6, 12, 11)
     for number in order:
         assert STORED <= store.publish(message(number=number))[0] <= CREATED

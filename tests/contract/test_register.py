@@ -3,12 +3,12 @@ import pytest
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 
-# -- who consumes what
+# -- consumers of queues
 
 
 @pytest.mark.slow
 def test_consumers_come_and_go(store):
-    """Each is listed while it has a subscription."""
+    """A consumer is listed for a queue while it has a subscription."""
     store.declare()
     assert store.store.attach("q", "host:1", 1)
     assert store.store.attach("q", "host:1", 2)
@@ -22,7 +22,7 @@ def test_consumers_come_and_go(store):
 
 
 def test_leaving_a_queue_keeps_what_is_held(store):
-    """Leases do not depend on a subscription."""
+    """The end of a subscription does not end the leases of its consumer."""
     store.publish(message())
     store.store.attach("q", "s/1", 1)
     (held,) = store.take()
@@ -31,7 +31,7 @@ def test_leaving_a_queue_keeps_what_is_held(store):
 
 
 def test_auto_delete_with_the_last_consumer(store):
-    """The queue goes, with all in it, when the last one leaves, not before."""
+    """An auto_delete queue is deleted with its messages when the last consumer leaves."""
     store.declare(auto_delete="1")
     store.publish(message())
     store.store.attach("q", "host:1", 1)
@@ -44,14 +44,14 @@ def test_auto_delete_with_the_last_consumer(store):
 
 
 def test_auto_delete_waits_for_the_first_consumer(store):
-    """A queue that nobody consumed yet stays; one who was not there cannot leave it."""
+    """An auto_delete queue without a first consumer stays, even if a stranger leaves it."""
     store.declare(auto_delete="1")
     assert store.store.attach("q", "stranger", 0)
     assert ["q"] == store.store.queues()
 
 
 def test_without_auto_delete_a_queue_stays(store):
-    """The last consumer leaves it as it is."""
+    """A queue without auto_delete stays unchanged when its last consumer leaves."""
     store.declare()
     store.publish(message())
     store.store.attach("q", "host:1", 1)
@@ -60,7 +60,7 @@ def test_without_auto_delete_a_queue_stays(store):
 
 
 def test_leaving_a_queue_that_is_gone(store):
-    """It is as if it had been left before."""
+    """A consumer may leave a missing queue, as if it had left before."""
     assert store.store.attach("q", "host:1", 0)
     assert store.store.reads.status("q") is None
 
@@ -69,13 +69,13 @@ def test_leaving_a_queue_that_is_gone(store):
 
 
 def test_a_queue_without_x_expires_never_expires(store):
-    """if_idle refuses for ever: there is no time to wait for."""
+    """A queue without x-expires never expires: if_idle always refuses."""
     store.declare()
     assert ("not_idle", -1) == store.delete(if_idle=True)
 
 
 def test_an_idle_queue_expires(store):
-    """After so many ms without consumer or use it may go, with all in it."""
+    """An idle queue may be deleted with its messages after its x-expires."""
     store.declare(expires="30")
     store.publish(message())
     outcomes = []
@@ -89,7 +89,7 @@ def test_an_idle_queue_expires(store):
 
 @pytest.mark.slow
 def test_a_consumer_keeps_a_queue(store):
-    """While one is there the time does not even begin."""
+    """While a queue has a consumer, its x-expires does not begin."""
     store.declare(expires="500")
     store.declare("clock", expires="1000")
     store.store.attach("q", "host:1", 1)
@@ -102,7 +102,7 @@ def test_a_consumer_keeps_a_queue(store):
 
 @pytest.mark.slow
 def test_use_keeps_a_queue(store):
-    """To declare it again or to look for a message is use; publishing to it is not."""
+    """A declaration or a reserve counts as use of a queue; a publish does not."""
     store.declare(expires="60000")
     lefts = []
     for use in (store.declare, store.reserve):
@@ -116,7 +116,7 @@ def test_use_keeps_a_queue(store):
 
 
 def test_a_queue_is_looked_at_by_one(store):
-    """Who is told of a queue is to look; a while later another one is told."""
+    """A queue in need of a check is given to one consumer, and to another one a while later."""
     store.declare("q")
     assert ["q"] == store.heartbeat("host:1", again_ms=100)
     assert [] == store.heartbeat("host:2", again_ms=100)
@@ -124,7 +124,7 @@ def test_a_queue_is_looked_at_by_one(store):
 
 
 def test_every_queue_is_looked_at(store):
-    """Also one without any arguments, which a publish has made: a message may expire there."""
+    """Every queue is checked, also one without arguments: messages may expire in it."""
     store.declare("declared", expires="60000")
     store.store.publish([message("made")])
     store.store.list_queue("made")
@@ -135,7 +135,7 @@ def test_every_queue_is_looked_at(store):
 
 @pytest.mark.slow
 def test_very_many_queues_are_looked_at_in_turn(store):
-    """Some hundred with one heartbeat, which says that there are more."""
+    """A heartbeat returns some hundred queues to check, and whether there are more."""
     for number in range(600):
         store.store.create_queue(f"q{number}")
     told = []
@@ -144,21 +144,21 @@ def test_very_many_queues_are_looked_at_in_turn(store):
         told += duties.due
         assert more == duties.more
     assert 600 == len(set(told)) == len(told)
-    # 500 in a second, whatever was asked for: all of them again after 1.2 s.
+    # 500 per second, whatever was requested: all of them again after 1.2 s.
     wait_until(lambda: store.duties("host:2", again_ms=1).due)
 
 
-# -- who lives
+# -- living consumers
 
 
 def record(store):
-    """Return what a consumer that is connected as *store* says of itself."""
+    """Return the record of a consumer that is connected as *store*."""
     client_id, run_id = store.store.server()
     return {"client_id": client_id, "run_id": run_id}
 
 
 def test_liveness_of_a_connected_consumer(store, other):
-    """Its queues, its connection and the server's run are known, to others too."""
+    """The liveness of a consumer shows its queues, its connection and the run of the server."""
     mine = record(store)
     store.heartbeat("host:1", **mine, queues="q\nr")
     known = other.store.liveness(["host:1"])["host:1"]
@@ -167,7 +167,7 @@ def test_liveness_of_a_connected_consumer(store, other):
 
 
 def test_liveness_of_a_consumer_whose_connection_is_gone(store, connect):
-    """Its record says that it lived; that it is connected no longer is seen at once."""
+    """The liveness of a consumer shows at once that its connection was closed."""
     dying = connect("s/2")
     dying.heartbeat("host:1", **record(dying))
     assert store.store.liveness(["host:1"])["host:1"].connected
@@ -176,13 +176,13 @@ def test_liveness_of_a_consumer_whose_connection_is_gone(store, connect):
 
 
 def test_liveness_of_another_run_of_the_server(store):
-    """A connection of before a restart says nothing: it is not taken for gone."""
+    """A connection from before a restart of the server counts as connected: it proves nothing."""
     store.heartbeat("host:1", client_id="999999", run_id="of before")
     assert store.store.liveness(["host:1"])["host:1"].connected
 
 
 def test_liveness_of_one_that_never_came(store):
-    """Nothing is known of it; of several, each has its own answer."""
+    """The liveness of an unknown consumer is None, independent of the others in the query."""
     store.heartbeat("host:1", **record(store))
     known = store.store.liveness(["host:1", "host:2"])
     assert ["host:1", "host:2"] == sorted(known)
@@ -192,7 +192,7 @@ def test_liveness_of_one_that_never_came(store):
 
 
 def test_a_forgotten_consumer_is_not_known(store):
-    """Who says goodbye leaves nothing in the register."""
+    """A consumer that leaves the register is unknown afterwards."""
     store.heartbeat("host:1", **record(store))
     store.store.forget_consumer("host:1")
     store.store.forget_consumer("host:2")
@@ -200,7 +200,7 @@ def test_a_forgotten_consumer_is_not_known(store):
 
 
 def test_a_record_lapses_without_heartbeats(store):
-    """After its ttl it does not count as living, and a heartbeat brings it back."""
+    """The record of a silent consumer lapses after its ttl, until the next heartbeat."""
     given = {**record(store), "host": "h", "pid": "7", "queues": "q"}
     store.heartbeat("host:1", 30, **given)
     wait_until(lambda: store.store.liveness(["host:1"])["host:1"].lapsed, interval_s=0.01)
@@ -211,17 +211,17 @@ def test_a_record_lapses_without_heartbeats(store):
     assert not store.store.liveness(["host:1"])["host:1"].lapsed
 
 
-# -- who is gone
+# -- dead consumers
 
 
 def dropped(store, consumer, silent_ms=0, mark=None):
-    """Take a consumer off q as whoever finds it dead does; return whether q is still there."""
+    """Remove a dead consumer from q like its finder; return whether q still exists."""
     mark = store.store.attached("q").marks.get(consumer, "none") if mark is None else mark
     return store.store.drop_consumer("q", consumer, mark, silent_ms)
 
 
 def test_the_dead_are_taken_off_a_queue(store):
-    """Its others stay; with the last an auto_delete queue goes."""
+    """The removal of a dead consumer keeps the others; the last one ends an auto_delete queue."""
     store.declare(auto_delete="1")
     for consumer in ("host:1", "host:2"):
         store.store.attach("q", consumer, 1)
@@ -232,7 +232,7 @@ def test_the_dead_are_taken_off_a_queue(store):
 
 
 def test_one_that_has_come_back_is_not_dead(store, connect):
-    """It consumes by another connection than the one that was found gone: nothing happens."""
+    """A consumer that has reconnected since it was found dead is not removed."""
     store.declare(auto_delete="1")
     store.store.attach("q", "host:1", 1)
     mark = store.store.attached("q").marks["host:1"]
@@ -244,17 +244,17 @@ def test_one_that_has_come_back_is_not_dead(store, connect):
 
 
 def test_a_dead_consumer_used_its_queue_as_long_as_it_was_heard_of(store):
-    """The queue's x-expires counts from then, not from when the death was noticed."""
+    """A removed consumer's x-expires counts from its last heartbeat, not from its removal."""
     store.declare(expires="60000")
     store.store.attach("q", "host:1", 1)
     assert dropped(store, "host:1", silent_ms=59_000)
     outcome, left = store.delete(if_idle=True)
     assert "not_idle" == outcome
-    assert left > 59_000  # it was declared just now, which is use, too
+    assert left > 59_000  # its declaration just now is a use too
 
 
 def test_which_queues_go_by_themselves(store):
-    """Those that were declared with auto_delete or x-expires."""
+    """Temporary queues are those with auto_delete or x-expires."""
     store.declare("plain")
     store.declare("brief", expires="60000")
     store.declare(auto_delete="1")
@@ -264,7 +264,10 @@ def test_which_queues_go_by_themselves(store):
 
 
 def test_one_at_a_time_looks_after_all(store):
-    """Who has the duty is told of all, longest silent first; others of nobody, until it lapses."""
+    """One consumer at a time checks the others, the longest silent first.
+
+    The others get an empty list until its duty lapses.
+    """
     found = []
 
     def look(consumer, hold_ms=60_000):
@@ -283,7 +286,7 @@ def test_one_at_a_time_looks_after_all(store):
 
 
 def test_who_is_new_in_the_register_is_told(store):
-    """With its first heartbeat, and again after it was taken for dead."""
+    """The first heartbeat of a consumer reports it as new, also after its removal."""
     duties = []
     for forget in (False, False, True):
         if forget:
@@ -297,7 +300,7 @@ def test_who_is_new_in_the_register_is_told(store):
 
 
 def test_the_register_can_be_read(store):
-    """Who consumes: host, process, version, queues, since when, last seen, how much it holds."""
+    """The register lists each consumer with host, process, version, queues and held messages."""
     before = store.store.now_ms()
     mine = record(store)
     given = {"host": "h", "pid": "7", "version": "1", "started_ms": "5", "held": "3"}
@@ -317,7 +320,7 @@ def test_the_register_can_be_read(store):
 
 
 def test_the_register_names_no_ghosts(store):
-    """Neither who said goodbye is in it nor whose heartbeats have stopped."""
+    """The register lists neither consumers that left nor those without heartbeats."""
     assert [] == store.store.reads.consumers()
     mine = record(store)
     store.heartbeat("h:1", 30, **mine, host="h", pid="1", version="1")
@@ -328,7 +331,7 @@ def test_the_register_names_no_ghosts(store):
 
 
 def test_what_a_worker_runs_is_in_the_register(store):
-    """What was said last is there, whatever comes in between, until it says goodbye."""
+    """The register shows the latest report of running tasks until the consumer leaves."""
     told = []
 
     def say(number, **running):

@@ -9,7 +9,7 @@ HOW = ["undelivered", "released", "nacked"]
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_goes_back_to_its_own_place(store, how):
-    """A message that comes back is served before those that were published after it."""
+    """A returned message is delivered before those that were published after it."""
     store.publish(*(message(envelope=b"%d" % n) for n in range(5)))
     _, second, third, _ = store.take(4)
     assert [] == store.release(how, third, second)
@@ -18,7 +18,7 @@ def test_goes_back_to_its_own_place(store, how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_keeps_its_priority(store, how):
-    """It comes back behind higher priorities and before lower ones."""
+    """A returned message is behind higher priorities and before lower ones."""
     store.publish(*(message(rank=rank, envelope=b"%d" % rank) for rank in (0, 5, 200)))
     _, middle = store.take(2)
     store.release(how, middle)
@@ -28,7 +28,7 @@ def test_keeps_its_priority(store, how):
 
 @pytest.mark.parametrize(("how", "failed"), [("undelivered", -1), ("released", 0), ("nacked", 1)])
 def test_counts_as_it_says(store, how, failed):
-    """Never given to the application; given back in order; failed: told apart by the count."""
+    """Each kind of return has its own count: undelivered, returned in order, or failed."""
     store.publish(message())
     store.release(how, *store.take())
     assert failed == store.take()[0].failed
@@ -36,7 +36,7 @@ def test_counts_as_it_says(store, how, failed):
 
 
 def test_an_orderly_return_keeps_the_count(store):
-    """What failed before it was returned in order has still failed."""
+    """An orderly return keeps the count of earlier failures."""
     store.publish(message())
     for how in ("nacked", "nacked", "released", "undelivered"):
         store.release(how, *store.take())
@@ -45,7 +45,7 @@ def test_an_orderly_return_keeps_the_count(store):
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_late_return_is_refused(store, other, how):
-    """Once another consumer has the message, its old holder cannot give it back."""
+    """A return is refused once another consumer has the message."""
     store.publish(message())
     (late,) = store.take()
     store.return_ended(late)
@@ -57,7 +57,7 @@ def test_a_late_return_is_refused(store, other, how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_second_return_is_refused(store, how):
-    """A message that waits already is not put back a second time, nor counted."""
+    """A second return of a message is refused and does not count."""
     store.publish(message())
     (held,) = store.take()
     store.release(how, held)
@@ -68,7 +68,7 @@ def test_a_second_return_is_refused(store, how):
 
 @pytest.mark.parametrize("place", ["acked", "dead", "unknown"])
 def test_what_is_not_held_is_refused(store, place):
-    """A message that was finished or dead-lettered does not come back."""
+    """A return of an acked, dead or unknown message is refused."""
     store.publish(message())
     (held,) = store.take()
     if place == "acked":
@@ -83,7 +83,7 @@ def test_what_is_not_held_is_refused(store, place):
 
 
 def test_another_token_is_refused(store):
-    """A lease is named by its token, not by its consumer."""
+    """A return with another lease's token is refused, even for the same consumer."""
     store.publish(message())
     (first,) = store.take()
     store.release("released", first)
@@ -93,7 +93,7 @@ def test_another_token_is_refused(store):
 
 
 def test_one_refused_does_not_keep_the_others(store):
-    """Of several, those that are held go back and the rest are named."""
+    """A refused return does not affect the others of the same call."""
     store.publish(*(message() for _ in range(4)))
     taken = store.take(4)
     store.ack(taken[0].tag)
@@ -103,7 +103,7 @@ def test_one_refused_does_not_keep_the_others(store):
 
 
 def test_hundreds_go_back(store):
-    """More than fit in one step go back in order, and all the refused ones are named."""
+    """Hundreds of messages are returned in order over several steps, and all refused are named."""
     store.publish(*(message(envelope=b"%d" % n) for n in range(450)))
     taken = store.take(450)
     store.ack(taken[0].tag, taken[449].tag)
@@ -113,7 +113,7 @@ def test_hundreds_go_back(store):
 
 
 def test_nothing_to_give_back(store):
-    """An empty list is answered with an empty list."""
+    """A return of no messages returns an empty list."""
     store.publish(message())
     assert [] == store.release("nacked")
     assert {"ready": 1} == store.places()

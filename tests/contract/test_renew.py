@@ -4,7 +4,7 @@ from tests.support.waiting import wait_until
 
 
 def test_a_renewed_lease_does_not_run_out(store):
-    """What is renewed stays; what is not renewed beside it goes back."""
+    """A renewed lease is kept, while one that is not renewed ends."""
     store.publish(message(), message())
     kept, left = store.take(2, lease_ms=200)
     assert [] == store.renew(kept)
@@ -15,7 +15,7 @@ def test_a_renewed_lease_does_not_run_out(store):
 
 
 def test_a_renewed_lease_runs_out_later(store):
-    """Renewing gives so many ms from now, not for ever."""
+    """A renewal lasts for the given ms from now."""
     store.publish(message())
     (held,) = store.take()
     store.renew(held, lease_ms=1)
@@ -24,7 +24,7 @@ def test_a_renewed_lease_runs_out_later(store):
 
 
 def test_renewing_uses_the_lease_of_the_queue(store):
-    """x-visibility-timeout goes before what the consumer asks for here too."""
+    """A renewal uses the queue's x-visibility-timeout instead of the consumer's length."""
     store.declare(lease="100")
     store.publish(message())
     store.renew(*store.take())
@@ -33,7 +33,10 @@ def test_renewing_uses_the_lease_of_the_queue(store):
 
 
 def test_a_lost_lease_is_reported(store, other):
-    """Given back, taken by another, acked, dead, unknown: not renewed, and named."""
+    """Lost leases are not renewed and are named.
+
+    Their messages may be ready, held by another consumer, acked, dead or unknown.
+    """
     store.publish(*(message() for _ in range(5)))
     taken, back, acked, dead, held = store.take(5)
     store.return_ended(taken)
@@ -48,7 +51,10 @@ def test_a_lost_lease_is_reported(store, other):
 
 
 def test_a_lost_message_that_is_gone_is_told_from_one_that_is_elsewhere(store, other):
-    """Acked, or unknown: gone. Waiting, held by another, dead: it is there, and may run again."""
+    """A lost lease's message is reported as gone if it was acked or is unknown.
+
+    A message that is ready, held by another consumer or dead still exists and may run again.
+    """
     store.publish(*(message() for _ in range(5)))
     taken, back, acked, dead, held = store.take(5)
     store.return_ended(taken)
@@ -62,7 +68,7 @@ def test_a_lost_message_that_is_gone_is_told_from_one_that_is_elsewhere(store, o
 
 
 def test_a_late_renewal_does_not_touch_the_lease_of_another(store, other):
-    """Neither does it extend it, nor can it end it."""
+    """A late renewal neither extends nor ends the lease of another consumer."""
     store.publish(message())
     (late,) = store.take()
     store.return_ended(late)
@@ -74,7 +80,7 @@ def test_a_late_renewal_does_not_touch_the_lease_of_another(store, other):
 
 
 def test_a_lease_that_is_ended_is_restored_by_the_next_pass(store):
-    """0 ms: the message waits for no deadline any more."""
+    """The message of an ended lease is returned by the next pass, whatever its deadline."""
     store.publish(message(), message())
     ended, _ = store.take(2)
     assert [] == store.end(ended)
@@ -84,7 +90,10 @@ def test_a_lease_that_is_ended_is_restored_by_the_next_pass(store):
 
 
 def test_a_lease_that_was_ended_can_be_renewed_until_the_pass(store):
-    """It is still the holder's: one who was taken for dead and lives keeps it."""
+    """An ended lease can be renewed until the next pass.
+
+    A consumer that lives but was found dead thus keeps its messages.
+    """
     store.publish(message())
     (held,) = store.take()
     store.end(held)
@@ -94,7 +103,7 @@ def test_a_lease_that_was_ended_can_be_renewed_until_the_pass(store):
 
 
 def test_hundreds_are_renewed_and_all_lost_ones_reported(store):
-    """However many, in however many answers: none is forgotten."""
+    """Hundreds of leases are renewed over several replies, and all lost ones are named."""
     store.publish(*(message() for _ in range(450)))
     taken = store.take(450)
     gone = [taken[0], taken[200], taken[449]]
@@ -104,7 +113,7 @@ def test_hundreds_are_renewed_and_all_lost_ones_reported(store):
 
 
 def test_nothing_is_renewed_into_being(store):
-    """A renewal creates neither lease nor queue."""
+    """A renewal creates neither a lease nor a queue."""
     assert ["tag"] == store.renew(Lease("tag", "1"))
     assert store.store.reads.status("q") is None
     assert {} == store.restore(force=True).by_consumer

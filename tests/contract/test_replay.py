@@ -17,7 +17,7 @@ def dead(store, count=1, **changes):
 
 @pytest.mark.slow
 def test_a_replayed_message_is_delivered_again(store):
-    """It keeps its tag, its count begins anew, and it is no dead letter any more."""
+    """A replayed message keeps its tag, starts with a new count, and is no dead letter any more."""
     store.publish(message(envelope=b"m"))
     store.release("nacked", *store.take())
     (held,) = store.take()
@@ -30,7 +30,7 @@ def test_a_replayed_message_is_delivered_again(store):
 
 
 def test_it_queues_behind_its_own_priority(store):
-    """Others of its rank go first, lower ones do not."""
+    """A replayed message is behind the others of its rank and before lower ranks."""
     (tag,) = dead(store, rank=3)
     before, after = message(rank=3), message(rank=4)
     store.publish(after, before)
@@ -39,14 +39,14 @@ def test_it_queues_behind_its_own_priority(store):
 
 
 def test_replayed_in_the_order_they_are_given(store):
-    """One call keeps the order."""
+    """One replay keeps the given order of its messages."""
     one, two, three = dead(store, 3)
     store.replay(three, one, two)
     assert [three, one, two] == tags(store.take(3))
 
 
 def test_what_is_no_dead_letter_is_not_replayed(store):
-    """Unknown, ready and held messages stay what they are."""
+    """Unknown, ready and held messages are not replayed."""
     held, ready = message(rank=0), message(rank=1)
     store.publish(held, ready)
     store.take()
@@ -55,7 +55,7 @@ def test_what_is_no_dead_letter_is_not_replayed(store):
 
 
 def test_replaying_twice_is_replaying_once(store):
-    """The second call finds nothing."""
+    """A second replay of a message finds nothing."""
     (tag,) = dead(store)
     assert [tag] == store.replay(
         tag,
@@ -65,7 +65,7 @@ def test_replaying_twice_is_replaying_once(store):
 
 
 def test_a_replay_rings(store):
-    """A consumer that sleeps is woken."""
+    """A replay notifies a waiting consumer."""
     (tag,) = dead(store)
     store.reserve()
     store.store.notifier.listen(["q"], 5.0)
@@ -74,14 +74,14 @@ def test_a_replay_rings(store):
 
 
 def test_hundreds_are_replayed(store):
-    """More than one script call takes."""
+    """Hundreds of dead letters are replayed, more than one script call takes."""
     died = dead(store, 450)
     assert died == store.replay(*died)
     assert {"ready": 450} == store.places()
 
 
 def test_a_late_ack_takes_a_replayed_message_out(store):
-    """The work is done, wherever the message waits."""
+    """A late ack finishes a message that was replayed."""
     store.publish(message())
     held = store.take()
     store.return_ended(*held)
@@ -95,7 +95,7 @@ def test_a_late_ack_takes_a_replayed_message_out(store):
 
 
 def test_purged_dead_letters_are_gone_and_counted(store):
-    """Only those that were named, and only dead ones."""
+    """A purge removes and counts exactly the named dead letters."""
     one, two = dead(store, 2)
     store.publish(kept := message())
     assert 1 == store.purge_dead(one, kept.tag, "00nothing")
@@ -108,7 +108,7 @@ def test_purged_dead_letters_are_gone_and_counted(store):
 
 
 def test_listed_from_a_moment_on(store):
-    """A page begins where the last one ended."""
+    """A page of dead letters begins at a given time of death."""
     one = dead(store)
     store.pass_time(2)
     two = dead(store)
@@ -118,7 +118,7 @@ def test_listed_from_a_moment_on(store):
 
 
 def test_listed_with_their_envelopes(store):
-    """Where they are asked for."""
+    """Dead letters are listed with their envelopes on request."""
     dead(store, envelope=b"m")
     assert [b"m"] == [
         dead_letter.envelope for dead_letter in store.store.reads.dead_letters("q", 9, 0, True)
@@ -132,7 +132,7 @@ def test_listed_with_their_envelopes(store):
 
 
 def arrive(store, low_water, moves, queue="other"):
-    """Store *moves* in another queue, as a mover does."""
+    """Store *moves* in another queue, as the move does."""
     return store.publish(
         *(
             message(
@@ -149,7 +149,7 @@ def arrive(store, low_water, moves, queue="other"):
 
 
 def test_a_move_takes_the_message_over(store):
-    """Stored there, then taken out here; both ledgers balance all the way."""
+    """A move stores a message in the other queue and then removes it; both ledgers balance."""
     died = dead(store, 2, envelope=b"m")
     store.declare("other")
     low_water, moves = store.begin_move("queue:other", *died)
@@ -162,7 +162,7 @@ def test_a_move_takes_the_message_over(store):
 
 
 def test_a_move_that_was_cut_off_stores_nothing_twice(store):
-    """Whoever begins again gets the same numbers, which the other queue knows."""
+    """A resumed move has the same numbers, so that the other queue stores nothing twice."""
     died = dead(store, 2)
     store.declare("other")
     begun = store.begin_move("queue:other", *died)
@@ -175,7 +175,10 @@ def test_a_move_that_was_cut_off_stores_nothing_twice(store):
 
 
 def test_who_comes_late_stores_nothing(store):
-    """A mover that stood still until another was done finds its numbers settled."""
+    """A move that continues after another process has finished it stores nothing.
+
+    Its numbers are settled.
+    """
     store.declare("other")
     slow = store.begin_move("queue:other", *dead(store))
     tag = tags(slow[1])[0]
@@ -188,7 +191,7 @@ def test_who_comes_late_stores_nothing(store):
 
 
 def test_a_move_elsewhere_is_not_disturbed(store):
-    """What is on its way to one queue is not sent to another, replayed or purged."""
+    """A message in a move is not moved elsewhere, replayed or purged."""
     (tag,) = dead(store)
     store.begin_move("queue:other", tag)
     assert [] == store.begin_move("queue:third", tag)[1]
@@ -198,7 +201,7 @@ def test_a_move_elsewhere_is_not_disturbed(store):
 
 
 def test_a_late_ack_ends_a_move(store):
-    """Acked while it was on its way: it is gone, and the move is forgotten."""
+    """A late ack of a message in a move removes the message and ends the move."""
     store.publish(message())
     held = store.take()
     store.return_ended(*held)
@@ -211,17 +214,17 @@ def test_a_late_ack_ends_a_move(store):
 
 
 def test_a_queue_that_lost_its_last_writes_repeats_no_number(store):
-    """Numbers keep up with the clock: what a crash rolled back is not given again."""
+    """Move numbers follow the clock, so that a crash that loses writes repeats none."""
     _, (first,) = store.begin_move("queue:other", *dead(store))
     store.end_move(first.tag)
-    store.pass_time(2)  # a clock of ms has to have moved on.
+    store.pass_time(2)  # a clock of ms must have advanced
     _, (second,) = store.begin_move("queue:other", *dead(store))
-    # A counter that had only counted would stand at one more.
+    # A counter without the clock would have increased by one.
     assert second.number > first.number + 1
 
 
 def test_a_queue_made_again_repeats_no_number(store):
-    """Deleted and declared anew, its moves are new to the other queue."""
+    """A queue that is deleted and declared again repeats no move numbers."""
     store.declare("other")
     low_water, (first,) = store.begin_move("queue:other", *dead(store))
     arrive(store, low_water, [first])

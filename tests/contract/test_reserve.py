@@ -5,7 +5,7 @@ from tests.support.waiting import wait_until
 
 
 def test_takes_up_to_n(store):
-    """No more than asked for, and it says whether messages are left ready."""
+    """A reserve takes at most n messages and reports whether ready ones are left."""
     store.publish(*(message(envelope=b"%d" % n) for n in range(5)))
     first = store.reserve(3)
     assert [b"0", b"1", b"2"] == envelopes(first)
@@ -17,21 +17,21 @@ def test_takes_up_to_n(store):
 
 
 def test_an_empty_queue_gives_nothing(store):
-    """Nothing to take: no deliveries, nothing due, nothing left, and no queue comes of it."""
+    """A reserve of a missing queue returns nothing and creates no queue."""
     reservation = store.reserve(9)
     assert ([], -1, False) == (reservation.deliveries, reservation.next_due_ms, reservation.left)
     assert store.store.reads.status("q") is None
 
 
 def test_who_promotes_takes_nothing(store):
-    """Only what is due is promoted; what is ready stays and is announced."""
+    """A promotion without due messages takes nothing and reports the ready ones."""
     store.publish(message())
     assert store.promote().left
     assert {"ready": 1} == store.places()
 
 
 def test_a_delivery_names_its_queue_and_tag(store):
-    """Who takes a message learns all it needs to finish it."""
+    """A delivery has the queue, the tag, the envelope and the failures of its message."""
     sent = message(envelope=b"body")
     store.publish(sent)
     (delivery,) = store.take()
@@ -44,7 +44,7 @@ def test_a_delivery_names_its_queue_and_tag(store):
 
 
 def test_hundreds_at_once_come_in_parts(store):
-    """However many are asked for, all come, in order, in as many calls as it takes."""
+    """Hundreds of messages are reserved in order, in as many calls as necessary."""
     sent = [b"%d" % number for number in range(450)]
     store.publish(*(message(envelope=envelope) for envelope in sent))
     assert sent == [delivery.envelope for delivery in store.take(450)]
@@ -52,7 +52,7 @@ def test_hundreds_at_once_come_in_parts(store):
 
 
 def test_no_message_is_given_to_two(connect):
-    """Consumers that take at the same time share the queue: each message goes to one."""
+    """Concurrent consumers of a queue never get the same message."""
     connect("s/9").publish(*(message() for _ in range(300)))
     stores = [connect(f"s/{n}").store for n in range(4)]
     taken = [[] for _ in stores]
@@ -74,7 +74,7 @@ def test_no_message_is_given_to_two(connect):
 
 
 def test_tokens_only_grow(store, other):
-    """Each lease of a queue has a higher token than all before it, whoever takes it."""
+    """Each lease of a queue has a higher token than all earlier ones, of any consumer."""
     store.publish(*(message() for _ in range(6)))
     tokens = []
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_tokens_only_grow(store, other):
 
 
 def test_a_lease_names_its_consumer(connect):
-    """Leases are found by the connection that took them, or by its session; by no other name."""
+    """Leases are found by the name of their connection or of its session, and by no other name."""
     first, tenth, foreign = connect("s/1"), connect("s/10"), connect("s2/1")
     first.publish(message(), message())
     (mine,), (its,) = first.take(), tenth.take()
@@ -102,7 +102,7 @@ def test_a_lease_names_its_consumer(connect):
 
 
 def test_hundreds_of_leases_are_all_found(store):
-    """However many leases a consumer holds, all are listed, each once."""
+    """Hundreds of leases of a consumer are all listed, each once."""
     store.publish(*(message() for _ in range(700)))
     taken = store.take(700)
     expected = sorted((delivery.tag, delivery.token) for delivery in taken)
@@ -110,7 +110,7 @@ def test_hundreds_of_leases_are_all_found(store):
 
 
 def test_counts_failed_deliveries(store):
-    """-1 at first; 0 after an orderly return; each failure adds one."""
+    """The failures are -1 at first, 0 after an orderly return, and grow with each failure."""
     store.publish(message())
     seen = []
     for how in ("undelivered", "released", "undelivered", "nacked", "released", "nacked"):
@@ -123,7 +123,7 @@ def test_counts_failed_deliveries(store):
 
 
 def test_no_ack_finishes_as_it_takes(store):
-    """With no_ack a message is acked in the same step: no lease, nothing to return."""
+    """A reserve with no_ack acks its messages in the same step and grants no lease."""
     store.publish(message(envelope=b"a"), message(envelope=b"b"), message(envelope=b"c"))
     reservation = store.reserve(2, no_ack=True)
     assert [b"a", b"b"] == envelopes(reservation)
@@ -135,7 +135,7 @@ def test_no_ack_finishes_as_it_takes(store):
 
 
 def test_no_ack_forgets_the_failures(store):
-    """The count of a message taken with no_ack does not come back with its tag."""
+    """A reserve with no_ack removes the failure count of its message."""
     sent = message()
     store.publish(sent)
     store.release("nacked", *store.take())
@@ -145,7 +145,7 @@ def test_no_ack_forgets_the_failures(store):
 
 
 def test_a_posted_reserve_answers_as_one_that_waits(store):
-    """post_reserve takes the same and reports the same."""
+    """post_reserve takes and reports the same as reserve."""
     store.publish(message(envelope=b"body"))
     results = []
     store.store.post_reserve("q", 1, LONG_MS, False, results.append)
@@ -156,7 +156,7 @@ def test_a_posted_reserve_answers_as_one_that_waits(store):
 
 
 def test_queues_are_apart(store):
-    """A queue gives out only what was published to it, whatever its name."""
+    """A queue with any name delivers only the messages that were published to it."""
     names = ["q", "Q", "q ", "{q}", "}q{", "%7Bq%7D", "{", "a:ready", "ü/é", "*"]
     for name in names:
         store.publish(message(name, envelope=name.encode()))
@@ -169,12 +169,12 @@ def test_queues_are_apart(store):
 
 
 def test_the_lease_is_as_long_as_asked(store):
-    """A reservation says how long the lease is."""
+    """A reservation has the length of the lease."""
     assert LONG_MS == store.reserve().lease_ms
 
 
 def test_a_queue_may_have_its_own_lease(store):
-    """x-visibility-timeout of the queue goes before what the consumer asks for."""
+    """The queue's x-visibility-timeout overrides the consumer's length of the lease."""
     store.declare(lease="100")
     store.publish(message())
     reservation = store.reserve()
@@ -184,7 +184,7 @@ def test_a_queue_may_have_its_own_lease(store):
 
 
 def test_a_longer_lease_of_the_queue_holds(store):
-    """It goes before a shorter one too."""
+    """A longer lease of the queue overrides a shorter one of the consumer."""
     store.declare(lease=str(LONG_MS))
     store.publish(message())
     store.take(lease_ms=1)
@@ -197,7 +197,7 @@ def test_a_longer_lease_of_the_queue_holds(store):
 
 
 def test_a_paused_queue_accepts_and_gives_nothing_out(store):
-    """Publishing goes on, nothing is taken and nothing is said to be left."""
+    """A paused queue accepts publishes, delivers nothing, and reports nothing as left."""
     store.publish(message(envelope=b"before"))
     store.pause(True)
     store.publish(message(envelope=b"while"))
@@ -211,7 +211,7 @@ def test_a_paused_queue_accepts_and_gives_nothing_out(store):
 
 
 def test_a_paused_queue_still_settles(store):
-    """What was taken before can be acked, returned and renewed."""
+    """Messages taken before a pause can be acked, returned and renewed."""
     store.publish(message(), message(), message())
     done, back, kept = store.take(3)
     store.pause(True)
@@ -222,7 +222,7 @@ def test_a_paused_queue_still_settles(store):
 
 
 def test_a_cache_that_is_lost_costs_nothing(store, engine):
-    """When the broker drops its caches between any two steps nothing is lost or doubled."""
+    """The loss of the broker's caches between any two steps loses and repeats nothing."""
     store.publish(*(message(envelope=b"%d" % n) for n in range(3)))
     engine.forget_caches()
     store.publish(message(envelope=b"3", number=1, low_water=1), message(envelope=b"4"))
@@ -234,13 +234,13 @@ def test_a_cache_that_is_lost_costs_nothing(store, engine):
     assert {} == store.places()
 
 
-# -- how much at once
+# -- the size of a reserve
 
 BIG = b"x" * (3 << 20)
 
 
 def test_a_reserve_is_bounded_in_bytes(store):
-    """However many are asked for, what comes is not much larger than one large message."""
+    """A reserve is bounded in bytes, to little more than one large message."""
     store.publish(*(message(envelope=b"%d" % n + BIG) for n in range(4)))
     seen = []
     for more in (True, True, True, False):
@@ -253,7 +253,7 @@ def test_a_reserve_is_bounded_in_bytes(store):
 
 
 def test_one_message_comes_whatever_its_size(store):
-    """What is larger than the bound by itself comes alone, and small ones come together."""
+    """A message above the bound is delivered alone, and small messages are delivered together."""
     store.publish(message(envelope=b"a"), message(envelope=2 * BIG), message(envelope=b"b"))
     assert [b"a"] == envelopes(store.reserve(100))
     assert [2 * BIG] == envelopes(store.reserve(100))
@@ -261,7 +261,7 @@ def test_one_message_comes_whatever_its_size(store):
 
 
 def test_the_bound_goes_around_candidates(store, other):
-    """A candidate that is passed over is not in the way of what may be taken beside it."""
+    """A skipped candidate does not count towards the bound in bytes."""
     store.publish(message(envelope=b"0" + BIG), message(envelope=b"1" + BIG))
     for _ in range(2):
         for delivery in (store.take(1)[0], store.take(1)[0]):
@@ -275,11 +275,14 @@ def test_the_bound_goes_around_candidates(store, other):
     assert [b"1"] == [envelope[:1] for envelope in envelopes(store.reserve(100))]
 
 
-# -- taken without an ack, and not handed out
+# -- taken without an ack, and returned
 
 
 def test_what_was_not_handed_out_goes_back_to_its_place(store):
-    """It is as if it had not been taken: place, count, TTL and ledger are what they were."""
+    """A returned message of a no_ack reserve has its old place, count and TTL.
+
+    The ledger is the same as before the reserve.
+    """
     sent = [
         message(envelope=b"%d" % n, rank=rank, ttl_ms=ttl)
         for n, (rank, ttl) in enumerate([(5, -1), (5, LONG_MS), (2, -1), (5, -1)])
@@ -299,7 +302,7 @@ def test_what_was_not_handed_out_goes_back_to_its_place(store):
 
 
 def test_nothing_is_handed_back_to_a_queue_that_is_gone(store):
-    """A deleted queue does not come back, and what is there is not doubled."""
+    """Nothing is returned to a deleted queue, and no message is returned twice."""
     store.publish(message(), message())
     taken = store.reserve(2, no_ack=True).deliveries
     assert 1 == store.hand_back(taken[0])

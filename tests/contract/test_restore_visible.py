@@ -4,15 +4,15 @@ from tests.contract.steps import LONG_MS, message, tags
 from tests.support.waiting import wait_until
 
 AGES_MS = 100_000_000
-"""A lease that is longer than any server of a test has been up."""
+"""A lease that is longer than the uptime of any test's server."""
 
 
-# -- what comes back
+# -- returned messages
 
 
 @pytest.mark.slow
 def test_a_message_whose_lease_ran_out_returns(store):
-    """It waits again, counted as a failed delivery, and it is said whose lease ended."""
+    """A message whose lease ended is ready and counts as failed; the report names its holder."""
     store.publish(message())
     store.take(lease_ms=1)
     store.pass_time(2)
@@ -30,7 +30,7 @@ def test_a_message_whose_lease_ran_out_returns(store):
 
 
 def test_a_lease_that_still_runs_is_left_alone(store):
-    """Only what has ended is returned; what is held is counted."""
+    """A pass returns only messages whose lease has ended, and counts the held ones."""
     store.publish(message(), message(), message())
     store.take(2)
     store.take(lease_ms=1)
@@ -41,14 +41,14 @@ def test_a_lease_that_still_runs_is_left_alone(store):
 
 
 def test_it_is_said_whose_leases_ended(store, other):
-    """By consumer, whoever runs the pass."""
+    """A pass reports the ended leases by consumer, whichever consumer makes it."""
     store.publish(*(message() for _ in range(5)))
     ended = [*store.take(2), *other.take(3)]
     assert {"s/1": 2, "s/2": 3} == other.return_ended(*ended).by_consumer
 
 
 def test_goes_back_to_its_own_place(store):
-    """A restored message is served before what was published after it, by its priority."""
+    """A restored message is delivered by its priority, before those published after it."""
     store.publish(message(rank=9, envelope=b"last"), message(rank=1, envelope=b"first"))
     store.publish(message(rank=5, envelope=b"middle"))
     store.return_ended(*store.take(3))
@@ -58,7 +58,7 @@ def test_goes_back_to_its_own_place(store):
 
 
 def test_a_message_that_was_acked_does_not_return(store):
-    """The pass brings nothing back that is finished."""
+    """A pass does not return an acked message."""
     store.publish(message())
     (held,) = store.take(lease_ms=1)
     store.pass_time(2)
@@ -68,7 +68,7 @@ def test_a_message_that_was_acked_does_not_return(store):
 
 
 def test_a_lease_is_gone_once_its_message_is_restored(store):
-    """Its late holder can neither renew nor return nor give up, only ack."""
+    """A late holder of a restored message cannot renew, return or dead-letter it, only ack it."""
     store.publish(message())
     (late,) = store.take()
     store.return_ended(late)
@@ -80,7 +80,7 @@ def test_a_lease_is_gone_once_its_message_is_restored(store):
 
 
 def test_hundreds_return_in_parts_oldest_first(store):
-    """A step returns some hundred, those that ended first; `more` says to go on."""
+    """A step of a pass returns some hundred messages, the oldest first; `more` requests another."""
     store.publish(*(message() for _ in range(460)))
     ran_out, ended = store.take(450, lease_ms=1), store.take(10)
     store.end(*ended)
@@ -100,7 +100,7 @@ def test_hundreds_return_in_parts_oldest_first(store):
 
 
 def test_more_says_to_go_on(store):
-    """One call after another while there is more, and no call too many."""
+    """A pass over hundreds of messages makes exactly as many steps as `more` requests."""
     store.publish(*(message() for _ in range(450)))
     store.end(*store.take(450))
     steps = [store.restore(force=True)]
@@ -112,7 +112,7 @@ def test_more_says_to_go_on(store):
 
 
 def test_the_consumers_of_the_queue_are_named(store):
-    """Who runs the pass learns who else may have died."""
+    """A pass returns the consumers of the queue, so that dead ones can be found."""
     store.publish(message())
     store.store.attach("q", "host:1", 1)
     store.store.attach("q", "host:2", 3)
@@ -120,17 +120,17 @@ def test_the_consumers_of_the_queue_are_named(store):
 
 
 def test_a_queue_that_is_not_there(store):
-    """A pass over nothing restores nothing and creates nothing."""
+    """A pass over a missing queue restores nothing and creates no queue."""
     restored = store.restore()
     assert (0, {}, []) == (restored.unacked, restored.by_consumer, restored.consumers)
     assert store.store.reads.status("q") is None
 
 
-# -- one pass for an interval
+# -- one pass per interval
 
 
 def test_one_pass_for_an_interval(connect):
-    """Of many consumers that ask, one is granted the pass; the others learn when to ask again."""
+    """One of several consumers is granted the pass; the others get the time until the next."""
     stores = [connect(f"s/{n}", restore_interval=30.0) for n in range(4)]
     first, *rest = [store.restore() for store in stores]
     assert first.granted
@@ -139,7 +139,7 @@ def test_one_pass_for_an_interval(connect):
 
 
 def test_who_is_refused_returns_nothing(connect):
-    """A refused step leaves ended leases to who has the pass."""
+    """A refused pass returns no messages, which are left to the holder of the pass."""
     holder, refused = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
     holder.publish(message())
     holder.restore()
@@ -151,14 +151,14 @@ def test_who_is_refused_returns_nothing(connect):
 
 
 def test_the_holder_goes_on(connect):
-    """The pass of one consumer is as many steps as it needs."""
+    """The holder of a pass makes as many steps as necessary."""
     holder, other = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
     assert [True] * 3 == [holder.restore().granted for _ in range(3)]
     assert not other.restore().granted
 
 
 def test_the_pass_lapses_by_itself(connect):
-    """When its holder is heard of no more, another is granted the pass after the interval."""
+    """A pass without further steps lapses, and another consumer is granted one."""
     connect("s/1", restore_interval=0.05).restore()
     other = connect("s/2", restore_interval=0.05)
     answers = []
@@ -167,7 +167,7 @@ def test_the_pass_lapses_by_itself(connect):
 
 
 def test_in_a_hurry_nobody_waits_their_turn(connect):
-    """Leases that were ended just now are returned whoever has the pass, who keeps it."""
+    """A forced pass returns messages at once, without taking the pass from its holder."""
     holder, other = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
     holder.publish(message())
     holder.restore()
@@ -177,17 +177,17 @@ def test_in_a_hurry_nobody_waits_their_turn(connect):
 
 
 def test_each_queue_has_its_own_pass(connect):
-    """A pass over one queue keeps nobody from another."""
+    """The passes of different queues are independent."""
     first, other = (connect(name, restore_interval=30.0) for name in ("s/1", "s/2"))
     assert first.restore(queue="q").granted
     assert other.restore(queue="r").granted
 
 
-# -- after the server was away
+# -- after an outage of the server
 
 
 def test_a_young_server_restores_nothing(store):
-    """While the server is up for less than one lease, no lease runs out: nobody could renew."""
+    """No lease ends while the server is up for less than one lease: no consumer could renew it."""
     store.publish(message())
     store.take(lease_ms=1)
     store.pass_time(2)
@@ -197,7 +197,7 @@ def test_a_young_server_restores_nothing(store):
 
 
 def test_a_young_server_restores_ended_leases_at_once(store):
-    """A lease that was ended has no holder who could renew it."""
+    """An ended lease is restored at once even by a young server, as it has no holder."""
     store.publish(message(), message())
     ended, _ = store.take(2, lease_ms=AGES_MS)
     store.end(ended)
@@ -206,7 +206,10 @@ def test_a_young_server_restores_ended_leases_at_once(store):
 
 
 def test_after_a_time_without_a_pass_there_is_time_to_renew(connect):
-    """The server stood still, perhaps: what ran out meanwhile has half a lease more."""
+    """After a time without passes, ended leases get half a lease for a renewal.
+
+    The server may have been suspended.
+    """
     store = connect(restore_interval=0.05)
     store.publish(message(), message())
     store.restore(lease_ms=600)
@@ -221,7 +224,7 @@ def test_after_a_time_without_a_pass_there_is_time_to_renew(connect):
 
 
 def test_however_seldom_a_pass_is_made_what_nobody_renews_comes_back(connect):
-    """As where only those look who come by: the second pass after it ran out returns it."""
+    """A lease that is not renewed ends at the second pass, however rare passes are."""
     store = connect(restore_interval=0.05)
     store.publish(message())
     store.restore(lease_ms=600)
@@ -234,7 +237,7 @@ def test_however_seldom_a_pass_is_made_what_nobody_renews_comes_back(connect):
 
 
 def test_the_first_pass_gives_time_to_renew_too(connect):
-    """Nobody knows whether the server stood still before it."""
+    """The first pass gives time for renewals too, as the server may have been suspended before."""
     store = connect(restore_interval=0.05)
     store.publish(message())
     (kept,) = store.take(lease_ms=1)
@@ -249,7 +252,7 @@ def test_the_first_pass_gives_time_to_renew_too(connect):
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_at_the_delivery_limit_a_message_is_given_up_on(connect, limit):
-    """The delivery that fails for the last time makes it a dead letter that says why."""
+    """A message becomes a dead letter with its reason at the delivery limit."""
     store = connect(delivery_limit=limit)
     sent = message()
     store.publish(sent)
@@ -269,7 +272,7 @@ def test_at_the_delivery_limit_a_message_is_given_up_on(connect, limit):
 
 
 def test_orderly_returns_do_not_count_towards_the_limit(connect):
-    """Only failed deliveries do."""
+    """Orderly returns do not count towards the delivery limit."""
     store = connect(delivery_limit=2)
     store.publish(message())
     for _ in range(5):
@@ -280,7 +283,7 @@ def test_orderly_returns_do_not_count_towards_the_limit(connect):
 
 
 def test_counted_returns_count_towards_the_limit(connect):
-    """A message that was requeued as failed is that much nearer to it."""
+    """Requeues count towards the delivery limit of a pass."""
     store = connect(delivery_limit=2)
     store.publish(message())
     store.release("nacked", *store.take())
@@ -288,7 +291,7 @@ def test_counted_returns_count_towards_the_limit(connect):
 
 
 def test_without_a_limit_no_message_is_given_up_on(connect):
-    """delivery_limit None: it comes back for ever."""
+    """With delivery_limit None, a message is returned any number of times."""
     store = connect(delivery_limit=None)
     store.publish(message())
     for failures in range(30):
@@ -299,7 +302,7 @@ def test_without_a_limit_no_message_is_given_up_on(connect):
 
 
 def test_the_limit_takes_only_those_that_reached_it(connect):
-    """In one pass some are dead-lettered and the others return."""
+    """A pass dead-letters the messages at the limit and returns the others."""
     store, other = connect(delivery_limit=2), connect("s/2", delivery_limit=2)
     store.publish(message(envelope=b"old"))
     store.release("nacked", *store.take())
@@ -314,7 +317,7 @@ def test_the_limit_takes_only_those_that_reached_it(connect):
 
 
 def test_the_pass_keeps_the_cap_of_the_dead_letters(connect):
-    """Above dead_letter_max the oldest go, counted as dropped."""
+    """A pass drops the oldest dead letters above dead_letter_max, and counts them."""
     store = connect(delivery_limit=1, dead_letter_max=3)
     store.publish(*(message() for _ in range(5)))
     died = []
@@ -326,7 +329,7 @@ def test_the_pass_keeps_the_cap_of_the_dead_letters(connect):
 
 
 def test_the_pass_drops_hundreds_above_the_cap(connect):
-    """However many are above it, all of them go, in as many steps as it takes."""
+    """A pass drops hundreds of dead letters above the cap in as many steps as necessary."""
     store = connect(dead_letter_max=10_000)
     store.publish(*(message() for _ in range(450)))
     store.dead_letter(*store.take(450))
@@ -340,7 +343,7 @@ def test_the_pass_drops_hundreds_above_the_cap(connect):
 
 @pytest.mark.slow
 def test_dead_letters_are_kept_so_long(connect):
-    """After dead_letter_ttl they go, counted as dropped; younger ones stay."""
+    """Dead letters older than dead_letter_ttl are dropped and counted; younger ones stay."""
     store = connect(dead_letter_ttl=1)
     store.publish(message(), message())
     store.dead_letter(*store.take())
@@ -355,7 +358,7 @@ def test_dead_letters_are_kept_so_long(connect):
 
 
 def test_passes_leave_a_lease_with_time_alone(store):
-    """However often a pass is made, a lease that is held stays held."""
+    """Frequent passes do not end a lease before its time."""
     store.publish(message())
     (held,) = store.take()
     for _ in range(20):

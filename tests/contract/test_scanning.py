@@ -1,4 +1,4 @@
-"""Looking through the places of a queue, in steps, and up one message."""
+"""Scans of the places of a queue in steps, and the search for one message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fill(store, n, **headers):
 
 
 def walk(store, place, at_once=SCANNED_AT_ONCE, **arguments):
-    """Return what all steps have found, and how many messages each has looked at."""
+    """Return the items of all steps, and the number of messages that each step read."""
     items, sizes, start = [], [], Position()
     while start is not None:
         looked = store.store.reads.scan("q", place, start, at_once, **arguments)
@@ -51,7 +51,7 @@ def walk(store, place, at_once=SCANNED_AT_ONCE, **arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_steps_see_everything_once(store, place):
-    """Whatever the size of a step: many have the same due time, or died in the same ms."""
+    """Steps of any size read each message once, even if many have the same due or death time."""
     tags = fill(store, 23)[place]
     for at_once in (1, 5, 23, 100):
         items, sizes = walk(store, place, at_once)
@@ -64,7 +64,7 @@ def test_steps_see_everything_once(store, place):
 
 
 def test_what_leaves_meanwhile_hides_nothing(store):
-    """A step begins behind the message at which the last one ended, not behind so many."""
+    """A step begins after the last message of the previous step, so removals hide nothing."""
     tags = fill(store, 10)["ready"]
     first = store.store.reads.scan("q", "ready", Position(), 5)
     store.take(3)
@@ -73,7 +73,7 @@ def test_what_leaves_meanwhile_hides_nothing(store):
 
 
 def test_what_is_known_of_what_is_found(store):
-    """Of a dead letter when and why it died, and who held it last."""
+    """A scan of each place returns its specific fields, such as the reason of a dead letter."""
     fill(store, 1)
     now_ms = store.store.now_ms()
     (ready,), (delayed,), (unacked,), (dead,) = (
@@ -89,7 +89,7 @@ def test_what_is_known_of_what_is_found(store):
 
 
 def test_a_search_returns_what_has_the_text_behind_its_body(store):
-    """All are looked at; bodies are not, since headers say what a task is."""
+    """A search finds messages by text in their headers, and does not search their bodies."""
     fill(store, 30, task="app.tasks.ship")
     items, sizes = walk(store, "ready", 10, contains="ready-17")
     assert ["ready-17"] == [decode(item.envelope).headers["id"] for item in items]
@@ -100,7 +100,7 @@ def test_a_search_returns_what_has_the_text_behind_its_body(store):
 
 
 def test_a_large_body_is_left_out(store):
-    """And what is larger than a step may read is not read at all."""
+    """A large body is omitted, and a message beyond a step's size is not read at all."""
     large, huge = "x" * 10_000, "x" * (SCANNED_BYTES + 1)
     store.publish(
         message(envelope=envelope(large, id="a")), message(envelope=envelope(huge, id="b"))
@@ -115,7 +115,7 @@ def test_a_large_body_is_left_out(store):
 
 
 def test_a_step_reads_no_more_than_there_is_room_for(store):
-    """Messages of 300 kB: three at a time."""
+    """A step of a scan is bounded in bytes: it reads three messages of 300 kB."""
     for _ in range(2):
         store.publish(*(message(envelope=envelope("x" * 300_000)) for _ in range(4)))
     items, sizes = walk(store, "ready")
@@ -124,7 +124,7 @@ def test_a_step_reads_no_more_than_there_is_room_for(store):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_is_found_in_an_empty_place_nor_without_a_queue(store, place):
-    """No queue comes of asking."""
+    """A scan of an empty place or of a missing queue returns nothing and creates no queue."""
     store.declare()
     for queue in ("q", "unknown"):
         assert ([], [], 0, None) == store.store.reads.scan(queue, place, Position())
@@ -132,7 +132,7 @@ def test_nothing_is_found_in_an_empty_place_nor_without_a_queue(store, place):
 
 
 def test_a_message_is_looked_up_by_its_tag(store):
-    """Where it is, how many are before it, and what is known of it."""
+    """A search by tag returns the place, the number of messages before it, and the message."""
     tags = fill(store, 3)
     for place in PLACES:
         found = store.store.reads.look_up("q", tags[place][0])
@@ -146,7 +146,7 @@ def test_a_message_is_looked_up_by_its_tag(store):
 
 
 def test_a_message_that_expires_says_when(store):
-    """As long as it waits."""
+    """A search by tag returns the time of expiry while the message waits."""
     item = message(ttl_ms=LONG_MS)
     before = store.store.now_ms()
     store.publish(item)
@@ -157,7 +157,7 @@ def test_a_message_that_expires_says_when(store):
 
 
 def test_a_message_that_is_not_there(store):
-    """It was acked, is another queue's, or there is no such queue."""
+    """A search for an acked message, or in another or a missing queue, returns None."""
     item = message()
     store.publish(item)
     assert store.store.reads.look_up("other", item.tag) is None
@@ -167,7 +167,7 @@ def test_a_message_that_is_not_there(store):
 
 
 def test_delayed_messages_are_counted_by_when_they_are_due(store):
-    """At each of some times, or before."""
+    """Delayed messages are counted by their due time, up to each of the given times."""
     now_ms = store.store.now_ms()
     store.publish(*(message(delay_ms=LONG_MS * n) for n in (1, 1, 2, 5)), message())
     times = [now_ms, now_ms + LONG_MS * 3 // 2, now_ms + LONG_MS * 3, 2**53]
@@ -179,7 +179,7 @@ def test_delayed_messages_are_counted_by_when_they_are_due(store):
 
 
 def failures(store, queue="q"):
-    """Return what is kept of them, without when that was."""
+    """Return the stored failures without their times."""
     return [
         (item.tag, item.how, item.failed, item.consumer)
         for item in store.store.reads.failures(queue)
@@ -187,7 +187,10 @@ def failures(store, queue="q"):
 
 
 def test_failed_deliveries_are_kept(store, other):
-    """Of which message, how each ended and who held it: also of what has left the queue since."""
+    """Failed deliveries are stored with the message, the kind of failure and the holder.
+
+    They are kept after the message has left the queue.
+    """
     item = message()
     store.publish(item)
     before = store.store.now_ms()
@@ -209,7 +212,7 @@ def test_failed_deliveries_are_kept(store, other):
 
 
 def test_what_is_given_back_in_order_has_not_failed(store):
-    """Nor what was acked."""
+    """Orderly returns and acks are not stored as failures."""
     store.publish(message(), message())
     first, second = store.take(2)
     store.release("released", first)
@@ -220,7 +223,7 @@ def test_what_is_given_back_in_order_has_not_failed(store):
 
 @pytest.mark.slow
 def test_the_last_failed_deliveries_are_kept(store):
-    """A thousand of a queue, whatever it has failed."""
+    """A queue keeps its last thousand failures."""
     store.publish(message(), message())
     kept, failing = store.take(2)
     store.release("nacked", kept)

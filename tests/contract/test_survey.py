@@ -1,4 +1,4 @@
-"""What there is to do in many queues, asked in one go."""
+"""The survey: one query for the work to do in many queues."""
 
 import pytest
 
@@ -11,19 +11,19 @@ PASS = Work(0, False, False)
 
 @pytest.mark.slow
 def test_a_queue_with_nothing_to_do_is_not_named(store):
-    """Neither one that is empty, nor one whose notification has its token."""
+    """A queue without work is not listed: an empty queue, or one with a pending notification."""
     store.declare("empty")
     store.publish(message("ready"), message("later", delay_ms=LONG_MS, ttl_ms=LONG_MS))
     assert {} == store.survey("empty", "ready", "later")
 
 
 def test_a_queue_that_is_gone_may_still_be_bound(store):
-    """Who deleted it may have died before its bindings went."""
+    """A missing queue is reported as gone, as its bindings may have outlived it."""
     assert {"missing": Work(-1, False, True, gone=True)} == store.survey("missing")
 
 
 def test_what_is_unacked_needs_a_pass(store):
-    """Its holder may be dead, and its lease may have run out."""
+    """A queue with unacked messages needs a pass, as their leases may have ended."""
     store.publish(message())
     (held,) = store.take()
     assert {"q": PASS} == store.survey()
@@ -32,7 +32,10 @@ def test_what_is_unacked_needs_a_pass(store):
 
 
 def test_what_waits_unheard_needs_a_pass(store):
-    """The token was taken by one that died; a queue that is paused rings for nobody."""
+    """Ready messages without a notification need a pass, unless the queue is paused.
+
+    The consumer that took the notification may be dead.
+    """
     store.publish(message())
     store.take_notification("q")
     assert {"q": PASS} == store.survey()
@@ -44,7 +47,10 @@ def test_what_waits_unheard_needs_a_pass(store):
 
 
 def test_what_has_become_due_unheard_needs_a_pass(store):
-    """Who knew when it is due may be dead."""
+    """A message that became due without a notification needs a pass.
+
+    The consumer that knew its due time may be dead.
+    """
     store.publish(message(delay_ms=400))
     store.take_notification("q")
     assert {} == store.survey()
@@ -52,7 +58,7 @@ def test_what_has_become_due_unheard_needs_a_pass(store):
 
 
 def test_the_pass_of_another_is_waited_for(connect):
-    """Who asks is told how long it counts; whose it is may go on."""
+    """A survey reports how long another consumer's pass is valid; the pass's holder may go on."""
     store, other = connect(restore_interval=20), connect("s/2", restore_interval=20)
     store.publish(message())
     store.take()
@@ -62,7 +68,7 @@ def test_the_pass_of_another_is_waited_for(connect):
 
 
 def test_dead_letters_that_are_old_or_too_many_need_a_pass(connect):
-    """Others do not, unless they are to be routed on."""
+    """Dead letters need a pass if they exceed the cap or are to be routed on."""
     store, few, young = connect(), connect("s/2", dead_letter_max=1), connect("s/3")
     store.publish(message(), message())
     store.dead_letter(*store.take(2))
@@ -75,7 +81,7 @@ def test_dead_letters_that_are_old_or_too_many_need_a_pass(connect):
 
 @pytest.mark.slow
 def test_dead_letters_beyond_their_age_need_a_pass(connect):
-    """They are dropped by it, and counted."""
+    """Dead letters older than dead_letter_ttl need a pass."""
     store, soon = connect(), connect("s/2", dead_letter_ttl=1)
     store.publish(message())
     store.dead_letter(*store.take())
@@ -84,7 +90,7 @@ def test_dead_letters_beyond_their_age_need_a_pass(connect):
 
 
 def test_what_has_expired_is_told(store):
-    """Ready or delayed, but not what is held."""
+    """A survey reports a queue with expired messages that are ready or delayed, not held."""
     store.publish(
         message(ttl_ms=10_000), message("other", ttl_ms=1), message("held", ttl_ms=LONG_MS)
     )
@@ -96,7 +102,7 @@ def test_what_has_expired_is_told(store):
 
 
 def test_what_has_expired_and_is_to_be_routed_needs_a_pass_too(store):
-    """It dies, and somebody is to route it on."""
+    """Expired messages that are to be routed on need a pass too."""
     store.declare(arguments=b"a", dead_letter_exchange="dlx", dead_expired="1")
     store.publish(message(ttl_ms=1))
     store.pass_time(3)
@@ -104,7 +110,7 @@ def test_what_has_expired_and_is_to_be_routed_needs_a_pass_too(store):
 
 
 def test_a_queue_whose_x_expires_has_passed_is_told(store):
-    """One that is in use is so again only when that time has passed once more."""
+    """A survey reports a queue whose x-expires has passed, and again only after that time."""
     store.declare(expires="400")
     assert {} == store.survey()
     wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
@@ -115,7 +121,10 @@ def test_a_queue_whose_x_expires_has_passed_is_told(store):
 
 
 def test_x_expires_counts_from_when_an_operator_sets_it(store):
-    """The use of the queue was not noted before."""
+    """x-expires counts from the time at which an operator sets it.
+
+    The use of the queue was not recorded before.
+    """
     store.declare()
     store.pass_time(310)
     store.store.configure("q", {"expires": "300"})
@@ -125,7 +134,7 @@ def test_x_expires_counts_from_when_an_operator_sets_it(store):
 
 @pytest.mark.slow
 def test_hundreds_of_queues_are_surveyed(store):
-    """In as many commands as it takes; each is named by what there is in it."""
+    """Hundreds of queues are surveyed in as many commands as necessary."""
     names = [f"q{number}" for number in range(450)]
     store.publish(*(message(queue=name) for name in names))
     for name in names[::50]:
@@ -134,7 +143,7 @@ def test_hundreds_of_queues_are_surveyed(store):
 
 
 def test_company_is_told_where_each_node_is_asked_by_itself(connect):
-    """What others do with a queue nobody else there sees; one that is alone knows what it does."""
+    """A survey over several nodes reports queues that other consumers subscribe to."""
     mine, other = connect("mine/1"), connect("other/1")
     mine.declare()
     mine.store.attach("q", "mine", 1)

@@ -8,7 +8,7 @@ from tests.contract.steps import LONG_MS, message
 
 
 def test_a_declaration_creates_a_queue_once(store):
-    """The first creates it, the same again finds it; it is listed and empty."""
+    """The first declaration creates a queue, and the same one again finds it."""
     assert ("created", 0, 0, b"args") == store.declare(arguments=b"args")
     assert ("existed", 0, 0, b"args") == store.declare(arguments=b"args")
     assert ["q"] == store.store.queues()
@@ -16,7 +16,7 @@ def test_a_declaration_creates_a_queue_once(store):
 
 
 def test_a_declaration_with_other_arguments_is_told_what_there_is(store):
-    """It changes nothing."""
+    """A declaration with other arguments changes nothing and returns the stored arguments."""
     store.declare(arguments=b"old", lease="5000")
     assert ("differs", 0, 0, b"old") == store.declare(arguments=b"new", lease="7000")
     assert 5000 == store.reserve().lease_ms
@@ -24,7 +24,7 @@ def test_a_declaration_with_other_arguments_is_told_what_there_is(store):
 
 
 def test_a_queue_without_arguments_takes_those_of_its_first_declaration(store):
-    """It is made once, listed and empty, as by a publish; what is there is left as it is."""
+    """A queue that was created without arguments takes those of its first declaration."""
     for _ in range(2):
         store.store.create_queue("q")
     assert (["q"], {}) == (store.store.queues(), store.places())
@@ -35,7 +35,7 @@ def test_a_queue_without_arguments_takes_those_of_its_first_declaration(store):
 
 
 def test_a_passive_declaration_only_looks(store):
-    """It says what there is, whatever its arguments, and creates nothing."""
+    """A passive declaration returns the stored arguments and creates nothing."""
     assert "missing" == store.declare(passive=True)[0]
     assert store.store.reads.status("q") is None
     assert [] == store.store.queues()
@@ -44,7 +44,7 @@ def test_a_passive_declaration_only_looks(store):
 
 
 def test_a_declaration_counts_what_waits_and_who_consumes(store):
-    """Ready and delayed messages and consumers are counted; held and dead ones are not."""
+    """A declaration returns the counts of waiting messages and of consumers."""
     store.publish(*(message() for _ in range(4)), message(delay_ms=LONG_MS))
     store.dead_letter(store.take(2)[0])
     store.store.attach("q", "host:1", 2)
@@ -52,7 +52,7 @@ def test_a_declaration_counts_what_waits_and_who_consumes(store):
 
 
 def test_a_queue_that_a_publish_created_takes_the_first_arguments(store):
-    """It has none until it is declared; those then hold, and messages are kept."""
+    """A queue that a publish created takes the arguments of its first declaration."""
     assert [CREATED] == store.publish(message())
     assert ("existed", 1, 0, b"args") == store.declare(arguments=b"args", lease="5000")
     assert 5000 == store.reserve().lease_ms
@@ -61,7 +61,7 @@ def test_a_queue_that_a_publish_created_takes_the_first_arguments(store):
 
 
 def test_status_of_a_queue(store):
-    """Everything about it is read at one instant; None where there is no queue."""
+    """A status reads all counts at one moment; it is None for a missing queue."""
     assert store.store.reads.status("q") is None
     store.declare(arguments=b"args")
     store.publish(*(message() for _ in range(5)), message(delay_ms=LONG_MS))
@@ -82,7 +82,7 @@ def test_status_of_a_queue(store):
 
 
 def test_a_purge_removes_what_waits(store):
-    """Ready and delayed messages go and are counted; held and dead ones stay."""
+    """A purge removes and counts ready and delayed messages, not held or dead ones."""
     store.publish(*(message() for _ in range(5)), message(delay_ms=LONG_MS))
     held, dead = store.take(2)
     store.dead_letter(dead)
@@ -95,7 +95,7 @@ def test_a_purge_removes_what_waits(store):
 
 
 def test_a_purge_removes_hundreds(store):
-    """However many wait, all go and are counted."""
+    """A purge removes and counts all of hundreds of messages."""
     store.publish(*(message() for _ in range(450)))
     store.publish(*(message(delay_ms=LONG_MS) for _ in range(450)))
     assert 900 == store.purge()
@@ -103,7 +103,7 @@ def test_a_purge_removes_hundreds(store):
 
 
 def test_the_failures_of_a_purged_message_are_forgotten(store):
-    """Nothing of it is left that a message of the same tag could inherit."""
+    """A purged message leaves no failure count for a message of the same tag."""
     sent = message()
     store.publish(sent)
     store.release("nacked", *store.take())
@@ -113,7 +113,7 @@ def test_the_failures_of_a_purged_message_are_forgotten(store):
 
 
 def test_deleting_a_queue_takes_everything_in_it(store):
-    """Waiting, held and dead messages go; a queue of the same name begins anew."""
+    """A queue is deleted with all its messages, and a new queue of its name begins empty."""
     store.declare(arguments=b"old", lease="5000")
     store.publish(*(message() for _ in range(4)), message(delay_ms=LONG_MS))
     held, dead = store.take(2)
@@ -132,12 +132,15 @@ def test_deleting_a_queue_takes_everything_in_it(store):
 
 
 def test_deleting_what_is_not_there(store):
-    """It is said, and nothing else happens."""
+    """The deletion of a missing queue returns "missing"."""
     assert ("missing", 0) == store.delete()
 
 
 def test_if_empty_refuses_while_messages_wait(store):
-    """Ready or delayed: how many is said; a held one does not count, as in AMQP."""
+    """if_empty refuses while messages are ready or delayed and returns their number.
+
+    Held messages do not count, as in AMQP.
+    """
     store.publish(message(), message(delay_ms=LONG_MS))
     assert ("not_empty", 2) == store.delete(if_empty=True)
     assert {"ready": 1, "delayed": 1} == store.places()
@@ -146,7 +149,7 @@ def test_if_empty_refuses_while_messages_wait(store):
 
 
 def test_if_unused_refuses_while_it_is_consumed(store):
-    """How many consumers there are is said."""
+    """if_unused refuses while the queue has consumers and returns their number."""
     store.declare()
     store.store.attach("q", "host:1", 1)
     store.store.attach("q", "host:2", 1)
@@ -158,7 +161,7 @@ def test_if_unused_refuses_while_it_is_consumed(store):
 
 
 def test_a_queue_can_be_deleted_by_one_who_consumes(store):
-    """Without a condition nothing keeps it; who listens on is a consumer of the next one."""
+    """A queue with consumers can be deleted; they are consumers of the next queue of its name."""
     store.declare()
     store.store.attach("q", "host:1", 1)
     assert ("deleted", 0) == store.delete()
@@ -169,7 +172,7 @@ def test_a_queue_can_be_deleted_by_one_who_consumes(store):
 
 
 def test_nobody_consumes_from_a_queue_that_is_not_there(store):
-    """Who begins to is told, and is not noted."""
+    """A subscription to a missing queue is refused and not stored."""
     assert not store.store.attach("q", "host:1", 1)
     assert [] == store.store.consumers_of("q")
     store.publish(message())
@@ -180,7 +183,7 @@ def test_nobody_consumes_from_a_queue_that_is_not_there(store):
 
 
 def test_the_first_declaration_of_an_exchange_holds(store):
-    """Whoever declares later is told what is stored."""
+    """The first declaration of an exchange counts; later ones get the stored declaration."""
     assert b"one" == store.store.declare_exchange("e", b"one")
     assert b"one" == store.store.declare_exchange("e", b"two")
     assert b"one" == store.store.exchange_table("e").declaration
@@ -188,7 +191,7 @@ def test_the_first_declaration_of_an_exchange_holds(store):
 
 
 def test_an_exchange_that_is_not_there(store):
-    """Nothing is known of it: no declaration, no version, no bindings."""
+    """A missing exchange has no declaration, no version and no bindings."""
     table = store.store.exchange_table("e")
     assert (None, None, frozenset()) == (table.declaration, table.version, table.bindings)
     assert store.store.bindings_version("e") is None
@@ -196,7 +199,7 @@ def test_an_exchange_that_is_not_there(store):
 
 
 def test_bindings_are_added_and_removed(store):
-    """Each once, whatever its bytes."""
+    """A binding of any bytes is added or removed once."""
     binary = bytes(range(256))
     store.store.bind("e", True, [b"a", b"b", binary])
     store.store.bind("e", True, [b"a"])
@@ -208,7 +211,7 @@ def test_bindings_are_added_and_removed(store):
 
 
 def test_the_version_changes_with_the_bindings(store):
-    """A change has a version that was never there; what changes nothing keeps it."""
+    """Each change of bindings leads to a new version; a call without a change keeps it."""
     versions = []
     for bound, binding in [(True, b"a"), (True, b"b"), (False, b"a"), (True, b"a"), (False, b"b")]:
         store.store.bind("e", bound, [binding])
@@ -221,9 +224,9 @@ def test_the_version_changes_with_the_bindings(store):
 
 
 def test_the_version_can_be_asked_for_without_waiting(store):
-    """post_bindings_version answers as bindings_version does."""
+    """post_bindings_version returns the same as bindings_version."""
     store.store.bind("e", True, [b"a"])
-    found, unknown = [], []  # two nodes of a cluster answer in any order
+    found, unknown = [], []  # two nodes of a cluster may reply in any order
     store.store.post_bindings_version("e", found.append)
     store.store.post_bindings_version("unknown", unknown.append)
     store.store.wait_for_replies()
@@ -231,13 +234,13 @@ def test_the_version_can_be_asked_for_without_waiting(store):
 
 
 def test_a_table_without_bindings_has_a_version(store):
-    """That nothing is bound is a route too: it can be found out to be stale."""
+    """A table without bindings has a version, so that its empty route can become stale."""
     store.store.bind("e", False, [b"unknown"])
     assert store.store.bindings_version("e")
 
 
 def test_deleting_an_exchange_takes_its_bindings(store):
-    """Others stay, and a route by its old version is stale."""
+    """An exchange is deleted with its bindings, and other exchanges stay."""
     store.store.declare_exchange("e", b"one")
     store.store.declare_exchange("f", b"two")
     store.store.bind("e", True, [b"a"])
@@ -251,7 +254,7 @@ def test_deleting_an_exchange_takes_its_bindings(store):
 
 
 def test_the_bindings_of_a_queue_are_found_by_its_name(store):
-    """Those of a queue that is gone are removed, in whatever exchanges, and no others."""
+    """The bindings of a deleted queue are removed from all exchanges, and no others are."""
     store.store.declare_exchange("e", b"declared")
     store.store.bind("e", True, [b"a", b"b"], "q")
     store.store.bind("f", True, [b"a"], "q")
@@ -267,7 +270,10 @@ def test_the_bindings_of_a_queue_are_found_by_its_name(store):
 
 
 def test_the_bindings_of_a_queue_that_was_made_anew_stay(store):
-    """Whoever deletes a queue and unbinds it then may meet one who has declared it again."""
+    """The bindings of a queue that was declared again are kept.
+
+    A process that deletes a queue and then unbinds it may meet another that declares the queue.
+    """
     store.store.bind("e", True, [b"a"], "q")
     store.declare()
     assert {} == store.store.unbind_queue("q")
@@ -278,7 +284,7 @@ def test_the_bindings_of_a_queue_that_was_made_anew_stay(store):
 
 
 def test_the_bindings_of_a_deleted_exchange_are_not_made_anew(store):
-    """What a queue was bound to once may be gone before it is: no table comes of that."""
+    """The removal of a queue's bindings does not create the table of a deleted exchange."""
     store.store.bind("e", True, [b"a"], "q")
     store.store.delete_exchange("e")
     store.store.unbind_queue("q")
@@ -286,7 +292,7 @@ def test_the_bindings_of_a_deleted_exchange_are_not_made_anew(store):
 
 
 def test_an_exchange_is_deleted_if_nothing_is_bound_to_it(store):
-    """With if_unbound it stays, with all there is, while something is."""
+    """if_unbound deletes an exchange only if it has no bindings."""
     store.store.declare_exchange("e", b"one")
     store.store.bind("e", True, [b"a"])
     store.store.delete_exchange("e", if_unbound=True)
@@ -300,7 +306,7 @@ def test_an_exchange_is_deleted_if_nothing_is_bound_to_it(store):
 
 @pytest.mark.parametrize("name", ["version", "{e}", "e:f", "ü", "%7B", ""])
 def test_any_name_will_do(store, name):
-    """What is special to the engine is not special in a name."""
+    """The name of an exchange may contain characters that are special to the engine."""
     store.store.declare_exchange(name, b"declared")
     store.store.bind(name, True, [b"a"])
     assert [name] == store.store.exchanges()
@@ -308,7 +314,7 @@ def test_any_name_will_do(store, name):
 
 
 def test_a_binding_may_look_like_anything(store):
-    """Bindings are bytes: those of the word that the table's version may be kept under, too."""
+    """A binding may be any bytes, even those of the engine's own field for the version."""
     store.store.bind("e", True, [b"a"])
     before = store.store.bindings_version("e")
     store.store.bind("e", True, [b"\x92\xa7version\xa1q"])
@@ -317,7 +323,7 @@ def test_a_binding_may_look_like_anything(store):
 
 
 def test_a_queue_that_is_not_there_is_not_bound(store):
-    """Where it is to be: one that went since it was declared leaves no binding behind."""
+    """With present=True, a binding to a missing queue is refused and leaves nothing behind."""
     store.store.bind("e", True, [b"other"], "o")
     assert NO_QUEUE == store.store.bind("e", True, [pack(["k", "q"])], "q", present=True)
     assert {b"other"} == store.store.exchange_table("e").bindings

@@ -1,4 +1,4 @@
-"""Hypothesis, on machines that are busy: what is slow is not wrong."""
+"""Hypothesis settings for busy machines: a slow example is not a failure."""
 
 from hypothesis import HealthCheck, settings
 

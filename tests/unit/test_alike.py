@@ -1,4 +1,4 @@
-"""Envelopes that are made of another one are the bytes that encoding them would give."""
+"""An envelope made from a similar one has the same bytes as an encoded envelope."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIFFERING = Differing(("id", "argsrepr"), ("correlation_id",))
     st.none() | TEXTS,
 )
 def test_the_bytes_are_those_of_encoding(headers, properties, messages, content_type):
-    """Whatever they have in common, and whatever of the differing fields there is."""
+    """The bytes equal an encoding for any shared headers and any subset of differing fields."""
     envelopes = None
     for body, task_id, shown, correlation in messages:
         differing = {"id": task_id, "argsrepr": shown}
@@ -36,7 +36,7 @@ def test_the_bytes_are_those_of_encoding(headers, properties, messages, content_
 
 
 def test_what_is_no_text_is_left_to_encoding():
-    """Half of a surrogate pair, say, for the error that encoding raises."""
+    """Text that cannot be encoded, such as a lone surrogate, is left to the encoder."""
     example = encode(Envelope(b"", None, None, {"id": "1"}, {}, "", ""))
     envelopes = AlikeEnvelopes(example, DIFFERING)
     assert envelopes.encode(b"", {"id": "\ud800"}, {}) is None

@@ -1,4 +1,4 @@
-"""What is written of a task's arguments is what Celery writes of them."""
+"""The stored text of a task's arguments equals the text that Celery writes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ VALUES = st.recursive(
 @example(("x" * 8,), 13, 3)
 @example(((((1,),),),), 1024, 3)
 def test_the_text_is_celerys(value, longest, levels):
-    """Whatever it is, however short the text may be, and however deep it may show."""
+    """The text equals Celery's for any value, any length limit and any depth limit."""
     assert saferepr(value, longest, maxlevels=levels) == text_of(value, longest, levels)
 
 
 def test_a_value_in_itself():
-    """A circle ends, as with Celery."""
+    """A value that contains itself has a finite text, the same as Celery's."""
     value: list = [1]
     value.append(value)
     assert saferepr((value,), 1024, maxlevels=3) == text_of((value,), 1024, 3)
 
 
 def test_ids_are_uuids_of_version_4():
-    """Each is the text of another one."""
+    """Every generated id is a distinct UUID of version 4 in its canonical text form."""
     ids = list(task_ids(5000))
     assert 5000 == len(set(ids))
     found = {(UUID(text).version, UUID(text).variant, str(UUID(text)) == text) for text in ids}

@@ -6,14 +6,14 @@ from reliq.message.queue_arguments import INSTANT_MS, queue_arguments
 
 
 def test_no_arguments():
-    """A plain queue has none, and scripts need none."""
+    """A plain queue has no arguments, and the scripts get none."""
     expected = queue_arguments("q", False, None)
     assert {} == expected[1]
     assert expected == queue_arguments("q", False, {})
 
 
 def test_arguments_become_what_scripts_need():
-    """Each known argument under the name that the scripts read, as text."""
+    """Each known argument has the name that the scripts read, and its value as text."""
     arguments = {
         "x-expires": 60_000,
         "x-message-ttl": 0,
@@ -33,14 +33,14 @@ def test_arguments_become_what_scripts_need():
 
 
 def test_the_order_of_arguments_does_not_matter():
-    """The same declaration is the same bytes: they are compared."""
+    """The order of arguments does not change the bytes, which declarations are compared by."""
     one = {"x-expires": 1000, "x-message-ttl": 5}
     other = {"x-message-ttl": 5, "x-expires": 1000}
     assert queue_arguments("q", False, one) == queue_arguments("q", False, other)
 
 
 def test_different_arguments_are_different_bytes():
-    """Every argument and auto_delete count."""
+    """Each argument and auto_delete change the bytes of a declaration."""
     declarations = {
         queue_arguments("q", auto_delete, arguments)[0]
         for auto_delete in (False, True)
@@ -59,7 +59,7 @@ def test_different_arguments_are_different_bytes():
     ],
 )
 def test_what_means_nothing_here_is_passed_over(arguments):
-    """RabbitMQ's ways to keep a queue, arguments without a value, other vendors' names."""
+    """RabbitMQ's storage arguments, arguments without a value and other vendors' are ignored."""
     assert queue_arguments("q", False, None) == queue_arguments("q", False, arguments)
 
 
@@ -89,12 +89,12 @@ def test_a_wrong_value_is_refused(argument, value):
 
 
 def test_a_misspelt_argument_is_refused():
-    """With the nearest known one; it would be without effect otherwise."""
+    """A misspelt argument is refused with the nearest known name; otherwise it would do nothing."""
     with pytest.raises(ConfigurationError, match=r"'orders'.*x-expire'.*did you mean x-expires"):
         queue_arguments("orders", False, {"x-expire": 5})
 
 
 def test_an_unknown_argument_is_refused():
-    """Far from all known ones, all of them are named."""
+    """An unknown argument that resembles no known one is refused with the list of known ones."""
     with pytest.raises(ConfigurationError, match=r"known: .*x-expires.*x-visibility-timeout"):
         queue_arguments("orders", False, {"x-zzz": 5})

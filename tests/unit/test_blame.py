@@ -1,4 +1,4 @@
-"""Which exceptions a message is at fault for."""
+"""The exceptions that count as the fault of a message."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from reliq.integrations.requests import is_to_blame
 
 
 class BackendLostError(Exception):
-    """What a result backend raises when its connection is lost."""
+    """An error of a result backend that has lost its connection."""
 
 
 CONSUMER = SimpleNamespace(
@@ -23,7 +23,7 @@ CONSUMER = SimpleNamespace(
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AttributeError, RecursionError, ValueError])
 def test_what_content_brings_about(error):
-    """What code raises for a value that it did not expect."""
+    """Exceptions that code raises for an unexpected value are the fault of the message."""
     assert is_to_blame(CONSUMER, error("x"))
 
 
@@ -40,5 +40,5 @@ def test_what_content_brings_about(error):
     ],
 )
 def test_what_would_have_happened_to_any_message(error):
-    """A connection, the machine, or somebody who wants the process to end."""
+    """Errors of a connection or the machine, and exits of the process, are not its fault."""
     assert not is_to_blame(CONSUMER, error("x"))

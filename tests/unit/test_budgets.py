@@ -1,4 +1,4 @@
-"""Line budgets per folder. A change that exceeds one edits the table, and its body says why."""
+"""Line budgets per folder. A change beyond one edits the table; its commit gives the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reliq.lazy import Lazy
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
-# Lines of all text files, those of subfolders named here not counted twice.
+# Lines of all text files; those of a listed subfolder count only there.
 BUDGETS = {
     "": 1_810,
     "admin": 2_850,
@@ -48,7 +48,7 @@ STEPS = (FunctionType, property, Lazy)
 
 
 def weights() -> Counter[str]:
-    """Return the lines of each folder of the table."""
+    """Return the number of lines of each folder in the table."""
     found: Counter[str] = Counter()
     for path in PACKAGE.rglob("*"):
         if path.suffix in TEXT and path.is_file():
@@ -60,14 +60,17 @@ def weights() -> Counter[str]:
 
 
 def test_no_folder_exceeds_its_budget():
-    """Nor is a budget more than a tenth above what is there: it would bound nothing."""
+    """No folder exceeds its budget, and no budget exceeds its folder by more than a tenth.
+
+    A looser budget would bound nothing.
+    """
     found = weights()
     assert {} == {name: n for name, n in found.items() if n > BUDGETS[name]}
     assert {} == {name: n for name, n in BUDGETS.items() if n > found[name] * 1.1 + 50}
 
 
 def test_modules_and_classes():
-    """At most so many modules, and no class that is too long to read."""
+    """The number of modules and the length of each class stay within their limits."""
     paths = sorted(PACKAGE.rglob("*.py"))
     assert len(paths) <= MODULES
     for path in paths:
@@ -77,7 +80,7 @@ def test_modules_and_classes():
 
 
 def test_names_of_the_store():
-    """Public methods and properties of the store, and of the objects that it is asked for."""
+    """The store and its parts stay within their limits of public methods and properties."""
     for part, most in NAMES.items():
         names = [name for name in dir(part) if not name.startswith("_")]
         steps = [name for name in names if isinstance(getattr_static(part, name), STEPS)]

@@ -23,7 +23,7 @@ def run(*arguments, env=None):
 
 
 def outcome(**changes):
-    """Return the outcome of a good run, but for *changes*."""
+    """Return the outcome of a good run with *changes* applied."""
     values = {
         "name": "reliq",
         "published": 40,
@@ -49,14 +49,17 @@ def test_version():
 
 
 def test_help_names_every_command():
-    """The help of the group lists what there is."""
+    """The help of the group lists its commands."""
     output = run("--help").output
     assert {"audit", "demo", "exporter", "migrate", "status"} <= set(output.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_of_commands_says_what_each_says_of_itself(name):
-    """The group has a line for each, so that its help and a completion load none of them."""
+    """The group's line about each command equals the command's own short help.
+
+    The group has its own lines so that its help and completion load no command.
+    """
     with click.Context(main) as context:
         _, command, _ = main.resolve_command(context, [name])
         assert command.get_short_help_str(1000) == main.get_command(context, name).help
@@ -74,7 +77,7 @@ main(prog_name="reliq")
     "words", ["--help", "--version", "dead list --help", "st", "dead li", "peek orders --state u"]
 )
 def test_the_command_starts_quickly(words):
-    """Help and completion of words need no more than 300 modules, where all commands need 700."""
+    """Help and completion of words load at most 300 modules; all commands together load 700."""
     count = len(words.split())
     complete = {} if "--" in words.split()[-1] else {"_RELIQ_COMPLETE": "bash_complete"}
     started = subprocess.run(
@@ -91,7 +94,7 @@ def test_the_command_starts_quickly(words):
 
 @pytest.mark.parametrize("command", ["audit", "status"])
 def test_url_is_required(command):
-    """Without --url and RELIQ_URL the error names both."""
+    """Without --url and RELIQ_URL, the error names both."""
     result = run(command)
     assert 2 == result.exit_code
     assert "--url" in result.output
@@ -100,7 +103,7 @@ def test_url_is_required(command):
 
 @pytest.mark.parametrize("command", ["audit", "status"])
 def test_unreachable_broker(command):
-    """A broker that cannot be asked is exit code 2 and a message, not a traceback."""
+    """An unreachable broker leads to exit code 2 and a message without a traceback."""
     result = run(command, "--url", "reliq://:hush@127.0.0.1:1/0")
     before = run("--url", "reliq://:hush@127.0.0.1:1/0", command)
     assert result.output == before.output
@@ -118,14 +121,14 @@ def test_foreign_url(command):
 
 
 def test_demo_refuses_a_foreign_url():
-    """The demo runs over reliq's schemes and Kombu's Redis, nothing else."""
+    """The demo accepts only reliq's schemes and Kombu's Redis."""
     result = run("demo", "--url", "amqp://localhost//")
     assert 2 == result.exit_code
     assert "reliq://" in result.output
 
 
 def test_demo_without_celery_says_what_to_install(monkeypatch):
-    """Without Celery the demo names the extra that brings it."""
+    """Without Celery, the demo names the extra to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     result = run("demo")
     assert 2 == result.exit_code
@@ -133,7 +136,7 @@ def test_demo_without_celery_says_what_to_install(monkeypatch):
 
 
 def test_the_exporter_without_its_extra_says_what_to_install(monkeypatch):
-    """Without prometheus-client the exporter names the extra that brings it."""
+    """Without prometheus-client, the exporter names the extra to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     result = run("exporter", "--url", "reliq://127.0.0.1:1/0")
     assert 2 == result.exit_code
@@ -141,7 +144,7 @@ def test_the_exporter_without_its_extra_says_what_to_install(monkeypatch):
 
 
 def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):
-    """Where PATH has no server, the one in an installed wheel is taken."""
+    """Without a server on PATH, the one of an installed wheel is used."""
     package = tmp_path / "serverwheel"
     (package / "bin").mkdir(parents=True)
     (package / "__init__.py").write_text("raise AssertionError('must not be imported')")
@@ -165,7 +168,7 @@ def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):
     ],
 )
 def test_an_old_server_is_passed_over(monkeypatch, tmp_path, about, expected):
-    """A server older than 6.2 is as good as none; the error names what to install here."""
+    """A server older than 6.2 is ignored, and the error names the package to install here."""
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: about)
     monkeypatch.setattr("sys.platform", "linux")
     server = tmp_path / "redis-server"
@@ -182,25 +185,25 @@ def test_an_old_server_is_passed_over(monkeypatch, tmp_path, about, expected):
     [({}, True), ({"lost": 1}, False), ({"finished_twice": 1}, False)],
 )
 def test_an_outcome_is_ok_when_nothing_is_lost_or_done_twice(changes, expected):
-    """Each of the two alone makes the demo fail."""
+    """A lost task alone, or a task that finished twice alone, makes the demo fail."""
     assert expected == outcome(**changes).ok
 
 
 def test_an_outcome_is_plain_data():
-    """The JSON output holds the counts and the verdict."""
+    """The JSON output contains the counts and the verdict."""
     data = json.loads(json.dumps(outcome(lost=3).as_json()))
     assert (3, False) == (data["lost"], data["ok"])
 
 
 def test_no_ledger_is_said():
-    """A transport without a ledger has no audit, and the line says so."""
+    """The audit line of a transport without a ledger states that it keeps none."""
     assert "Kombu redis audit: this transport keeps no ledger" == audit_line(
         outcome(name="Kombu redis")
     )
 
 
 def test_sides_share_the_server_and_no_key():
-    """The two runs of --compare use one server; Kombu's shared keys get a prefix of their own."""
+    """The two runs of --compare share one server; Kombu's shared keys get their own prefix."""
     ours = reliq_side("reliqs://:p@host:1/2", "q")
     theirs = kombu_side("reliqs://:p@host:1/2", "q-kombu")
     assert "rediss://:p@host:1/2" == theirs.url
@@ -209,7 +212,7 @@ def test_sides_share_the_server_and_no_key():
 
 
 class _Interrupts:
-    """What a class body meets Ctrl-C in."""
+    """A class attribute that simulates Ctrl-C during the creation of its class."""
 
     def __set_name__(self, owner, name):
         raise KeyboardInterrupt
@@ -217,7 +220,10 @@ class _Interrupts:
 
 @pytest.mark.parametrize("how", ["interrupt", "class"])
 def test_an_interrupt_ends_a_command_with_130(how):
-    """Also where Python makes another error of it: a class was being made, in a late import."""
+    """An interrupt ends with 130, also one that Python wraps while it creates a class.
+
+    This can happen in a late import.
+    """
 
     @click.group(cls=Group)
     def main():
@@ -243,7 +249,7 @@ def test_an_interrupt_ends_a_command_with_130(how):
     ],
 )
 def test_an_address_map_that_is_none(given, said):
-    """It is refused before anything is connected to; by the environment, too."""
+    """An invalid address map, of an option or the environment, is refused before any connection."""
     options = [word for pair in given for word in ("--address-map", pair)]
     for result in (
         run("status", "--url", "reliq-cluster://127.0.0.1:1", *options),

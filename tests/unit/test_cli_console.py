@@ -28,7 +28,7 @@ from reliq.units import duration, size
     ],
 )
 def test_a_duration_in_its_two_largest_units(seconds, expected):
-    """Short enough for a column, exact enough for a decision."""
+    """A duration shows its two largest units: short for a column, exact for a decision."""
     assert expected == duration(seconds)
 
 
@@ -37,20 +37,20 @@ def test_a_duration_in_its_two_largest_units(seconds, expected):
     [("90", 90), ("1.5", 1.5), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1w", 604_800)],
 )
 def test_a_duration_that_is_typed(given, expected):
-    """Seconds, or parts with a unit."""
+    """A typed duration is a number of seconds or parts with units."""
     assert expected == seconds_of(given)
 
 
 @pytest.mark.parametrize("given", ["", "m", "1h 30m", "-5", "1y", "soon"])
 def test_a_duration_that_is_none(given):
-    """The error says what was expected."""
+    """The error for an invalid duration states the expected form."""
     with pytest.raises(click.BadParameter, match="expected seconds, or for example 15m"):
         seconds_of(given)
 
 
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "soon"])
 def test_a_number_that_is_none(given):
-    """Click's own range lets the first two through."""
+    """An invalid number is refused, including NaN and infinity, which Click's own range accepts."""
     with pytest.raises(click.BadParameter):
         Number(min=0).convert(given, None, None)
 
@@ -60,7 +60,7 @@ def test_a_number_that_is_none(given):
     [(None, "-"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2 * 10**6, "2.0 MB")],
 )
 def test_a_size(number, expected):
-    """In its largest decimal unit."""
+    """A size is shown in its largest decimal unit."""
     assert expected == size(number)
 
 
@@ -69,18 +69,18 @@ def test_a_size(number, expected):
     [(None, "-"), (0, "0"), (0.25, "0.2"), (9.96, "10.0"), (1234.5, "1,234")],
 )
 def test_a_rate(number, expected):
-    """A slow queue shows a fraction, a fast one whole messages."""
+    """A low rate shows a fraction, a high rate whole messages."""
     assert expected == rate(number).plain
 
 
 def test_text_that_cannot_talk_to_a_terminal():
-    """What is not printable is escaped, in one line."""
+    """Unprintable characters are escaped, and the text stays on one line."""
     assert r"a\x1b[31m\nb é" == plain("a\x1b[31m\nb é")
     assert "" == plain(None)
 
 
 def test_urls_of_several_brokers():
-    """Semicolons and repeated options separate; Sentinels that follow each other are one."""
+    """Semicolons and repeated options separate URLs; consecutive Sentinels form one broker."""
     assert ("reliq://a", "reliq://b", "reliq://c") == split_urls(
         ["reliq://a;reliq://b", " reliq://c;"]
     )
@@ -95,13 +95,13 @@ def test_urls_of_several_brokers():
 
 
 class App:
-    """A Celery application as far as a command asks it."""
+    """The part of a Celery application that a command reads."""
 
     def __init__(self, url, **options):
         self._url, self._options = url, options
 
     def connection_for_write(self):
-        """Return a connection, not opened."""
+        """Return a connection that is not open."""
         from kombu import Connection
 
         import reliq  # noqa: F401 - Kombu alone learns the scheme from it
@@ -110,7 +110,7 @@ class App:
 
 
 def test_an_application_with_tls(certificates):
-    """broker_use_ssl becomes the URL that says the same."""
+    """`broker_use_ssl` becomes an equivalent URL."""
     import ssl
 
     ca = str(certificates.ca)
@@ -133,7 +133,7 @@ def test_an_application_with_tls(certificates):
 
 
 def test_an_application_with_several_brokers():
-    """All of its URLs, passwords included, and its options."""
+    """A command uses all URLs of an application, with their passwords, and its options."""
     urls = ["reliq://:a@h:1/0", "reliq://:b@i:2/0"]
     options = {"global_keyprefix": "shop:"}
     found = Application(App(urls, transport_options=options)).brokers()

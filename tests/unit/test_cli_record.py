@@ -22,12 +22,12 @@ from reliq.cli.demo.record import (
 
 @pytest.fixture
 def path(tmp_path):
-    """Return where a record will be."""
+    """Return the path of a future record."""
     return tmp_path / "record"
 
 
 def test_what_is_written_is_read(path):
-    """A record knows who was ready and what became of each task."""
+    """A record contains the ready workers and the history of each task."""
     write(str(path), READY, "first")
     for kind, value in ((RECEIVED, 0), (STARTED, 0), (FINISHED, 345)):
         write(str(path), kind, "first", 7, value)
@@ -40,14 +40,14 @@ def test_what_is_written_is_read(path):
 
 
 def test_no_file_yet(path):
-    """Before the first line there is nothing, and that is no error."""
+    """A record without a file is empty, without an error."""
     record = Record(path)
     assert not record.refresh()
     assert {} == record.tasks
 
 
 def test_half_a_line_waits(path):
-    """A line that is still being written is read when it is whole."""
+    """An incomplete line is read once it is complete."""
     path.write_text("finished 1.0 first 3")
     record = Record(path)
     assert not record.refresh()
@@ -58,7 +58,7 @@ def test_half_a_line_waits(path):
 
 
 def test_running_and_held(path):
-    """Running: started and not finished. Held: received and not finished."""
+    """A running task has started and not finished; a held one is received and not finished."""
     for task in (1, 2, 3):
         write(str(path), RECEIVED, "first", task)
     for task in (1, 2):
@@ -72,7 +72,7 @@ def test_running_and_held(path):
 
 
 def test_lines_of_several_processes_stay_whole(path):
-    """Many writers at once never tear each other's lines."""
+    """Concurrent writers never tear each other's lines."""
     script = (
         "import sys; from reliq.cli.demo.record import write\n"
         "for n in range(500): write(sys.argv[1], 'finished', 'w', int(sys.argv[2]) + n, n)\n"
@@ -88,7 +88,7 @@ def test_lines_of_several_processes_stay_whole(path):
 
 
 def test_an_outcome_counts_what_the_record_says(path, tmp_path):
-    """Lost, twice, held and recovered come from the tasks' own lines."""
+    """The counts of lost, repeated, held and recovered tasks come from the tasks' own lines."""
     lines = """\
     ready 0 first 0 0
     received 10 first 0 0
@@ -116,7 +116,7 @@ def test_an_outcome_counts_what_the_record_says(path, tmp_path):
 
 
 def test_the_words_are_those_of_the_package():
-    """The demo counts the files that are installed, so it works from a wheel too."""
+    """The demo counts words of the installed files, so it also works from a wheel."""
     names = texts()
     assert "cli/demo/command.py" in names
     assert any(name.endswith(".lua") for name in names)
@@ -124,13 +124,13 @@ def test_the_words_are_those_of_the_package():
 
 
 def test_tasks_last_long_enough_to_be_hit():
-    """Each task lasts from 8 to 20 ms, and they differ."""
+    """The tasks last from 8 to 20 ms, with different lengths."""
     lengths = {lasts_ms(number) for number in range(300)}
     assert (8, 20) == (min(lengths), max(lengths))
 
 
 def test_settings_travel_in_one_variable(monkeypatch):
-    """A process of the demo reads back what it was started with."""
+    """A process of the demo reads back the settings that it was started with."""
     settings = Settings("first", "reliq://h", {"global_keyprefix": "p:"}, "q", "/r", 3)
     (name, value), *others = settings.to_environment().items()
     monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""The nodes that a cluster's URL names, and the map of its slots that is asked of them."""
+"""The nodes that a cluster's URL names, and the slot map that is queried from them."""
 
 import pytest
 
@@ -11,14 +11,14 @@ from reliq.options import parse
 
 @pytest.mark.parametrize("first", ["a:7000", "a"])
 def test_a_url_without_a_port(first):
-    """It means the default, whatever the others say."""
+    """A URL without a port means the default port, whatever the other URLs contain."""
     urls = [f"reliq-cluster://{place}" for place in (first, "b", "c:7001")]
     seeds = cluster_address(urls, parse({})).seeds
     assert [("b", 6379), ("c", 7001)] == [(seed.host, seed.port) for seed in seeds][1:]
 
 
 def test_an_interrupted_question_is_no_answer(monkeypatch):
-    """Who asks next asks anew."""
+    """A query for the slots that was interrupted counts as no answer: the next one starts anew."""
     slots, place = SlotMap((Address(host="a", port=7000),), {}), Place("a", 7000)
     interrupts = [KeyboardInterrupt()]
 
@@ -35,7 +35,7 @@ def test_an_interrupted_question_is_no_answer(monkeypatch):
 
 
 def test_a_node_that_is_away_is_asked_last(monkeypatch):
-    """For the slots: whoever does not answer costs a second."""
+    """An unreachable node is queried for the slots last, as each such query costs a second."""
     urls = [f"reliq-cluster://{host}:7000" for host in "abc"]
     slots, asked = cluster_address(urls, parse({})).slots, []
 
@@ -52,7 +52,7 @@ def test_a_node_that_is_away_is_asked_last(monkeypatch):
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_tls_that_one_of_the_urls_asks_for(place):
-    """It holds for all nodes, whichever URL says it."""
+    """TLS in one URL applies to all nodes, whichever URL requests it."""
     urls = ["reliq-cluster://a:7000", "reliq-cluster://b:7001"]
     urls[place] += "?ssl=true"
     seeds = cluster_address(urls, parse({})).seeds
@@ -64,7 +64,7 @@ def test_tls_that_one_of_the_urls_asks_for(place):
 
 @pytest.mark.parametrize("query", ["", "?ssl=true", "?ssl_cert_reqs=none"])
 def test_the_name_of_the_broker_is_a_url(query):
-    """One that finds the same nodes, and shows no secret."""
+    """The name of the broker is a URL that leads to the same nodes and contains no secret."""
     urls = [f"reliq-cluster://u:hush@a:7000{query}", "reliq-cluster://[::1]:7001"]
     address = cluster_address(urls, parse({}))
     again = cluster_address(str(address).split(";"), parse({}))

@@ -1,4 +1,4 @@
-"""What an operator is told to do about a slot that is not served."""
+"""The advice to an operator about a slot that is not served."""
 
 import pytest
 
@@ -23,7 +23,7 @@ FIX = "redis-cli --cluster fix"
     ],
 )
 def test_a_reply_by_which_a_node_refuses(reply, said):
-    """Only a slot between two nodes, or of none, is to be fixed."""
+    """The fix is advised only for a slot that moves between two nodes or belongs to none."""
     found = for_reply(reply)
     assert said in found
     assert (said == FIX) is (FIX in found)
@@ -31,7 +31,7 @@ def test_a_reply_by_which_a_node_refuses(reply, said):
 
 @pytest.mark.parametrize("replica", [True, False])
 def test_a_node_that_cannot_be_reached(replica):
-    """There is nothing to be fixed: it is started, or replaced."""
+    """The advice for an unreachable node is to start or replace it; there is nothing to fix."""
     found = for_node(Place("a", 7000), replica=replica)
     assert ("start a:7000 again" in found, "FAILOVER" in found) == (replica, replica)
     assert replica or "if a:7000 is down, start it again" in found
@@ -49,5 +49,5 @@ def test_a_node_that_cannot_be_reached(replica):
     ],
 )
 def test_what_a_key_is_of(key, said):
-    """Whatever the prefix."""
+    """The name of a key includes its queue and partition, with any prefix."""
     assert f"{key!r}{said}" == named(key)

@@ -1,4 +1,4 @@
-"""The clocks of a cluster's nodes, as the doctor compares them."""
+"""The doctor's comparison of the clocks of a cluster's nodes."""
 
 import pytest
 
@@ -19,7 +19,10 @@ A, B, C = (Place(name, 7000) for name in "abc")
     ],
 )
 def test_how_far_clocks_are_apart(ahead_s, severity, words):
-    """From each other first: a delay is by the clock of the node that has the queue."""
+    """The nodes' clocks are compared with each other first, then with this machine's.
+
+    A delay runs by the clock of the node that has the queue.
+    """
     clocks = {place: (ahead, 0.01) for place, ahead in zip((A, B, C), ahead_s, strict=True)}
     (found,) = judge_clocks(clocks)
     assert (severity, True) == (found.severity, words in found.message), found
@@ -27,11 +30,11 @@ def test_how_far_clocks_are_apart(ahead_s, severity, words):
 
 
 def test_a_slow_answer_proves_nothing():
-    """What is within the time that asking took is no difference."""
+    """A difference that is smaller than the duration of the query is not reported."""
     (found,) = judge_clocks({A: (0.0, 4.0), B: (2.5, 4.0)})
     assert "ok" == found.severity
 
 
 def test_nobody_may_ask():
-    """Then nothing is said."""
+    """Without any readable clock, nothing is reported."""
     assert [] == list(judge_clocks({}))

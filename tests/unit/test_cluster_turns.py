@@ -1,6 +1,6 @@
-"""Whose turn it is to be waited for, where a cluster's queues are in more slots than connections.
+"""The turns of slots to be waited for, if a cluster's queues are in more slots than connections.
 
-Every slot has its turn before long, however many nodes there are.
+Every slot has its turn within a bounded time, for any number of nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from reliq.engines.redis.cluster.turns import MOST, Turns
 
 
 class Shape:
-    """A cluster whose slots are spread over its nodes: so many at each."""
+    """A cluster with the given number of slots at each node."""
 
     def __init__(self, spread):
         self._places = [
@@ -25,7 +25,7 @@ class Shape:
 
 
 def even(nodes, each):
-    """Return a shape."""
+    """Return a shape with the same number of slots at each node."""
     return pytest.param([each] * nodes, id=f"{nodes} nodes of {each}")
 
 
@@ -43,7 +43,10 @@ SHAPES = [
 
 @pytest.mark.parametrize("spread", SHAPES)
 def test_every_slot_has_its_turn(spread):
-    """Within as many turns as one slot a turn for each node of eight would take, from any turn."""
+    """Every slot has its turn within a bound, from any turn on.
+
+    The bound is the number of turns that one slot per turn for each of eight nodes would take.
+    """
     shape = Shape(spread)
     turns_of = Turns(shape, 1.0)
     rounds = -(-len(spread) // MOST)
@@ -59,7 +62,7 @@ def test_every_slot_has_its_turn(spread):
 
 @pytest.mark.parametrize("nodes", range(1, MOST + 1))
 def test_turns_need_as_many_connections_to_each_node(nodes):
-    """So no turn opens any, where every node has many slots."""
+    """If every node has many slots, all turns use the same connections, so none opens any."""
     shape = Shape([16] * nodes)
     turns_of = Turns(shape, 1.0)
     found = set()

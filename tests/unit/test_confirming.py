@@ -8,7 +8,7 @@ DEFAULT = Wanted("accepted", 1, 5000)
 
 
 def test_the_options_are_the_default():
-    """Seconds become ms, and never 0, which a server takes for ever."""
+    """The options are the default; seconds become ms, never 0, which a server takes as no limit."""
     options = parse({"confirm": "replicated", "confirm_replicas": 2, "confirm_timeout": 0.001})
     assert Wanted("replicated", 2, 1) == by_default(options)
     assert DEFAULT == by_default(parse({}))
@@ -25,26 +25,26 @@ def test_the_options_are_the_default():
     ],
 )
 def test_a_message_asks_for_itself(properties, timeout_s, expected):
-    """Its property and its timeout go before the options; each alone leaves the other."""
+    """A message's property and timeout override the options, each independently."""
     assert expected == wanted(DEFAULT, properties, timeout_s)
 
 
 @pytest.mark.parametrize("level", ["", "ACCEPTED", 1, False, {}, []])
 def test_a_wrong_level(level):
-    """It is refused, whatever its type, naming what is allowed."""
+    """A wrong level of any type is refused with the list of allowed levels."""
     with pytest.raises(MessageRefused, match="'none', 'accepted', 'replicated', 'fsynced', got"):
         wanted(DEFAULT, {"confirm": level}, None)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, "1", True, float("nan"), float("inf"), []])
 def test_a_wrong_timeout(timeout_s):
-    """It is refused, naming what is expected."""
+    """A wrong timeout is refused with the expected form."""
     with pytest.raises(MessageRefused, match="confirm_timeout to be a number of seconds"):
         wanted(DEFAULT, {}, timeout_s)
 
 
 def test_wishes_together():
-    """Each level once, with the longest time that anybody gives it."""
+    """Each requested level appears once, with the longest of its timeouts."""
     wishes = [
         DEFAULT,
         Wanted("fsynced", 1, 10),

@@ -1,4 +1,4 @@
-"""Background duties over several nodes: one that does not answer holds up nothing else for long."""
+"""Background duties over several nodes: an unresponsive node delays no other for long."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from reliq.store.values import ignore_result
 
 
 class Clock:
-    """Time that passes only where somebody waits."""
+    """Time that passes only during waits."""
 
     def __init__(self):
         self.now = monotonic()
 
     def __call__(self):
-        """Return the time."""
+        """Return the current time."""
         return self.now
 
 
 class Store:
-    """A store one of whose nodes does not answer: who asks it waits for as long as it may."""
+    """A store with one unresponsive node: a query of it takes as long as allowed."""
 
     has_nodes = alive = True
 
@@ -40,12 +40,12 @@ class Store:
 
     @contextmanager
     def patience(self, seconds):
-        """Let whoever asks wait so long."""
+        """Limit the duration of queries to *seconds*."""
         self.may_wait_s = seconds
         yield
 
     def wait_for_replies(self, timeout_s):
-        """Wait in vain: the node has something under way always."""
+        """Wait in vain: the node always has a reply pending."""
         self.clock.now += timeout_s
 
     def receive(self):
@@ -55,20 +55,20 @@ class Store:
 
 
 def ask_lost(name, store):
-    """Ask the node that does not answer."""
+    """Query the unresponsive node."""
     store.asked.append(name)
     store.clock.now += store.may_wait_s
     raise BrokerTimeout("nobody waits longer")
 
 
 def ask(name, store):
-    """Ask another one."""
+    """Query another node."""
     store.asked.append(name)
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Return the time that duties see."""
+    """Return the clock that the duties read."""
     clock = Clock()
     monkeypatch.setattr("reliq.consumer.duties.monotonic", clock)
     return clock
@@ -76,13 +76,13 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def store(clock):
-    """Return a store one of whose nodes does not answer."""
+    """Return a store with one unresponsive node."""
     return Store(clock)
 
 
 @pytest.fixture
 def duties():
-    """Return the duties of a session that has nothing else to do."""
+    """Return the duties of a session without leases or reports."""
     registration = SimpleNamespace(subscriptions=set(), expected_back=False, queues=())
     leases = SimpleNamespace(period_s=1.0, held={}, overstayed=dict, due=lambda _all: {})
     outbox = SimpleNamespace(resend=lambda _seconds: None)
@@ -104,7 +104,7 @@ def duties():
 
 
 def turn(duties, store, *more):
-    """Have one turn of the background loop; return how long it took."""
+    """Run one turn of the background loop; return its duration."""
     began = store.clock.now
     duties.tick(store)
     duties._deferred.extend(more)
@@ -113,7 +113,7 @@ def turn(duties, store, *more):
 
 
 def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
-    """Each turn asks for the same looks again: leases at other nodes are renewed in between."""
+    """Repeated duties of an unresponsive node do not pile up: leases elsewhere are renewed."""
     longest = 0.0
     for _ in range(40):
         more = [partial(ask_lost, f"queue {number}") for number in range(4)]
@@ -124,7 +124,10 @@ def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
 
 
 def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):
-    """A debt that comes up meanwhile is sent within a slice of duties, as is one from its reply."""
+    """An ack that becomes due during the duties is sent within a slice of them.
+
+    The same holds for an ack that becomes due by the reply to the first.
+    """
     seen, owed = [], []
 
     def send_owed(_store, _patience_s):
@@ -143,7 +146,10 @@ def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):
 
 
 def test_leases_are_renewed_while_duties_take_long(duties, store):
-    """Each reply may ask for more, for as long as a process hardly gets a processor."""
+    """Leases are renewed during long duties, each reply of which may add more of them.
+
+    This happens in a process that hardly gets a processor.
+    """
     renewed = []
     duties.renewal._leases.due = lambda _all: renewed.append(store.clock.now) or {}
 
@@ -157,14 +163,14 @@ def test_leases_are_renewed_while_duties_take_long(duties, store):
 
 
 def test_a_duty_of_another_node_is_done_all_the_same(duties, store):
-    """It stands behind many that cannot be done."""
+    """A duty of a responsive node is done although many failing ones precede it."""
     more = [partial(ask_lost, number) for number in range(20)]
     assert turn(duties, store, *more, partial(ask, "other")) < 1.0
     assert "other" in store.asked
 
 
 def test_a_duty_that_could_not_be_done_is_tried_again(duties, store):
-    """After a while, whatever else was asked for meanwhile."""
+    """A failed duty is retried after a while, once, however often it was requested."""
     turn(duties, store, partial(ask_lost, "one"), partial(ask_lost, "one"))
     store.asked.clear()
     store.clock.now += 1.5

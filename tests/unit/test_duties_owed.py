@@ -1,4 +1,4 @@
-"""What a session does besides delivering, while one of several nodes is away."""
+"""The background duties of a session while one of several nodes is unreachable."""
 
 from contextlib import nullcontext
 from weakref import WeakSet
@@ -17,22 +17,22 @@ from reliq.store.values import ignore_result
 
 
 class Store:
-    """One of its nodes is away."""
+    """A store with one unreachable node."""
 
     has_nodes = alive = True
 
     def receive(self):
-        """Nothing has come."""
+        """Receive nothing."""
 
     check = connect = wait_for_replies = receive
 
     def patience(self, seconds):
-        """Let nobody wait for longer."""
+        """Allow no longer wait."""
         return nullcontext(seconds)
 
 
 class Debtor:
-    """It owes something to the node that is away."""
+    """The sender of a pending report to the unreachable node."""
 
     owes = True
 
@@ -40,7 +40,7 @@ class Debtor:
         self.tries = 0
 
     def send_owed(self, store, patience_s):
-        """Fail, as long as the node is away."""
+        """Fail, as long as the node is unreachable."""
         self.tries += 1
         if self.owes:
             raise BrokerTimeout(f"{store} is away for more than {patience_s} s")
@@ -48,14 +48,14 @@ class Debtor:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Return a clock that a test sets."""
+    """Return a clock that the test sets."""
     clock = [1000.0]
     monkeypatch.setattr(duties, "monotonic", lambda: clock[0])
     return clock
 
 
 def test_what_is_owed_is_tried_once_at_a_time(clock):
-    """However often it could not be sent: who tries waits, and others have work."""
+    """A pending report is tried at most once per tick, as each try waits and delays other work."""
     options, debtor, store = parse({}), Debtor(), Store()
     leases, running, transports = Leases(options), RunningTasks(), WeakSet()
     outbox = Outbox(leases, transports, running)

@@ -54,19 +54,19 @@ ENVELOPES = st.builds(
 
 
 def envelope(**changes):
-    """Return an envelope with nothing in it but *changes*."""
+    """Return an empty envelope with *changes* applied."""
     return Envelope(b"", None, None, {}, {}, "", "")._replace(**changes)
 
 
 def there_and_back(value):
-    """Return what a header comes back as."""
+    """Return *value* as a header after encoding and decoding."""
     return decode(encode(envelope(headers={"h": value}))).headers["h"]
 
 
 @pytest.mark.slow
 @given(ENVELOPES)
 def test_an_envelope_comes_back(sent):
-    """Body, headers and properties of any nesting are what they were, types included."""
+    """Body, headers and properties of any nesting come back equal, with the same types."""
     received = decode(encode(sent))
     assert sent == received
     assert [type(field) for field in sent] == [type(field) for field in received]
@@ -74,7 +74,7 @@ def test_an_envelope_comes_back(sent):
 
 @given(SCALARS)
 def test_a_value_keeps_its_type(value):
-    """A datetime is no text, a big integer no float, bytes no text."""
+    """A scalar keeps its type: a datetime, a big integer and bytes do not become text or floats."""
     assert (type(value), value) == (type(there_and_back(value)), there_and_back(value))
 
 
@@ -84,18 +84,18 @@ def test_a_value_keeps_its_type(value):
     ids=["2**63", "2**64", "-2**63-1", "10**4000", "-10**4000"],
 )
 def test_big_integers_come_back(number):
-    """Also those that msgpack has no room for."""
+    """Integers come back at any size, also beyond msgpack's range."""
     assert number == there_and_back(number)
 
 
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", "sNaN", "1E+999", "0.10"])
 def test_decimals_come_back_as_they_were(text):
-    """Digit by digit, the special ones too."""
+    """Decimals come back digit by digit, including the special values."""
     assert text == str(there_and_back(Decimal(text)))
 
 
 def test_not_a_number_comes_back():
-    """NaN is a float like others."""
+    """NaN comes back as a float."""
     assert math.isnan(there_and_back(math.nan))
 
 
@@ -108,7 +108,7 @@ def test_the_offset_of_a_time_is_kept():
 
 
 def test_containers_become_lists_and_dicts():
-    """As in JSON: a tuple and a set are lists on the other side."""
+    """Tuples and sets come back as lists, as in JSON."""
     assert [1, [2, 3]] == there_and_back((1, (2, 3)))
     assert [1] == there_and_back({1}) == there_and_back(frozenset({1}))
     assert {"a": [1]} == there_and_back(OrderedDict(a=(1,)))
@@ -121,7 +121,7 @@ class Colour(IntEnum):
 
 
 def test_subclasses_become_their_base():
-    """Our own tags, lazy translations and enumerations are stored as what they derive from."""
+    """Subclasses of str and int, such as tags and enumerations, are stored as their base."""
     tag = Publisher().tag(5)
     assert (str, str(tag)) == (type(there_and_back(tag)), there_and_back(tag))
     assert 1 == there_and_back(Colour.RED)
@@ -133,13 +133,16 @@ def test_subclasses_become_their_base():
     ids=["object", "surrogate", "complex", "function", "range", "timedelta", "10**5000"],
 )
 def test_what_cannot_be_stored_is_refused(value):
-    """Before anything is stored, with an error that says what can."""
+    """A value that cannot be stored is refused before anything is stored.
+
+    The error names the allowed types.
+    """
     with pytest.raises(MessageRefused, match=r"cannot be stored.*datetime"):
         encode(envelope(headers={"h": [value]}))
 
 
 def test_what_is_nested_too_deeply_is_refused():
-    """When it is sent, not when it is read."""
+    """A value that is nested too deeply is refused when it is sent, not when it is read."""
     value = []
     for _ in range(2000):
         value = [value]
@@ -148,7 +151,7 @@ def test_what_is_nested_too_deeply_is_refused():
 
 
 def test_what_contains_itself_is_refused():
-    """An endless value has no end to store."""
+    """A value that contains itself is refused."""
     value = []
     value.append(value)
     with pytest.raises(MessageRefused):
@@ -157,7 +160,7 @@ def test_what_contains_itself_is_refused():
 
 @pytest.mark.parametrize("depth", [100, 500])
 def test_what_is_accepted_can_be_read(depth):
-    """A value as deep as may be sent can be received."""
+    """A value of an accepted depth can be read."""
     value = []
     for _ in range(depth):
         value = [value]
@@ -166,7 +169,7 @@ def test_what_is_accepted_can_be_read(depth):
 
 @pytest.mark.parametrize("key", [(1, 2), frozenset({1}), ()])
 def test_a_key_that_cannot_be_read_is_refused(key):
-    """A mapping comes back or is refused; it is not found unreadable by the consumer."""
+    """A mapping with an unusual key is refused unless the consumer can read it."""
     try:
         data = encode(envelope(headers={"h": {key: 1}}))
     except MessageRefused:
@@ -174,11 +177,11 @@ def test_a_key_that_cannot_be_read_is_refused(key):
     decode(data)
 
 
-# -- what is not an envelope
+# -- data that is not an envelope
 
 
 def read_or_refuse(data):
-    """Fail when *data* is neither read nor refused with a reason."""
+    """Fail if *data* is neither read nor refused with a reason."""
     try:
         decode(data)
     except EnvelopeError as exc:
@@ -191,14 +194,14 @@ def read_or_refuse(data):
 @given(st.binary())
 @settings(max_examples=300)
 def test_any_bytes_are_read_or_refused(data):
-    """Garbage is an EnvelopeError, nothing else."""
+    """Arbitrary bytes are read or raise EnvelopeError."""
     read_or_refuse(data)
 
 
 @given(ENVELOPES)
 @settings(max_examples=30)
 def test_a_truncated_envelope_is_refused(sent):
-    """Wherever it is cut."""
+    """An envelope that is truncated at any byte is refused."""
     data = encode(sent)
     for length in range(len(data)):
         with pytest.raises(EnvelopeError):
@@ -209,7 +212,7 @@ def test_a_truncated_envelope_is_refused(sent):
 @given(ENVELOPES, st.data())
 @settings(max_examples=300)
 def test_a_damaged_envelope_is_read_or_refused(sent, data):
-    """A byte that was changed, put in or taken out is an EnvelopeError at worst."""
+    """A changed, inserted or removed byte leads to EnvelopeError at worst."""
     stored = bytearray(encode(sent))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(stored) - 1))
@@ -221,10 +224,10 @@ def test_a_damaged_envelope_is_read_or_refused(sent, data):
 
 @given(st.integers(-128, 127), st.binary(max_size=20))
 def test_any_extension_is_read_or_refused(code, payload):
-    """A value of a type that is not ours, or is not what its type says, is an EnvelopeError."""
+    """A value of an unknown or mismatched extension type leads to EnvelopeError at worst."""
     fields = [VERSION, *envelope(headers={"h": msgpack.ExtType(code & 127, payload)})]
     data = msgpack.packb(fields)
-    # The code of msgpack's own extension for times is negative: put it in by hand.
+    # The code of msgpack's own extension for times is negative: insert it manually.
     data = data.replace(bytes([code & 127]) + payload, bytes([code & 255]) + payload)
     read_or_refuse(data)
 
@@ -254,14 +257,14 @@ def test_any_extension_is_read_or_refused(code, payload):
     ],
 )
 def test_another_shape_is_refused(fields):
-    """Readable msgpack that is no envelope is told apart from one."""
+    """Valid msgpack of another shape is refused as not an envelope."""
     with pytest.raises(EnvelopeError, match="not an envelope"):
         decode(msgpack.packb(fields))
 
 
 @pytest.mark.parametrize("version", [0, 2, 77, -1])
 def test_another_version_is_named(version):
-    """An envelope of a newer reliq says so."""
+    """The error for an envelope of another version names the version."""
     with pytest.raises(EnvelopeError, match=f"version {version} "):
         decode(msgpack.packb([version, *envelope()]))
 
@@ -271,19 +274,19 @@ def test_another_version_is_named(version):
     [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 9],
 )
 def test_a_claim_of_more_than_there_is_costs_nothing(claim):
-    """A length that the input does not hold allocates nothing for it."""
+    """A claimed length beyond the input is refused without an allocation."""
     with pytest.raises(EnvelopeError):
         decode(b"\x98\x01" + claim)
 
 
 @given(VALUES)
 def test_the_codec_serves_any_value(value):
-    """The same bytes carry a task's arguments: the `reliq` serializer."""
+    """The codec also carries the arguments of tasks, as the `reliq` serializer."""
     assert value == unpack(pack(value))
 
 
 def test_a_uuid_is_sixteen_bytes():
-    """The stored form of a common value is short."""
+    """A UUID is stored in at most 18 bytes."""
     value = uuid4()
     assert len(pack(value)) <= 18
     assert UUID is type(unpack(pack(value)))
@@ -305,7 +308,7 @@ def test_what_a_header_claims_is_not_allocated(header):
 
 
 def test_a_message_that_memory_cannot_hold_is_not_an_envelope():
-    """A process without memory for a message refuses it, and goes on."""
+    """A process that lacks the memory for a message refuses it and continues."""
     code = """
 import resource
 from reliq.message.envelope import EnvelopeError, unpack
@@ -333,7 +336,7 @@ except EnvelopeError as error:
     ids=["uuid", "int", "decimal"],
 )
 def test_keys_that_collide_take_no_time_by_the_square_of_their_number(key):
-    """A map of keys with one hash is refused at once, however many; a hundred are read."""
+    """A map with 10,000 keys of one hash is refused at once; a map with 100 is read."""
     few = {key(n): n for n in range(100)}
     assert few == unpack(pack(few))
     header = b"\xdf" + (10_000).to_bytes(4, "big")
@@ -345,6 +348,6 @@ def test_keys_that_collide_take_no_time_by_the_square_of_their_number(key):
 
 
 def test_many_maps_and_keys_that_do_not_collide_are_read():
-    """UUIDs as keys, as many as one likes, and in maps of maps."""
+    """Maps with thousands of distinct UUIDs, decimals and big integers as keys are read."""
     value = {uuid4(): {Decimal(n): n, "n": 2**70 + n} for n in range(2000)}
     assert value == unpack(pack(value))

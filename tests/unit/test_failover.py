@@ -11,7 +11,7 @@ A, B, C = (f"reliq://{name}:6379/0" for name in "abc")
 
 @pytest.fixture
 def answers(monkeypatch):
-    """Return who answers, and in how many seconds; nobody else does."""
+    """Return the answering brokers with their delays in seconds; the others are unreachable."""
     answers = {}
     brokers = Brokers()
 
@@ -27,20 +27,20 @@ def answers(monkeypatch):
 
 
 def after_the_first(strategy, count=1):
-    """Return what a strategy yields when the first broker has failed."""
+    """Return the next *count* URLs of a strategy after the first broker has failed."""
     cycle = strategy([A, B, C])
-    assert A == next(cycle)  # Kombu skips it: it is connected to it
+    assert A == next(cycle)  # Kombu skips the first, as it is connected to it
     return list(islice(cycle, count))
 
 
 def test_primary_takes_the_first_that_answers(answers):
-    """In the order of the list."""
+    """`primary` chooses the first broker in the order of the list that answers."""
     answers.update({B: 0.9, C: 0.1})
     assert [B, B] == after_the_first(primary, 2)
 
 
 def test_primary_goes_back_to_the_first(answers):
-    """When it answers again."""
+    """`primary` returns to the first broker when it answers again."""
     cycle = primary([A, B, C])
     next(cycle)
     answers[B] = 0.1
@@ -51,20 +51,23 @@ def test_primary_goes_back_to_the_first(answers):
 
 
 def test_healthiest_takes_the_fastest(answers):
-    """Whoever answers first."""
+    """`healthiest` chooses the broker that answers fastest."""
     answers.update({B: 0.9, C: 0.1})
     assert [C] == after_the_first(healthiest)
 
 
 @pytest.mark.parametrize("strategy", [primary, healthiest])
 def test_where_nobody_answers(answers, strategy):
-    """The one whose pause ends first is tried next; it goes on for ever."""
+    """If no broker answers, the one whose back-off ends first is yielded, without an end."""
     assert 5 == len(after_the_first(strategy, 5))
     assert {} == answers
 
 
 def test_a_broker_that_failed_rests_longer_each_time(monkeypatch):
-    """A second at first, doubled, at most half a minute; an answer ends it."""
+    """A failed broker rests for a second, then twice as long each time, at most half a minute.
+
+    An answer ends the rest.
+    """
     now = [1000.0]
     monkeypatch.setattr(failover, "monotonic", lambda: now[0])
     brokers, pauses = Brokers(), []
@@ -83,14 +86,14 @@ def test_a_broker_that_failed_rests_longer_each_time(monkeypatch):
 
 
 def test_who_rests_is_not_asked(answers):
-    """Not even where it would answer: it has just failed."""
+    """A broker in back-off is not queried, even if it would answer, as it has just failed."""
     answers.update({B: 0.1, C: 0.2})
     failover.BROKERS.failed(B)
     assert [C] == after_the_first(primary)
 
 
 def test_a_resting_broker_is_not_connected_to_while_another_may_answer(answers):
-    """The error names it, without a password."""
+    """A broker in back-off is refused while another may answer; the error shows no password."""
     del answers
     failover.BROKERS.failed("reliq://:secret@a:6379/0")
     urls = ["reliq://:secret@a:6379/0", B]
@@ -102,7 +105,7 @@ def test_a_resting_broker_is_not_connected_to_while_another_may_answer(answers):
 
 
 def test_the_second_is_not_needed_while_the_first_answers(answers):
-    """Who connects to it is sent on to the first."""
+    """A connection to the second broker is refused while the first answers."""
     del answers
     failover.BROKERS.answered(A)
     with pytest.raises(BrokerUnavailable, match="reliq://a:6379/0 answers again"):
@@ -113,7 +116,10 @@ def test_the_second_is_not_needed_while_the_first_answers(answers):
 
 
 def test_a_broker_of_which_a_node_has_failed_is_whole_when_all_answer():
-    """That it answers is not enough; it is asked for all nodes only then."""
+    """A broker with a failed node counts as whole only after all of its nodes have answered.
+
+    An answer of the broker is not enough. All nodes are queried only after a failure.
+    """
     brokers, asked, whole_again = Brokers(), [], [BrokerUnavailable("a node is away"), None]
 
     def probe(url, options, whole):
@@ -136,7 +142,7 @@ def test_a_broker_of_which_a_node_has_failed_is_whole_when_all_answer():
 
 
 def test_which_one_was_used_before():
-    """So that a switch is told once."""
+    """The previously used broker is reported once per switch."""
     brokers = Brokers()
     assert [None, None, A, None, B] == [brokers.used((A, B), url) for url in (A, A, B, B, A)]
 
@@ -150,12 +156,12 @@ def test_which_one_was_used_before():
     ],
 )
 def test_no_password_is_shown(url, shown):
-    """Host and path are enough to know a broker by."""
+    """A broker is shown by its host and path, without its password."""
     assert shown == without_password(url)
 
 
 def test_kombu_knows_the_strategies():
-    """By name, as its own."""
+    """Kombu finds the strategies by name."""
     from kombu import Connection
 
     import reliq

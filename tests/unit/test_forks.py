@@ -1,4 +1,4 @@
-"""How a process knows that it is one of its own."""
+"""A process recognizes that it is a fork."""
 
 import subprocess
 import sys
@@ -32,13 +32,16 @@ for _ in range(2):
 
 @pytest.mark.parametrize("mark", ["page", "pid"])
 def test_a_child_in_c_and_its_child_are_others(mark):
-    """By the page that a fork empties, and where there is none by the pid; locks are their own."""
+    """Children that C code forks, and their children, are distinct processes with own locks.
+
+    They are recognized by the page that a fork empties or, without such a page, by the pid.
+    """
     done = subprocess.run([sys.executable, "-c", CODE, mark], check=False, timeout=30)
     assert 0 == done.returncode
 
 
 def test_the_order_at_a_fork():
-    """All threads stop before the first lock is taken; the parent goes back the same way."""
+    """Before a fork, all threads stop before the first lock is taken; the parent undoes both."""
     code = """
 import os
 from reliq import forks
@@ -66,5 +69,5 @@ else:
 
 
 def test_this_process_is_here():
-    """A number that stays."""
+    """The id of a process does not change."""
     assert forks.here() == forks.here()

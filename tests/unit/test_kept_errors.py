@@ -1,9 +1,9 @@
-"""No error is kept by the stack it was raised in: such a circle keeps that stack alive.
+"""No error is kept by the stack that raised it: such a cycle keeps that stack alive.
 
-An error knows its traceback, that knows the frames it went through, and a frame its locals.
-If a local, or what a local leads to, is the error itself, then everything that the caller
-held stays alive until the garbage collector runs, a result whose destructor does something
-among it. So what is kept, or raised from a name, is a new error: `again(error)`.
+An error refers to its traceback, the traceback to its frames, and a frame to its locals. If a local
+leads to the error, everything that the caller held stays alive until the garbage collector runs.
+This includes results whose destructor has an effect. An error that is kept, or raised from a name,
+is therefore a new one: `again(error)`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 
-# What puts its argument where it outlives the handler.
+# Methods that store their argument beyond the end of the handler.
 _KEEPERS = frozenset({"add", "append", "appendleft", "insert", "partial", "put", "setdefault"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def _bare_names(node: ast.AST) -> set[str]:
-    """Return the names that *node* evaluates to, or to a literal that holds them."""
+    """Return the names that *node* evaluates to, also within a literal."""
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp)):
@@ -32,7 +32,7 @@ def _bare_names(node: ast.AST) -> set[str]:
 
 
 class _Walk(ast.NodeVisitor):
-    """Collects (line, what is wrong), remembering which names hold a caught error."""
+    """Collects (line, fault) for each kept error, by the names that hold a caught error."""
 
     def __init__(self) -> None:
         self.caught: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class _Walk(ast.NodeVisitor):
 
 
 def complaints(source: str) -> list[tuple[int, str]]:
-    """Return (line, what is wrong) for each error that *source* keeps."""
+    """Return (line, fault) for each error that *source* keeps."""
     walk = _Walk()
     walk.visit(ast.parse(source))
     return walk.found
@@ -99,7 +99,7 @@ def complaints(source: str) -> list[tuple[int, str]]:
 
 @pytest.mark.slow
 def test_no_error_is_kept():
-    """Nowhere in the package."""
+    """The package keeps no error."""
     found = [
         f"{path.relative_to(PACKAGE.parent)}:{line}: {what}"
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -127,7 +127,7 @@ def test_no_error_is_kept():
     ],
 )
 def test_the_walk_notices(source):
-    """Each kind of circle is seen, so silence above means something."""
+    """The walk detects each kind of cycle, so an empty result for the package is conclusive."""
     assert 1 == len(complaints(source))
 
 
@@ -147,5 +147,5 @@ def test_the_walk_notices(source):
     ],
 )
 def test_what_is_harmless(source):
-    """What ends with its handler, or is new, makes no circle."""
+    """An error that ends with its handler, or is new, is no fault."""
     assert [] == complaints(source)

@@ -12,7 +12,7 @@ NAMES = st.text(st.sampled_from("{}%257BDab:") | st.characters(codec="utf-8"), m
 
 
 def test_the_keys_are_as_documented():
-    """An operator finds a queue's keys by its name."""
+    """An operator finds a queue's keys by its name, in the documented form."""
     found = queue_keys("app:", "celery")
     assert "app:reliq:{celery}:messages" == found.messages
     assert "app:reliq:{celery}:unacked_mutex" == found.unacked_mutex
@@ -28,25 +28,25 @@ def test_the_keys_are_as_documented():
 
 
 def test_an_empty_name_has_a_slot_too():
-    """Without it all between the braces would be empty, which is no hash tag."""
+    """An empty name has a slot too: empty braces would be no hash tag."""
     assert "%0" == escape("")
 
 
 @given(NAMES.filter(bool))
 def test_a_name_can_be_read_back(name):
-    """Escaping takes the braces out of a name and loses nothing."""
+    """Escaping removes the braces from a name, and the name can be read back."""
     assert not set("{}") & set(escape(name))
     assert name == unquote(escape(name), errors="surrogatepass")
 
 
 def test_a_plain_name_is_not_escaped():
-    """The names that people use look in Redis as they look in their code."""
+    """Ordinary names look the same in Redis as in code."""
     assert "my-queue.9@host:x/y" == escape("my-queue.9@host:x/y")
 
 
 @given(NAMES.filter(bool), st.sampled_from(["", "app:", "a.b/"]))
 def test_all_keys_of_a_queue_share_a_slot(name, prefix):
-    """The first pair of braces holds the queue's name, alone: a cluster hashes what is in it."""
+    """The first pair of braces contains only the queue's name, which a cluster hashes."""
     everything = [*queue_keys(prefix, name), keys.publisher(prefix, name, "id")]
     tags = {re.match(r"[^{]*\{(.*?)\}", key, re.DOTALL)[1] for key in everything}
     assert {escape(name)} == tags
@@ -54,14 +54,17 @@ def test_all_keys_of_a_queue_share_a_slot(name, prefix):
 
 @given(NAMES.filter(bool), st.sampled_from(["", "app:", "a.b/"]))
 def test_all_keys_of_a_batch_share_a_slot(name, prefix):
-    """That of its id."""
+    """All keys of a batch share the slot of its id."""
     tags = {re.match(r"[^{]*\{(.*?)\}", key, re.DOTALL)[1] for key in batch_keys(prefix, name)}
     assert {escape(name)} == tags
 
 
 @given(NAMES, NAMES)
 def test_two_batches_have_no_key_in_common(one, other):
-    """Nor has a batch one with a queue, an exchange or a claim."""
+    """Two batches have no key in common, and a batch shares none with a queue or exchange.
+
+    The same holds for a claim.
+    """
     assert (one == other) == bool({*batch_keys("", one)} & {*batch_keys("", other)})
     others = {*queue_keys("", other), *keys_of_all(""), keys.once("", other)}
     assert not {*batch_keys("", one)} & {*others, keys.bindings("", other)}
@@ -69,7 +72,7 @@ def test_two_batches_have_no_key_in_common(one, other):
 
 @given(NAMES, st.sampled_from(["", "app:", "a.b/"]))
 def test_what_is_ours(name, prefix):
-    """The doctor looks for who wrote other keys."""
+    """Every key of reliq is recognized as such: the doctor looks for the writers of other keys."""
     ours = {*queue_keys(prefix, name), *batch_keys(prefix, name), *keys_of_all(prefix)}
     assert all(keys.is_ours(key, prefix) for key in ours)
     assert not keys.is_ours(f"{prefix}reliq:{{%}}:batched", prefix)
@@ -77,14 +80,14 @@ def test_what_is_ours(name, prefix):
 
 @given(NAMES, NAMES, st.sampled_from(QueueKeys._fields), st.sampled_from(QueueKeys._fields))
 def test_two_queues_have_no_key_in_common(one, other, part, its_part):
-    """Whatever their names, keys are the same only for the same part of the same queue."""
+    """Keys are equal only for the same part of the same queue, whatever the names."""
     same = (one, part) == (other, its_part)
     assert same == (queue_key("", one, part) == queue_key("", other, its_part))
 
 
 @given(NAMES)
 def test_no_queue_takes_a_global_key(name):
-    """The keys of the broker as a whole are no queue's."""
+    """The keys of the broker as a whole are keys of no queue."""
     shared = {*keys_of_all(""), keys.bindings("", name), keys.once("", name)}
     assert not shared & set(queue_keys("", name))
 
@@ -96,12 +99,12 @@ def keys_of_all(prefix):
 
 @given(NAMES)
 def test_all_global_keys_share_a_slot(name):
-    """Their tag is one that no queue and no exchange can have."""
+    """All global keys share a hash tag that no queue and no exchange can have."""
     assert {"%"} == {re.match(r"[^{]*\{(.*?)\}", key)[1] for key in keys_of_all("app:")}
     assert "%" != escape(name)
 
 
 @pytest.mark.parametrize("part", QueueKeys._fields)
 def test_each_part_has_its_own_key(part):
-    """The field's name is the key's last word."""
+    """The last word of a key is the name of its field."""
     assert getattr(queue_keys("", "q"), part).endswith(f":{part}")

@@ -1,8 +1,8 @@
-"""Imports point down, and foreign libraries are touched only at their border.
+"""Imports point down, and only the modules at a border import a foreign library.
 
-The table below is the order of docs/design.md, lowest layer first: a folder of reliq stands
-in one layer, and so does a file beside the folders. What is not in it fails the test: whoever
-adds a folder decides where it stands. Folders of one layer do not know each other.
+The table below is the order of docs/design.md, lowest layer first. Each folder of reliq, and each
+file beside the folders, is in one layer. A folder that is missing from the table fails the test, so
+that its author chooses a layer. Folders of one layer do not import each other.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ LAYERS = (
     {"reliq", "reliq.plugin", "reliq.cli"},
 )
 
-# (module, name): the one class that those below the engines know by its type.
+# (module, name): the only class of an engine that a lower module imports for its type.
 TYPES_ABOVE = {("reliq.store.protocol", "reliq.engines.redis.store.RedisStore")}
 
-# Files that know each other by their types, which nothing runs by. The list only gets shorter.
+# Groups of files that import each other for types only, without an effect at run time. The list
+# only becomes shorter.
 CIRCLES: tuple[set[str], ...] = ()
 
-# Who may import a foreign library directly; everyone else goes through them.
+# The modules that may import a foreign library directly. All others go through them.
 BORDERS = {
     "redis": ("reliq.engines.redis",),
     "hiredis": ("reliq.engines.redis",),
@@ -71,10 +72,11 @@ BORDERS = {
     "uvicorn": ("reliq.cli.web_server",),
 }
 
-# Whoever needs no scheme's own module goes through this one, which knows them all.
+# Code that does not depend on one scheme goes through this module, which knows all schemes.
 ENGINES_BY_URL = "reliq.engines.urls"
 
-# Who names an engine: one transport per scheme, what reads Kombu's URLs, and the engines.
+# The modules that name an engine: one transport per scheme, the reader of Kombu's URLs, and the
+# engines.
 ENGINE_CHOOSERS = (
     "reliq.engines",
     "reliq.transports.redis",
@@ -82,7 +84,7 @@ ENGINE_CHOOSERS = (
     "reliq.admin.permissions",  # the rules are Redis's own
 )
 
-# (module, imported name): why this import may wait until a function runs.
+# (module, imported name): the reason why this import is inside a function.
 LATE_IMPORTS = {
     (
         "reliq.transports",
@@ -114,7 +116,7 @@ LATE_IMPORTS = {
 
 
 class Import(NamedTuple):
-    """One import statement: what it names and where it stands."""
+    """One import statement: its target and its position."""
 
     target: str
     line: int
@@ -135,7 +137,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 class _Walk(ast.NodeVisitor):
-    """Collects imports, remembering what stands around each."""
+    """Collects imports, with the functions and branches around them."""
 
     def __init__(self, module: str, *, package: bool) -> None:
         self.module, self.package = module, package
@@ -189,7 +191,7 @@ def imports_of(source: str, module: str, *, package: bool = False) -> list[Impor
 
 
 def modules() -> dict[str, tuple[Path, bool]]:
-    """Return dotted name -> (file, is a package) of everything in reliq."""
+    """Return dotted name -> (file, is a package) of all modules of reliq."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -203,7 +205,7 @@ def _within(name: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def room_of(module: str) -> str | None:
-    """Return the folder of *module*, or the file beside the folders; None: in no layer."""
+    """Return the folder of *module*, or the file beside the folders; None without a layer."""
     name = module
     while not any(name in names for names in LAYERS):
         name = name.rpartition(".")[0]
@@ -213,13 +215,13 @@ def room_of(module: str) -> str | None:
 
 
 def layer_of(module: str) -> int | None:
-    """Return the layer of *module*, None if it has none."""
+    """Return the layer of *module*; None without a layer."""
     room = room_of(module)
     return next((rank for rank, names in enumerate(LAYERS) if room in names), None)
 
 
 def resolve(target: str, known: frozenset[str]) -> str:
-    """Return the module that *target* (module or name in one) means."""
+    """Return the module of *target*, which is a module or a name in one."""
     while target not in known and "." in target:
         target = target.rpartition(".")[0]
     return target
@@ -260,7 +262,7 @@ KNOWN = modules()
 
 @pytest.mark.parametrize("module", KNOWN)
 def test_imports_point_down(module):
-    """No module imports upward (for types neither), late, or a library that is not its business."""
+    """No module imports upward (even for types), late, or a library outside its border."""
     path, package = KNOWN[module]
     expected = []
     assert expected == complaints(
@@ -269,9 +271,9 @@ def test_imports_point_down(module):
 
 
 def graph(*, types: bool) -> dict[str, set[str]]:
-    """Return module -> modules that it imports; with *types* those for annotations too.
+    """Return module -> imported modules; with *types*, also those for annotations.
 
-    The names that a package lists, and loads when they are asked for (lazy.py), it does not use.
+    A package does not use the names that it lists and loads on demand (lazy.py).
     """
     return {
         module: {
@@ -285,7 +287,7 @@ def graph(*, types: bool) -> dict[str, set[str]]:
 
 
 def test_the_page_stands_on_the_inspector():
-    """Nothing in it talks to an engine, nor knows how messages are stored."""
+    """The page depends on the inspector, not on an engine or the form of stored messages."""
     allowed = (
         "reliq.admin",
         "reliq.errors",
@@ -308,7 +310,7 @@ def test_the_page_stands_on_the_inspector():
 
 @pytest.mark.slow
 def test_no_import_cycles():
-    """Modules do not import each other in a circle, in one folder either."""
+    """Modules do not import each other in a cycle, even within one folder."""
     waiting, done = graph(types=False), set()
     while free := [name for name, needs in waiting.items() if needs <= done]:
         done.update(free)
@@ -320,9 +322,9 @@ def test_no_import_cycles():
 
 @pytest.mark.slow
 def test_circles_of_types_are_listed():
-    """Files that know each other as types are those of the list, which only gets shorter."""
+    """Files that import each other for types are listed, and the list only becomes shorter."""
     reached = graph(types=True)
-    for middle in KNOWN:  # Warshall's: after it, everything that a module leads to
+    for middle in KNOWN:  # Warshall's algorithm: it adds all modules that a module leads to
         for name in KNOWN:
             if middle in reached[name]:
                 reached[name] |= reached[middle]
@@ -335,7 +337,7 @@ def test_circles_of_types_are_listed():
 
 
 def test_parts_are_no_mixins():
-    """A transport, a channel and a session are given their parts: they have one base at most."""
+    """Transports, channels and sessions get their parts as objects and have at most one base."""
     several = [
         f"{name}.{node.name}"
         for name, (path, _) in KNOWN.items()
@@ -344,26 +346,29 @@ def test_parts_are_no_mixins():
         if isinstance(node, ast.ClassDef)
         if len(bases := [ast.unparse(base) for base in node.bases]) > 1 and "Protocol" not in bases
     ]
-    assert ["reliq.transports.publish_buffer._BatchUncertain"] == several  # caught by two names
+    assert ["reliq.transports.publish_buffer._BatchUncertain"] == several  # caught under two names
 
 
 def test_only_one_module_asks_for_hooks_at_forks():
-    """Hooks of many files would run in the order of their imports, and wait for each other."""
+    """Only one module registers hooks at forks.
+
+    Hooks of several files would run in the order of their imports and wait for each other.
+    """
     asking = [name for name, (path, _) in KNOWN.items() if "register_at_fork" in path.read_text()]
     assert ["reliq.forks"] == asking
 
 
 def test_every_lock_is_one_of_its_process():
-    """A child would wait for ever for one that a thread of its parent held (OwnLock)."""
+    """Every lock is an OwnLock: a child would wait forever for one that a parent's thread held."""
     word = re.compile(r"threading\.R?Lock\b")
     making = [name for name, (path, _) in KNOWN.items() if word.search(path.read_text())]
-    # A child makes posts of its own before it uses them: see Wire._leave_parent.
+    # A child creates its own posts before it uses them: see Wire._leave_parent.
     assert ["reliq.engines.redis.pipeline", "reliq.forks"] == making
 
 
 @pytest.mark.slow
 def test_late_imports_listed_still_exist():
-    """The list of excused late imports holds nothing that is gone."""
+    """Every late import in the list of exceptions still exists."""
     late = {
         (module, item.target)
         for module, (path, package) in KNOWN.items()
@@ -395,12 +400,12 @@ def test_late_imports_listed_still_exist():
     ],
 )
 def test_the_walk_notices(module, source, expected):
-    """Each kind of breach is seen, so silence above means something."""
+    """The walk detects each kind of breach, so an empty result for the package is conclusive."""
     assert expected in "\n".join(complaints(module, source, frozenset(KNOWN)))
 
 
 def test_importing_reliq_starts_nothing():
-    """`import reliq` needs neither Celery nor a thread nor a socket."""
+    """`import reliq` loads neither Celery nor Click, and starts no thread."""
     import subprocess
 
     script = (

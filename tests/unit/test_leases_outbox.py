@@ -1,4 +1,4 @@
-"""What is held and what is owed: two owners, and no moment at which a message is in neither."""
+"""Leases and the outbox: at every moment, a message is in at least one of them."""
 
 import gc
 import logging
@@ -20,14 +20,14 @@ LEASE_MS = 60_000
 
 
 class Message:
-    """What an application may hold."""
+    """An object that an application may hold."""
 
 
 class Watched(Leases):
-    """Leases that look, whenever one is let go, whether the outbox has it by then."""
+    """Leases that check, whenever one is dropped, that the outbox already has its message."""
 
     def settle(self, tags, now=0.0):
-        """Let go, and note what was owed as that began."""
+        """Drop leases, and record whether the outbox was filled before."""
         self.owed.append(not self.outbox.is_empty)
         return super().settle(tags, now)
 
@@ -47,12 +47,12 @@ def leases():
 
 
 def delivery(tag="t", token="1"):
-    """Return a message of "q"."""
+    """Return a delivery of "q"."""
     return Delivery("q", tag, token, 0, b"")
 
 
 def lose_the_message(leases):
-    """Have the message collected unacked."""
+    """Let the garbage collector remove the message unacked."""
     message = Message()
     leases.keep_while_alive("t", "1", message)
     del message
@@ -73,7 +73,10 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_is_let_go_is_owed_before(leases, ending):
-    """However it ends: who asks the leases first and the outbox second never finds neither."""
+    """A message enters the outbox before its lease is dropped, whichever way it ends.
+
+    Code that checks the leases first and the outbox second therefore always finds it.
+    """
     assert leases.outbox.is_empty
     assert leases.in_hand
     ENDINGS[ending](leases)
@@ -85,7 +88,7 @@ def test_what_is_let_go_is_owed_before(leases, ending):
 
 @pytest.mark.parametrize("ending", ["released", "undelivered", "collected"])
 def test_what_was_delivered_again_is_kept(leases, ending):
-    """A return is of one lease: the next lease of the same message is another's."""
+    """A return applies to one lease: the next lease of the same message is kept."""
     if ending == "collected":
         message = Message()
         leases.keep_while_alive("t", "1", message)
@@ -102,7 +105,10 @@ def test_what_was_delivered_again_is_kept(leases, ending):
 
 @pytest.mark.parametrize("told", [True, False])
 def test_work_goes_on_with_the_lease_of_a_redelivery(leases, told):
-    """Whether or not it was told by then that the first lease was lost; not after an overstay."""
+    """Work continues with the lease of a redelivery, whether or not the loss was reported before.
+
+    It does not continue after an overstay.
+    """
     message = Message()
     leases.keep_while_alive("t", "1", message)
     if told:
@@ -118,7 +124,7 @@ def test_work_goes_on_with_the_lease_of_a_redelivery(leases, told):
 
 
 def test_a_lost_lease_is_in_hand_while_somebody_works_on_its_message(leases):
-    """It may run on; once its message is collected, nothing is left of it."""
+    """A lost lease is in hand until its message is collected, as the work on it may continue."""
     message = Message()
     leases.keep_while_alive("t", "1", message)
     assert leases.lost("t", "2") is None
@@ -133,7 +139,7 @@ def test_a_lost_lease_is_in_hand_while_somebody_works_on_its_message(leases):
 
 
 def test_what_is_due_is_renewed_once(leases):
-    """A lease that is a third gone is due until its renewal is asked for, and if that fails."""
+    """A lease is due after a third of its time until its renewal is sent, and after a failure."""
     leases.held["t"].granted = 0.0
     own = Lease("t", "1")
     assert {"q": [own]} == leases.due()
@@ -144,7 +150,7 @@ def test_what_is_due_is_renewed_once(leases):
 
 
 def test_a_shorter_lease_is_looked_at_more_often(leases):
-    """A queue may have a lease of its own, and an operator may give it one."""
+    """A shorter lease, of a queue or set by an operator, shortens the period of the checks."""
     heard = []
     leases.on_shorter = lambda: heard.append(leases.period_s)
     leases.take([delivery("u")], 0.0, 3_000)
@@ -155,7 +161,10 @@ def test_a_shorter_lease_is_looked_at_more_often(leases):
 
 
 def test_a_child_holds_and_owes_nothing(leases):
-    """The parts stay the same objects: who has one in hand as the fork is noticed uses its own."""
+    """A child has no leases and an empty outbox, in the same objects as before the fork.
+
+    Code that holds one of the objects when it notices the fork thus uses the child's own.
+    """
     leases.outbox.release_later("q", "released", [Lease("gone", "1")])
     leases.begin()
     leases.outbox.begin()
@@ -166,9 +175,10 @@ def test_a_child_holds_and_owes_nothing(leases):
 
 @pytest.mark.parametrize(("has_nodes", "trusted"), [(False, False), (True, True)])
 def test_an_older_connection_after_another_was_lost(leases, has_nodes, trusted):
-    """It may be to a server that was replaced; of a cluster, whose nodes are looked after, not.
+    """A connection from before a replacement is trusted only at a broker with nodes.
 
-    Else the leases at all nodes would wait for the one of the register.
+    It may lead to a server that was replaced, but the nodes of a cluster are observed. Otherwise
+    the leases at all nodes would wait for the node of the register.
     """
     leases.outbox.replaced_at = 2.0
     store = SimpleNamespace(connected_at=1.0, has_nodes=has_nodes)
@@ -178,7 +188,7 @@ def test_an_older_connection_after_another_was_lost(leases, has_nodes, trusted):
 
 
 class Store:
-    """The nodes of the queues "a" and "c" are away, or the only server is."""
+    """A store whose nodes of the queues "a" and "c", or whose only server, are unreachable."""
 
     alive = True
     broker = "broker"
@@ -188,7 +198,7 @@ class Store:
         self.asked = []
 
     def patience(self, seconds):
-        """Let nobody wait for longer."""
+        """Allow no longer wait."""
         return nullcontext(seconds)
 
     def _ask(self, what, queue):
@@ -197,23 +207,23 @@ class Store:
             raise BrokerTimeout(queue)
 
     def release(self, queue, how, leases):
-        """Give back messages."""
+        """Return messages."""
         self._ask("release", queue)
         return Released([], [])
 
     def hand_back(self, queue, deliveries):
-        """Give back what was taken with no_ack."""
+        """Return messages that were taken with no_ack."""
         self._ask("hand back", queue)
 
     def leases_of(self, queue, consumer):
-        """Look what a lost reserve took."""
+        """Query the leases that a lost reserve took."""
         self._ask("leases of", queue)
         return []
 
 
 @pytest.fixture
 def outbox(leases):
-    """Return an outbox that owes something of each kind for three queues."""
+    """Return an outbox with a pending report of each kind for three queues."""
     for queue in "abc":
         own = Delivery(queue, f"no-ack-{queue}", "1", 0, b"")
         leases.outbox.release_later(queue, "released", [Lease(queue, "1")])
@@ -223,7 +233,10 @@ def outbox(leases):
 
 
 def test_a_queue_whose_node_is_away_holds_up_no_other(outbox):
-    """What is owed to it is owed on; the first error is raised when all had their turn."""
+    """A queue on an unreachable node does not delay the reports to others.
+
+    Its reports stay pending. The first error is raised after every queue had its turn.
+    """
     store = Store(has_nodes=True)
     with pytest.raises(BrokerTimeout, match="a"):
         outbox.flush(store)
@@ -232,12 +245,12 @@ def test_a_queue_whose_node_is_away_holds_up_no_other(outbox):
     store.asked.clear()
     with pytest.raises(BrokerTimeout):
         outbox.flush(store)
-    kinds = ("release", "leases of")  # what needs no ack is given back once
+    kinds = ("release", "leases of")  # messages that need no ack are returned once
     assert sorted((kind, queue) for kind in kinds for queue in "ac") == sorted(store.asked)
 
 
 def test_a_server_that_is_away_is_asked_once(outbox):
-    """It has all the queues."""
+    """An unreachable single server is queried once, as it has all queues."""
     store = Store(has_nodes=False)
     with pytest.raises(BrokerUnavailable):
         outbox.flush(store)
@@ -245,7 +258,10 @@ def test_a_server_that_is_away_is_asked_once(outbox):
 
 
 def test_a_message_that_is_finished_after_its_lease_is_told(leases, caplog):
-    """A process that was frozen acks before it hears that others may have the message."""
+    """A message that is finished after its lease has ended is logged.
+
+    A process that was frozen acks before it learns that others may have the message.
+    """
     now, renewed = monotonic(), [Lease("renewed", "1")]
     leases.take([delivery("late"), delivery("renewed")], now - 100, LEASE_MS)
     leases.take([delivery("in time"), delivery("refused")], now - 59, LEASE_MS)

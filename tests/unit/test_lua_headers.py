@@ -1,8 +1,8 @@
-"""The header of each Lua script says what the script takes, and stays true.
+"""The header of each Lua script states its keys and arguments, and matches the script.
 
-Named = used = sent: a key or argument that is named is used in the body under that
-name and with commands of its type, and the Python caller sends it in that place.
-A rule that several scripts apply is one function of lua/shared.
+Named = used = sent: the body uses each named key or argument under that name and with commands of
+its type. The Python caller sends it in that position. A rule that several scripts apply is one
+function of lua/shared.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 FOLDER = Path(scripts.__file__).with_name("lua")
 FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
-# As they go to the server: with the limits and the shared functions that they name.
+# The scripts as sent to the server: with the limits and the shared functions that they name.
 SCRIPTS = {name: scripts.Script(name).text for name in FILES}
 SHARED = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("shared/*.lua"))}
 
 _KEYS = re.compile(r" *-- keys(?: of each)?: \w+(, \w+)*")
 _PART = re.compile(r"^    (\w+): str  # ([A-Z]+)", re.MULTILINE)
 _OTHER = re.compile(r"^def (\w+)\(.*\) -> str:  # ([A-Z]+)", re.MULTILINE)
-# The type of each key, as keys.py gives it.
+# The type of each key according to keys.py.
 OF_QUEUE = dict(_PART.findall(inspect.getsource(keys.QueueKeys)))
 OTHERS = dict(
     [
@@ -70,7 +70,7 @@ _KEYLESS = {"TIME", "INFO"}
 
 
 class Header(NamedTuple):
-    """What a script's first comment says."""
+    """The contents of a script's first comment."""
 
     keys: tuple[str, ...]
     args: list[str]
@@ -88,7 +88,7 @@ def split(text: str) -> tuple[list[str], str]:
 
 
 def read(name: str) -> Header:
-    """Return the header of a script; every keys and ARGV line must have the one format."""
+    """Return the header of a script, after a check of the format of its keys and ARGV lines."""
     assert all(_KEYS.fullmatch(line) for line in FILES[name].splitlines() if "-- keys" in line)
     found = Header(scripts.Script(name).keys, [], [])
     for line in split(FILES[name])[0]:
@@ -102,7 +102,7 @@ def read(name: str) -> Header:
 
 
 def expressions(text: str) -> list[str]:
-    """Split *text* at its commas, but not inside parentheses."""
+    """Split *text* at its commas outside parentheses."""
     parts, depth = [""], 0
     for char in text:
         depth += (char in "([{") - (char in ")]}")
@@ -125,13 +125,13 @@ def locals_of(body: str, array: str) -> dict[int, str]:
 
 
 def same_name(said: str, used: str) -> bool:
-    """Whether a local bears the header's name, its beginning or its last word."""
+    """Whether a local has the name in the header, its beginning or its last word."""
     return said.startswith(used) or said.endswith(f"_{used}")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_first_and_last_lines(name):
-    """A header begins with the script's name and promise, and says what returns."""
+    """A header begins with the script's name and effect, and states the return value once."""
     header, _ = split(FILES[name])
     assert re.fullmatch(rf"-- {name}: .+[.,;:]?", header[0])
     assert len([line for line in header if line.startswith("-- Returns ")]) == 1
@@ -139,7 +139,7 @@ def test_first_and_last_lines(name):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_keys_named_are_keys_used(name):
-    """Every key that is named becomes a local of that name, is used, and no other is."""
+    """Every named key becomes a local of that name and is used, and there are no other keys."""
     said = [key for key in read(name).keys if key != "guard"]
     body = split(SCRIPTS[name])[1]
     assert dict(enumerate(said, 1)) == locals_of(body, "KEYS")
@@ -150,7 +150,7 @@ def test_keys_named_are_keys_used(name):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_arguments_named_are_arguments_used(name):
-    """Every argument of the header is read under that name, and no other is."""
+    """Every argument in the header is read under that name, and there are no other arguments."""
     said = read(name)
     body = split(SCRIPTS[name])[1]
     assert {int(n) for n in re.findall(r"ARGV\[(\d+)\]", body)} == set(range(1, len(said.args) + 1))
@@ -163,7 +163,7 @@ def test_arguments_named_are_arguments_used(name):
 
 
 def functions(text: str) -> dict[str, str]:
-    """Return name -> the text of each local function with its comment, at whatever depth."""
+    """Return name -> the text of each local function with its comment, at any depth."""
     lines = text.splitlines()
     found: dict[str, str] = {}
     for n, line in enumerate(lines):
@@ -191,14 +191,17 @@ _READS = re.compile(
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_what_writes_has_a_guard(name):
-    """While a slot moves no script is cut off after its first write: it is refused as a whole."""
+    """Each writing script has a guard: during the move of a slot it is refused as a whole.
+
+    Without one, a script could be cut off after its first write.
+    """
     written = {command for command, _ in _CALL.findall(split(SCRIPTS[name])[1])}
     writes = any(not _READS.search(command) for command in written)
     assert ("guard" in read(name).keys) == (writes and name not in UNGUARDED)
 
 
 def types_of(names: Sequence[str]) -> dict[str, str]:
-    """Return the types of the keys of one script: all of a queue, or others among them."""
+    """Return the types of the keys of one script, which may be those of a queue or others too."""
     known = OF_QUEUE if set(names) <= set(OF_QUEUE) else OF_QUEUE | OTHERS
     return {name: known[name] for name in names}
 
@@ -233,7 +236,7 @@ def used(text: str) -> list[str]:
 
 
 def test_a_function_is_defined_in_one_file():
-    """Of one script, or of lua/shared; two scripts never define the same name."""
+    """A function is defined once, in one script or in lua/shared."""
     defined = Counter(name for text in FILES.values() for name in functions(text))
     defined.update(list(SHARED))
     assert [] == [name for name, times in defined.items() if times > 1]
@@ -241,7 +244,7 @@ def test_a_function_is_defined_in_one_file():
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_function_is_short(name):
-    """One comment, one function of at most fifteen lines in all, used by two scripts or more."""
+    """A shared function has one comment and at most fifteen lines, and two scripts use it."""
     comment, first, *rest = SHARED[name].splitlines()
     assert comment.startswith("-- ")
     assert first.startswith(f"local function {name}(")
@@ -253,7 +256,7 @@ def test_a_shared_function_is_short(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_functions_are_put_where_they_are_named(name):
-    """As they stand in lua/shared, as far to the right as the line; all else is as in the file."""
+    """Shared functions are inserted at the indent of their line; all else is as in the file."""
     found = {name: textwrap.dedent(text) for name, text in functions(SCRIPTS[name]).items()}
     shared = used(FILES[name])
     assert [SHARED[other].rstrip() for other in shared] == [found.pop(other) for other in shared]
@@ -265,7 +268,7 @@ def test_functions_are_put_where_they_are_named(name):
 
 
 def names(code: str) -> tuple[set[str], set[str]]:
-    """Return the names that a line of Lua defines, and all that stand in it."""
+    """Return the names that a line of Lua defines, and all names in it."""
     defined = set()
     for group in re.findall(r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+?) (?:in|=)", code):
         defined.update(re.findall(r"\w+", "".join(group)))
@@ -276,7 +279,10 @@ def names(code: str) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_names_are_defined_before_they_are_used(name):
-    """The keys and limits of a shared function too: they are locals of the script above it."""
+    """Names are defined before their use, also the keys and limits of shared functions.
+
+    Those are locals of the script that includes the function.
+    """
     known = set(_OF_LUA)
     code = re.sub(r"'[^'\n]*'|\"[^\"\n]*\"|--.*|\b0x\w+", "", split(SCRIPTS[name])[1])
     code = re.sub(r"(?<=[{ ])(?<!local )\w+ = (?=[^{}]*\})", "", re.sub(r", *\n +", ", ", code))
@@ -288,7 +294,7 @@ def test_names_are_defined_before_they_are_used(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_a_script_defines_it_uses(name):
-    """Each function is called in it, and each limit that its header names is used; no others."""
+    """Each function is called, and the limits in the header are exactly those that are used."""
     body = re.sub(r"(local [A-Z_]+ = \d+ ?)+\n", "", split(SCRIPTS[name])[1], count=1)
     code = "\n".join(line.partition("--")[0] for line in body.splitlines())
     for function in functions(SCRIPTS[name]):
@@ -300,7 +306,7 @@ def test_what_a_script_defines_it_uses(name):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_its_script(mutant):
-    """The text that tests/model breaks on purpose stands in the script once."""
+    """The text that a mutant of tests/model replaces is in its script exactly once."""
     assert 1 == SCRIPTS[mutant.script].count(mutant.text)
 
 
@@ -311,16 +317,16 @@ def test_every_file_is_loaded():
 
 
 class Sent(Exception):
-    """Ends a call at the moment it would write to the socket."""
+    """Ends a call at the moment when it would write to the socket."""
 
 
 class RecordingWire(Wire):
-    """Hands over the command of one script instead of writing it."""
+    """Captures the command of one script instead of writing it."""
 
     wanted = ""
 
     def call(self, command, script=None):
-        """Raise what would be sent of that script; other scripts are run as if they said yes."""
+        """Raise the command of the wanted script; other scripts succeed."""
         if script is not None and script.name != self.wanted:
             return 1
         raise Sent(parts_of(command), script)
@@ -328,17 +334,17 @@ class RecordingWire(Wire):
     call_in_order = call
 
     def post(self, command, on_reply=None, script=None, patience_s=0.0):
-        """Raise what would be posted of that script."""
+        """Raise the posted command of the wanted script."""
         if script.name == self.wanted:
             raise Sent(parts_of(command), script)
 
     def replies(self, commands, patience_s=0.0):
-        """Raise the first of what would be exchanged."""
+        """Raise the first of the commands."""
         (command, script), *_ = commands
         raise Sent(parts_of(command), script)
 
 
-# One value for each field, by its type: what a field means is the contract's business.
+# One value for each field, by its type. The contract tests cover the meaning of the fields.
 ITEM = Publication(
     **{
         name: {str: "x", bytes: b"x", int: 1, bool: False}[kind]
@@ -349,13 +355,13 @@ LEASES = [Lease("a", "1"), Lease("b", "2")]
 
 
 def wake(store):
-    """Have the notifier send the token that ends its wait."""
+    """Let the notifier send the token that ends its wait."""
     store.notifier._commands, store.notifier._waits_at = store._wire, "q"
     store.notifier._post_token()
 
 
 def nothing(_result):
-    """Take a result that never comes."""
+    """Ignore a result that never arrives."""
 
 
 CALLS = {
@@ -406,7 +412,7 @@ CALLS = {
     "said": lambda store: store.batches.said("b", "complete"),
     "next_batches": lambda store: store.batches.look_later({"b": 1000}),
     "wake": wake,
-    # Kombu's own keys are named by its options, its lists by the queue.
+    # Kombu's own keys are named by its options, and its lists by the queue.
     "kombu_take": lambda store: store.take("waiting", "broker:b", 0),
     "kombu_take_unacked": lambda store: store.take_unacked("broker:b", 0.0, [("a", ["q"])]),
     "kombu_accept": lambda store: store.accept("waiting", "b", 1, [(1, 0, b"{}")]),
@@ -415,7 +421,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_caller_sends_what_the_header_names(name):
-    """The Python caller passes each key in its place, and as many arguments as are named."""
+    """The Python caller sends each key and argument of the header in its position."""
     options = Options(global_keyprefix="p.")
     if name.startswith("kombu_"):
         store = KombuRedis(Address(), options, "me", KombuLayout())

@@ -1,4 +1,4 @@
-"""A list of URLs of several schemes: a connection is where Kombu has switched it to."""
+"""Lists of URLs of several schemes: the URL in use is the one that Kombu has switched to."""
 
 from functools import partial
 
@@ -34,13 +34,13 @@ def switched(*urls):
     ],
 )
 def test_the_last_one_switched_to(urls):
-    """Whatever Kombu keeps of the one before: a port, a database, a path."""
+    """The URL in use is the last one, even if Kombu keeps a port, database or path of another."""
     assert (urls, urls[-1]) == urls_of(switched(*urls))
     assert (urls, urls[0]) == urls_of(Connection(list(urls)))
 
 
 def test_what_sticks_is_taken_off():
-    """A URL without a port and a database has none of another's."""
+    """A URL without a port and a database gets none from another URL."""
     connection = switched("reliq://a:7000/1", SPOOL, "reliq://b")
     assert (7000, "/var/spool/reliq.db") == (connection.port, connection.virtual_host)
     reset_inherited_url(connection)
@@ -49,7 +49,7 @@ def test_what_sticks_is_taken_off():
 
 
 def test_what_was_said_apart_stays():
-    """A port that no URL of the list names was given beside it."""
+    """A port that was given beside the list, and is in no URL of it, is kept."""
     connection = Connection(["reliq://a", "reliq://b"], port=7000)
     reset_inherited_url(connection)
     assert 7000 == connection.port
@@ -65,13 +65,16 @@ def test_what_was_said_apart_stays():
     ],
 )
 def test_a_file_is_no_broker(use):
-    """At the start, also of a list, and the error names what is there in its place."""
+    """A file as a broker is refused at the start, also in a list.
+
+    The error names the available alternatives.
+    """
     with pytest.raises(ConfigurationError, match=r"reliq-embedded:////folder .*reliq-spool:////"):
         use("reliq-sqlite:////tmp/broker.db")
 
 
 def test_sentinels_are_one_broker():
-    """However many a list has; alone there is no other broker to go to."""
+    """All Sentinels of a list are one broker; without others, the list has no alternative."""
     one, two = "reliq-sentinel://s1:26379/0", "reliq-sentinel://s2:26379"
     assert ((), "") == urls_of(Connection([one, two]))
     group = f"{one};{two}"
@@ -87,7 +90,7 @@ def test_sentinels_are_one_broker():
 
 @pytest.mark.parametrize("scheme", ["reliq-cluster", "reliq-sentinel"])
 def test_a_list_of_one_string(scheme):
-    """The first item of a list may name several by semicolons, or another one: so has Celery."""
+    """A list's item may contain several URLs with semicolons, as Celery's do."""
     one, two = f"{scheme}://a:7000/0", f"{scheme}://b:7001/0"
     options = {"master_name": "m"}
     for urls, others in (([f"{one};{two}"], []), (["reliq://c", f"{one};{two}"], ["reliq://c"])):
@@ -100,7 +103,7 @@ def test_a_list_of_one_string(scheme):
 
 
 def test_nodes_of_a_cluster_are_one_broker():
-    """However many a list has, with a spool behind them."""
+    """All nodes of a cluster in a list are one broker, also with a spool behind them."""
     one, two = "reliq-cluster://a:7000", "reliq-cluster://b:7001"
     assert ((), "") == urls_of(Connection([one, two]))
     group = f"{one};{two}"

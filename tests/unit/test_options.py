@@ -33,7 +33,7 @@ WRONG = [
 
 
 def test_every_option_has_a_rule_and_a_word():
-    """What can be set is checked, has a default that passes, and is documented."""
+    """Each option is checked by a rule, has a valid default and is documented."""
     fields = {field.name: field for field in dataclasses.fields(Options)}
     assert set(fields) == set(RULES)
     for name, field in fields.items():
@@ -42,12 +42,12 @@ def test_every_option_has_a_rule_and_a_word():
 
 
 def test_no_options_are_the_defaults():
-    """None, an empty mapping and the defaults are the same."""
+    """None, an empty mapping and the defaults are equal."""
     assert Options() == parse(None) == parse({})
 
 
 def test_defaults():
-    """The numbers that users know from the documentation."""
+    """The defaults are those of the documentation."""
     options = parse(None)
     expected = (60, 5, 5, None, 5, 20, 10_000, 180 * 86_400, 10, 5)
     assert expected == (
@@ -66,7 +66,7 @@ def test_defaults():
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
 def test_a_wrong_value_is_refused(name, value):
-    """The error names the option and what was expected, and shows what it got."""
+    """The error names the option and the expected form, and shows the value unless it is secret."""
     with pytest.raises(ConfigurationError) as caught:
         parse({name: value})
     text = str(caught.value)
@@ -91,13 +91,13 @@ def test_a_wrong_value_is_refused(name, value):
     ],
 )
 def test_a_right_value_is_kept(name, value):
-    """What was set is what holds."""
+    """A valid value is kept unchanged."""
     assert value == getattr(parse({name: value}), name)
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_are_bytes_or_text(name):
-    """Decimal units; what two processes write differently is the same number."""
+    """Sizes have decimal units, and equal sizes in different notations are the same number."""
     for size in (64_000_000, "64000000", "64000kB", "64MB", " 64 mb ", "0.064GB", "64M"):
         assert 64_000_000 == getattr(parse({name: size}), name)
     assert 2_000_000_000 == getattr(parse({name: "2GB"}), name)
@@ -105,7 +105,7 @@ def test_sizes_are_bytes_or_text(name):
 
 
 def test_the_bytes_of_a_text():
-    """As people write them; a part of a unit is not cut."""
+    """A size may have any usual notation; a part of a unit is not cut off."""
     texts = ("500", "1kB", "1MB", "2GB", "1TB", "1.5 GB", "4.1MB")
     sizes = [500, 1000, 10**6, 2 * 10**9, 10**12, 1_500_000_000, 4_100_000]
     assert sizes == [bytes_of(text) for text in texts]
@@ -122,26 +122,26 @@ def test_the_bytes_of_a_text():
     ],
 )
 def test_a_misspelt_name_is_refused(wrong, near):
-    """With the nearest known one."""
+    """A misspelt name is refused with the nearest known name."""
     with pytest.raises(ConfigurationError, match=f"'{wrong}': did you mean {near}\\?"):
         parse({wrong: 5})
 
 
 @pytest.mark.parametrize("name", ["zzz", "", 5, None, ("a",)])
 def test_an_unknown_name_is_refused(name):
-    """Far from all known ones, all of them are named."""
+    """A name that resembles no known one is refused with the list of known names."""
     with pytest.raises(ConfigurationError, match=r"known: .*visibility_timeout"):
         parse({name: 5})
 
 
 @pytest.mark.parametrize("name", sorted(PASSED_THROUGH))
 def test_what_kombu_writes_is_passed_over(name):
-    """Kombu puts its own names beside ours; they change nothing, whatever they hold."""
+    """Kombu's own names beside reliq's are ignored, whatever their values."""
     assert Options() == parse({name: object()})
 
 
 def test_a_hold_shorter_than_the_lease_is_a_contradiction():
-    """consumer_timeout below visibility_timeout would end leases that are renewed in time."""
+    """A consumer_timeout below visibility_timeout is refused: it would end renewed leases."""
     with pytest.raises(ConfigurationError, match=r"consumer_timeout.*60 s.*got: 30"):
         parse({"consumer_timeout": 30})
     with pytest.raises(ConfigurationError, match="consumer_timeout"):
@@ -151,13 +151,13 @@ def test_a_hold_shorter_than_the_lease_is_a_contradiction():
 
 @pytest.mark.parametrize("prefix", ["{app}", "a{", "}"])
 def test_braces_in_the_prefix_are_a_contradiction(prefix):
-    """They would take the place of the queue in a cluster's choice of slot."""
+    """Braces in the prefix are refused: a cluster would choose the slot by them, not the queue."""
     with pytest.raises(ConfigurationError, match=r"global_keyprefix.*braces"):
         parse({"global_keyprefix": prefix})
 
 
 def test_a_password_is_shown_nowhere():
-    """Neither by the options nor by an error about it."""
+    """A password appears neither in the options' representation nor in an error."""
     options = parse({"password": "hush", "username": "me", "visibility_timeout": 5})
     assert "Options(visibility_timeout=5.0, username='me', password=**)" == repr(options)
     assert "hush" not in str(options)
@@ -167,26 +167,29 @@ def test_a_password_is_shown_nowhere():
 
 
 def test_options_are_frozen():
-    """Nobody changes them after they were checked."""
+    """Options cannot be changed after their check."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         parse(None).visibility_timeout = 5
 
 
 def test_the_users_mapping_is_left_alone():
-    """It is read, not changed: Kombu shares it among connections."""
+    """The caller's mapping is not changed, as Kombu shares it among connections."""
     given = {"visibility_timeout": 5, "max_retries": 3}
     parse(given)
     assert {"visibility_timeout": 5, "max_retries": 3} == given
 
 
 def test_the_error_can_be_caught_by_what_it_is():
-    """A wrong option is a ValueError too."""
+    """ConfigurationError is a ReliqError and a ValueError."""
     assert issubclass(ConfigurationError, ReliqError)
     assert issubclass(ConfigurationError, ValueError)
 
 
 def test_options_that_another_thread_writes_into():
-    """Kombu keeps a publish's retry policy in the mapping that all connections share."""
+    """Options can be parsed while another thread changes them.
+
+    Kombu keeps a publish's retry policy in the mapping that all connections share.
+    """
     shared = {field.name: field.default for field in dataclasses.fields(Options)}
     over, interval = threading.Event(), sys.getswitchinterval()
 
@@ -218,13 +221,13 @@ def test_options_that_another_thread_writes_into():
     ],
 )
 def test_values_as_text(name, text, value):
-    """Programs that hand on text only, as Airflow does, can say what is neither text nor number."""
+    """Values of other types may be given as text, for programs that pass only text (Airflow)."""
     assert value == getattr(parse({name: text}), name)
 
 
 @pytest.mark.parametrize("text", ["[60, 1]", "[1", "{}", "none", "5"])
 def test_text_that_is_no_value(text):
-    """It is refused as it was written."""
+    """Invalid text is refused, and the error shows the text as it was given."""
     with pytest.raises(ConfigurationError, match="got: ") as caught:
         parse({"redelivery_backoff": text})
     assert repr(text) in str(caught.value)

@@ -1,4 +1,4 @@
-"""How a task ends, by what it returned or raised: what its worker tells the batch."""
+"""The end of a task, by its return value or exception: the worker's report to the batch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from reliq.integrations.outcomes import DROPPED, REPLACED, outcome_of
     ],
 )
 def test_what_a_task_raises(error, acked, state):
-    """A job that was dropped says so itself: its batch may have lost that it dropped the job."""
+    """An exception decides the state of a job; a dropped job reports its own cancellation.
+
+    Its batch may have lost the record of that cancellation.
+    """
     found = outcome_of(error, acked=acked)
     assert state == (found and found.state)

@@ -1,10 +1,13 @@
-"""How long who lost the broker waits before it connects again."""
+"""The waits before a process that lost its broker reconnects."""
 
 from reliq.failover.brokers import Pace, Paces
 
 
 def test_a_publisher_waits_once_after_a_loss(monkeypatch):
-    """Its callers spread themselves; who consumes waits longer with each try that fails."""
+    """A publisher waits once after a loss; a consumer waits longer after each failed try.
+
+    The calls of publishers are already spread over time.
+    """
     waited = []
     monkeypatch.setattr("reliq.failover.brokers.sleep", waited.append)
     for once, expected in ((True, 1), (False, 3)):
@@ -19,7 +22,7 @@ def test_a_publisher_waits_once_after_a_loss(monkeypatch):
 
 
 def test_a_pace_outlives_who_has_it_while_there_is_trouble(monkeypatch):
-    """Kombu makes a transport anew for each URL that it tries; a minute later it is forgotten."""
+    """A pace outlives its transport for a minute of trouble: Kombu makes one transport per URL."""
     now = [1000.0]
     monkeypatch.setattr("reliq.failover.brokers.monotonic", lambda: now[0])
     paces = Paces()
@@ -34,7 +37,7 @@ def test_a_pace_outlives_who_has_it_while_there_is_trouble(monkeypatch):
 
 
 def test_a_pace_that_is_well_is_not_kept():
-    """There may be any number of brokers that answered once."""
+    """A pace without trouble is not kept, as any number of brokers may have answered once."""
     paces = Paces()
     pace = paces.of("one")
     paces.of("other")

@@ -1,4 +1,4 @@
-"""Packing: what a command is on the wire, and what a signal does meanwhile."""
+"""Packing: the form of a command on the wire, and signals that arrive meanwhile."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ STORM = textwrap.dedent(
 
 
 def test_a_command_is_an_array_of_its_parts():
-    """Numbers as Python prints them; names that are no UTF-8 as they were received."""
+    """Numbers are sent as Python prints them, names that are not UTF-8 as they were received."""
     packed = pack(("SET", b"\xff", "\udcff", "é", -7, 0.25))
     assert (
         b"*6\r\n$3\r\nSET\r\n$1\r\n\xff\r\n$1\r\n\xff\r\n$2\r\n\xc3\xa9\r\n$2\r\n-7\r\n$4\r\n0.25\r\n"
@@ -57,7 +57,7 @@ def test_a_command_is_an_array_of_its_parts():
     ids=lambda rest: f"{len(rest)}-{rest[:1]}",
 )
 def test_what_begins_with_a_prefix(rest):
-    """It is the same on the wire as all of its parts."""
+    """A command with a prefix is packed like the same command without one."""
     parts = ("EVALSHA", "sha", 2, "queue:é", "\udcff")
     command = (Prefix(*parts), *rest)
     assert (*parts, *rest) == parts_of(command)
@@ -66,13 +66,13 @@ def test_what_begins_with_a_prefix(rest):
 
 @pytest.mark.parametrize("part", [None, True, [1]])
 def test_what_is_no_part_of_a_command(part):
-    """It is refused: nothing is sent for it."""
+    """A part of an unsupported type is refused before anything is sent."""
     with pytest.raises(TypeError):
         pack(("SET", part))
 
 
 def test_a_handler_that_raises_while_a_command_is_packed():
-    """The process survives it: Ctrl-C and a soft time limit are such handlers."""
+    """A process survives a handler that raises during packing, as Ctrl-C and time limits do."""
     done = subprocess.run(
         [sys.executable, "-c", STORM], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""How much of a queue was read: what operators are told of one that is divided."""
+"""The part of a divided queue that was read, as it is shown to operators."""
 
 from reliq.admin.partitions import Partial, coverage
 from reliq.message.queue_names import partition_names
@@ -13,25 +13,28 @@ def measure(name, partitions=1):
 
 
 def test_nothing_is_missing():
-    """Each queue is as many partitions as are listed."""
+    """Without errors, each queue is covered by all of its listed partitions."""
     names = ["other", *NAMES]
     assert {"other": (1, 0), "q": (4, 0)} == coverage(Partial(map(measure, names), asked=names))
 
 
 def test_what_could_not_be_read():
-    """By a node that is lost, by what a partition holds: each is missing."""
+    """Partitions are missing because of a lost node or because of unreadable contents."""
     lost = [Untold("a:1", NAMES[1:3], "lost")]
     found = Partial([measure("q")], lost, asked=[NAMES[0], NAMES[3]])
     assert {"q": (4, 3)} == coverage(found)
 
 
 def test_all_is_lost():
-    """The names tell how many there were."""
+    """If all is lost, the names still show how many partitions there were."""
     assert {"q": (4, 4)} == coverage(Partial([], [Untold("a:1", NAMES, "lost")]))
 
 
 def test_a_list_that_cannot_be_read():
-    """Who was found says how many there are; it is not asked where the list says it."""
+    """If the list is unreadable, a partition that was found states the number of partitions.
+
+    With a complete list, the number is that of the list.
+    """
     found = [measure("q", 4), measure(NAMES[2], 2)]
     names = ["q", NAMES[2]]
     assert {"q": (4, 2)} == coverage(Partial(found, asked=names, complete=False))

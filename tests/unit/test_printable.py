@@ -13,7 +13,7 @@ HOSTILE = "a\n2026-01-01 ERROR forged\r\x1b[2J\x1b]0;owned\x07\u2028\u202e\x9b31
 
 @given(st.text())
 def test_any_text_becomes_one_printable_line(text):
-    """Whatever characters there are; what is printable already stays as it is."""
+    """Any text becomes one printable line, and printable text stays unchanged."""
     assert plain(text).isprintable()
     if text.isprintable():
         assert text == plain(text)
@@ -21,7 +21,7 @@ def test_any_text_becomes_one_printable_line(text):
 
 @pytest.fixture
 def written():
-    """Return what a handler writes of the package's records."""
+    """Return the stream to which a handler writes the package's records."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     logger = logging.getLogger("reliq")
@@ -34,7 +34,7 @@ def written():
 
 
 def test_a_record_is_one_line(written):
-    """Text of others in the arguments, or in the text itself, does not leave its line."""
+    """A record stays on one line, whatever its arguments or its own text contain."""
     logger = logging.getLogger("reliq")
     logger.warning("of %s and %r: %d", HOSTILE, HOSTILE, 7)
     logger.warning(HOSTILE)
@@ -44,7 +44,7 @@ def test_a_record_is_one_line(written):
 
 
 def test_a_traceback_keeps_its_lines_to_itself(written):
-    """The errors in it are one line each; what Python says of the frames is as ever."""
+    """Each error of a traceback is one line, and Python's lines about the frames are unchanged."""
     try:
         try:
             raise ValueError(HOSTILE)  # noqa: TRY301
@@ -62,13 +62,13 @@ def test_a_traceback_keeps_its_lines_to_itself(written):
 
 @pytest.mark.parametrize("kind", [ReliqError, MessageRefused, NotFound])
 def test_an_error_is_one_line(kind):
-    """So whoever prints or logs it need not look at it."""
+    """An error's text is one line, so that code may print or log it without a check."""
     assert str(kind(f"no queue {HOSTILE}")).isprintable()
     assert str(kind("no queue orders")).endswith("no queue orders")
 
 
 def test_a_name_is_one_word_of_a_command():
-    """What an operator copies into a shell is not run by it."""
+    """A name that an operator copies into a shell is quoted, so that the shell does not run it."""
     assert "orders" == word("orders")
     assert "'orders$(reboot)'" == word("orders$(reboot)")
     assert "'a\\n;reboot'" == word("a\n;reboot")

@@ -1,4 +1,4 @@
-"""docs/design.md names every thread, lock and part that a process has."""
+"""docs/design.md names every thread, lock and part of a process."""
 
 import ast
 import re
@@ -18,20 +18,20 @@ FIRST_CELLS = re.findall(r"^\| `?([^|`]+?)`? \|", SECTION, re.MULTILINE)
 
 
 def called(node, name):
-    """Whether *node* is a call of what is named so, also as an attribute."""
+    """Whether *node* is a call of *name*, also as an attribute."""
     function = getattr(node, "func", None)
     return name in {getattr(function, "id", None), getattr(function, "attr", None)}
 
 
 def trees():
-    """Yield the path and the syntax tree of each module but forks.py, whose locks are its own."""
+    """Yield the path and syntax tree of each module except forks.py, which has its own locks."""
     for path in sorted(PACKAGE.rglob("*.py")):
         if path != PACKAGE / "forks.py":
             yield path, ast.parse(path.read_text("utf-8"))
 
 
 def test_every_lock_is_in_the_table():
-    """By class and attribute, with its file."""
+    """The table lists every lock by class and attribute, with its file."""
     found = {}
     for path, tree in trees():
         for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
@@ -50,7 +50,7 @@ OTHERS = ("SlotMap",)
 
 @pytest.mark.slow
 def test_every_thread_is_in_the_table():
-    """By its name."""
+    """The table lists every thread by its name."""
     threads = {
         keyword.value.value
         for _, tree in trees()
@@ -64,5 +64,5 @@ def test_every_thread_is_in_the_table():
 
 
 def test_every_part_is_in_the_table():
-    """What is registered for forks."""
+    """The table lists every part that is registered for forks."""
     assert {part.name for part in forks._parts} <= set(FIRST_CELLS)

@@ -21,7 +21,7 @@ def publisher():
 
 
 def lows(publisher, queue="q", tries=500):
-    """Return the different lows that later messages are sent with, but for 0: not this time."""
+    """Return the distinct low-water marks that later messages carry, without 0 (none)."""
     seen = set()
     for _ in range(tries):
         tag = publisher.tag(5)
@@ -31,7 +31,7 @@ def lows(publisher, queue="q", tries=500):
 
 
 def test_a_retry_has_the_same_number(publisher):
-    """The same tag in the same queue is the same message, as often as it is tried."""
+    """A retry with the same tag in the same queue has the same number, however often."""
     tag = publisher.tag(5)
     first = publisher.number(tag, "q", 5)
     publisher.number(publisher.tag(5), "q", 5)
@@ -39,7 +39,7 @@ def test_a_retry_has_the_same_number(publisher):
 
 
 def test_messages_have_different_numbers(publisher):
-    """No number comes twice in a queue; 0, which means none, never."""
+    """Each message of a queue has its own number, which is never 0, as 0 means none."""
     tags = [publisher.tag(5) for _ in range(100)]
     numbers = [publisher.number(tag, "q", 5).number for tag in tags]
     assert sorted(set(numbers)) == numbers
@@ -57,13 +57,13 @@ def test_each_copy_has_its_own_tag(publisher):
 
 
 def test_a_stored_tag_is_plain_text(publisher):
-    """What goes to the broker keeps no number alive."""
+    """A stored tag is plain text, which keeps no number alive."""
     tag = publisher.tag(5)
     assert str is type(publisher.number(tag, "q", 5).tag)
 
 
 def test_a_tag_is_settled_when_its_publish_returned(publisher):
-    """From then on the same properties are another message."""
+    """A tag is settled when its publish has returned; its properties are then a new message."""
     tag = publisher.tag(5)
     assert tag.settled
     publisher.number(tag, "q", 5)
@@ -74,7 +74,7 @@ def test_a_tag_is_settled_when_its_publish_returned(publisher):
 
 
 def test_nothing_unsettled_is_forgotten(publisher):
-    """While a message may be retried, no low goes above its number."""
+    """While a message may be retried, no low-water mark exceeds its number."""
     tag = publisher.tag(5)
     number = publisher.number(tag, "q", 5).number
     assert {number} == lows(publisher)
@@ -83,7 +83,7 @@ def test_nothing_unsettled_is_forgotten(publisher):
 
 
 def test_the_oldest_unsettled_one_counts(publisher):
-    """Settling in any order moves the low only past what is settled."""
+    """Settling in any order moves the low-water mark only up to the oldest unsettled number."""
     tags = [publisher.tag(5) for _ in range(3)]
     numbers = [publisher.number(tag, "q", 5).number for tag in tags]
     publisher.wait_for_replies(tags[1])
@@ -93,7 +93,7 @@ def test_the_oldest_unsettled_one_counts(publisher):
 
 
 def test_queues_are_apart(publisher):
-    """A message that may be retried in one queue keeps nothing in another."""
+    """A message that may be retried in one queue has no effect on another queue."""
     tag = publisher.tag(5)
     number = publisher.number(tag, "q", 5).number
     assert number not in lows(publisher, "r")
@@ -101,7 +101,7 @@ def test_queues_are_apart(publisher):
 
 
 def test_a_tag_that_is_dropped_is_settled(publisher):
-    """A message that nobody can retry any more keeps nothing."""
+    """The number of a dropped tag, which cannot be retried, is settled."""
     tag = publisher.tag(5)
     number = publisher.number(tag, "q", 5).number
     del tag
@@ -110,7 +110,10 @@ def test_a_tag_that_is_dropped_is_settled(publisher):
 
 
 def test_a_tag_in_a_circle_is_settled(publisher):
-    """As that of a failed publish whose exception is kept, until the collector comes."""
+    """A tag in a reference cycle is settled once the garbage collector runs.
+
+    A failed publish whose exception is kept forms such a cycle.
+    """
     tag = publisher.tag(5)
     number = publisher.number(tag, "q", 5).number
     tag.circle = [tag]
@@ -121,13 +124,13 @@ def test_a_tag_in_a_circle_is_settled(publisher):
 
 
 def test_no_destructor_is_python_code():
-    """An interrupt that struck in one would be lost: Python prints it, and goes on."""
+    """No class has a Python destructor: Python would print an interrupt in it and continue."""
     package = Path(reliq.__file__).parent
     assert [] == [path for path in package.rglob("*.py") if "def __del__" in path.read_text()]
 
 
 def test_a_tag_may_be_dropped_at_any_moment(publisher):
-    """Even by a garbage collection that comes while the publisher's lock is held."""
+    """A tag may be dropped at any moment, even by a collection under the publisher's lock."""
     tags = [publisher.tag(5)]
     publisher.number(tags[0], "q", 5)
     with publisher._lock:
@@ -139,7 +142,7 @@ def test_a_tag_may_be_dropped_at_any_moment(publisher):
 
 
 def test_settled_numbers_take_no_memory(publisher):
-    """Neither thousands of messages nor thousands of queues leave anything behind."""
+    """Settled messages and their queues take no memory."""
     for number in range(2000):
         tag = publisher.tag(5)
         publisher.number(tag, f"q{number}", 5)
@@ -148,12 +151,12 @@ def test_settled_numbers_take_no_memory(publisher):
 
 
 def test_a_settled_number_is_forgotten_soon(publisher):
-    """Often enough a message carries a low that lets the broker forget."""
+    """Messages carry a low-water mark often enough for the broker to forget numbers soon."""
     assert len(lows(publisher)) > 5
 
 
 def test_a_copy_of_properties_is_no_retry(publisher):
-    """A tag that went over the wire, or was turned into text, is plain text."""
+    """A tag that was copied over the wire or to text is plain text, and equal to the original."""
     tag = publisher.tag(5)
     assert PublishTag is not type(str(tag))
     assert str(tag) == tag
@@ -161,7 +164,7 @@ def test_a_copy_of_properties_is_no_retry(publisher):
 
 
 def test_threads_share_the_numbers(publisher):
-    """Many threads at once: no number comes twice."""
+    """Concurrent threads never get the same number."""
     numbers = []
 
     def publish():
@@ -179,7 +182,7 @@ def test_threads_share_the_numbers(publisher):
 
 
 def test_a_forked_child_is_another_publisher():
-    """Its first number is as good as the parent's: it has an id of its own."""
+    """A forked child has its own publisher id, as its first number equals the parent's."""
     code = """
 import os
 from reliq.routing.publish_ids import PUBLISHER
@@ -198,7 +201,7 @@ assert status == 0 and child and child != PUBLISHER.id, (status, child)
 
 
 def test_a_forked_child_may_drop_what_its_parent_publishes(publisher):
-    """The parent's numbers are none of the child's, so dropping them settles none of these."""
+    """A child that drops an inherited tag settles none of its own numbers."""
     inherited = publisher.tag(5)
     publisher.number(inherited, "q", 5)
     publisher.forget()  # what a fork does
@@ -222,7 +225,10 @@ def test_many_are_settled_at_once(publisher):
 
 
 def test_tried_elsewhere_a_message_is_in_doubt(publisher):
-    """The same number, under the same name: the first broker can tell whether it has it."""
+    """A retry at another broker is unconfirmed and keeps its number and publisher id.
+
+    The first broker can thus report whether it has the message.
+    """
     tag = publisher.tag(5)
     first = publisher.number(tag, "q", 5, "a")
     assert not first.unconfirmed
@@ -232,7 +238,10 @@ def test_tried_elsewhere_a_message_is_in_doubt(publisher):
 
 
 def test_in_doubt_a_number_is_settled_by_nobody(publisher):
-    """What is published later goes by another name: no low of it reaches that number."""
+    """After a retry elsewhere, later messages have a new publisher id.
+
+    Their low-water marks therefore never reach the unconfirmed number.
+    """
     tag = publisher.tag(5)
     first = publisher.number(tag, "q", 5, "a")
     publisher.number(tag, "q", 5, "b")
@@ -242,7 +251,7 @@ def test_in_doubt_a_number_is_settled_by_nobody(publisher):
 
 
 def test_one_new_name_for_all_that_is_in_doubt(publisher):
-    """However many messages were under way under the old one."""
+    """All messages in progress under the old publisher id get one new id together."""
     tags = [publisher.tag(5) for _ in range(3)]
     for tag in tags:
         publisher.number(tag, "q", 5, "a")
@@ -253,11 +262,11 @@ def test_one_new_name_for_all_that_is_in_doubt(publisher):
     assert 1 == len(names)
 
 
-# -- names that are done with
+# -- finished publisher ids
 
 
 def published(publisher, queue="q"):
-    """Publish a message, which is answered; return the name it went out under."""
+    """Publish a message with a reply; return the publisher id of the message."""
     tag = publisher.tag(5)
     name = publisher.number(tag, queue, 5).publisher
     publisher.wait_for_replies(tag)
@@ -265,7 +274,7 @@ def published(publisher, queue="q"):
 
 
 def test_a_name_is_finished_when_all_under_it_was_answered(publisher):
-    """From then on the process has another one."""
+    """A publisher id is finished when its messages are confirmed and the process has another."""
     name = published(publisher)
     assert not publisher.finished(name)
     publisher.retire()
@@ -274,14 +283,14 @@ def test_a_name_is_finished_when_all_under_it_was_answered(publisher):
 
 
 def test_a_name_that_was_not_used_stays(publisher):
-    """Closing many connections over which nothing was published makes no names."""
+    """An unused publisher id is kept, so that closing idle connections creates no ids."""
     before = publisher.id
     publisher.retire()
     assert before == publisher.id
 
 
 def test_a_name_is_not_finished_while_a_publish_is_under_way(publisher):
-    """Another thread publishes while this one closes its connection."""
+    """A publisher id is not finished while another thread has a publish in progress."""
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5).publisher
     publisher.retire()
@@ -292,7 +301,10 @@ def test_a_name_is_not_finished_while_a_publish_is_under_way(publisher):
 
 
 def test_a_name_under_which_something_was_tried_again_is_never_finished(publisher):
-    """The first try may arrive late: its number has to be known then."""
+    """A publisher id with a retry is never finished: the first try may still arrive.
+
+    The broker must know its number then.
+    """
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5).publisher
     publisher.number(tag, "q", 5)
@@ -306,7 +318,7 @@ def test_a_name_under_which_something_was_tried_again_is_never_finished(publishe
 
 
 def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
-    """A process whose connection is lost each minute leaves one record for each queue an hour."""
+    """A process that loses its connection each minute leaves one record per queue and hour."""
     now = 1000.0
     monkeypatch.setattr("reliq.routing.publish_ids.monotonic", lambda: now)
     names = {}
@@ -322,7 +334,7 @@ def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
 
 
 def test_a_name_under_which_something_was_given_up_is_never_finished(publisher):
-    """It may arrive late, too."""
+    """A publisher id with an abandoned publish is never finished, as it may still arrive."""
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5).publisher
     del tag
@@ -332,7 +344,10 @@ def test_a_name_under_which_something_was_given_up_is_never_finished(publisher):
 
 
 def test_a_name_in_doubt_is_never_finished(publisher):
-    """Something was tried elsewhere: the first broker is asked for its number some day."""
+    """A publisher id with an unconfirmed publish is never finished.
+
+    The first broker is queried for its number later.
+    """
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5, "a").publisher
     assert publisher.number(tag, "q", 5, "b").unconfirmed
@@ -343,7 +358,7 @@ def test_a_name_in_doubt_is_never_finished(publisher):
 
 
 def test_finished_names_are_not_remembered_for_ever(publisher):
-    """A process may close a connection with each of its requests."""
+    """Old finished ids are forgotten, as a process may close a connection with each request."""
     names = []
     for _ in range(5000):
         names.append(published(publisher))
@@ -353,7 +368,10 @@ def test_finished_names_are_not_remembered_for_ever(publisher):
 
 
 def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publisher):
-    """An application keeps what failed: from some thousand later on another name is used."""
+    """After some thousand messages behind an unsettled one, the publisher id changes.
+
+    An application may keep a failed publish. Brokers would otherwise remember all later numbers.
+    """
     kept = publisher.tag(5)
     first = publisher.number(kept, "q", 5)
     for _ in range(5000):
@@ -368,7 +386,7 @@ def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publis
 
 
 def test_how_long_numbers_are_kept():
-    """An hour at first; a day of who has lasted, or has a spool."""
+    """Numbers are kept for an hour at first; for a day if the process has lasted or has a spool."""
     assert SHORT_MS == kept_ms(0.0, long=False)
     assert LONG_MS == kept_ms(SAID_EVERY_S, long=False)
     assert LONG_MS == kept_ms(0.0, long=True)

@@ -1,4 +1,4 @@
-"""The names of partitions: the same for everybody, nobody else's, and far from each other."""
+"""The names of partitions: the same everywhere, distinct from queue names, and spread apart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def slot(name):
 
 @given(NAMES)
 def test_a_partition_knows_its_queue(name):
-    """And its number; the first one is the queue itself."""
+    """A partition's name contains its queue and number; the first partition is the queue itself."""
     assume(queue_of(name) == name)
     names = partition_names(name, MOST_PARTITIONS)
     assert MOST_PARTITIONS == len(set(names))
@@ -46,7 +46,7 @@ def test_a_partition_knows_its_queue(name):
 
 @given(NAMES, NAMES)
 def test_no_queue_has_the_key_of_a_partition(queue, other):
-    """Whatever a queue is called."""
+    """No queue has the key of a partition, whatever its name."""
     assume(queue_of(queue) == queue and queue_of(other) == other)
     keys = {escape(name) for name in partition_names(queue, 9)[1:]}
     assert escape(other) not in keys
@@ -54,7 +54,7 @@ def test_no_queue_has_the_key_of_a_partition(queue, other):
 
 
 def test_names_stay_what_they_are():
-    """Messages are stored under them: every version and every client has these."""
+    """The names of partitions are stable: messages are stored under them by all versions."""
     assert ("celery", "celery%p1.174", "celery%p2.61", "celery%p3.46") == partition_names(
         "celery", 4
     )
@@ -63,7 +63,7 @@ def test_names_stay_what_they_are():
 
 @pytest.mark.parametrize("end", [2, MOST_PARTITIONS])
 def test_all_names_stay_what_they_are(end):
-    """Whichever is asked for first, and however many there are."""
+    """All names are stable, in any order of computation and at any number of partitions."""
     names = [name for queue in QUEUES for name in partition_names(queue, end)]
     assert names == [partition_name(queue, n) for queue in QUEUES for n in range(end)]
     if end == MOST_PARTITIONS:
@@ -72,14 +72,14 @@ def test_all_names_stay_what_they_are(end):
 
 
 def test_there_are_no_more_than_the_most():
-    """Whatever number another has written where the layout is kept."""
+    """The number of partitions is limited, whatever number is stored in the layout."""
     assert partition_names("q", MOST_PARTITIONS) == partition_names("q", 10**15)
     with pytest.raises(IndexError):
         partition_name("q", MOST_PARTITIONS)
 
 
 def test_no_name_is_computed_twice(monkeypatch):
-    """Nor one that nobody asks for; a process may publish to many queues in turn."""
+    """Each name is computed once, on demand, even if a process publishes to many queues in turn."""
     computed = []
     suffix = queue_names._suffix
     monkeypatch.setattr(
@@ -97,7 +97,7 @@ def test_no_name_is_computed_twice(monkeypatch):
 @pytest.mark.parametrize("queue", QUEUES)
 @pytest.mark.parametrize(("partitions", "nodes"), [(8, 3), (16, 3), (32, 12), (64, 12)])
 def test_partitions_are_spread_evenly(queue, partitions, nodes):
-    """No node has many more of them than another one, of slots that are shared evenly."""
+    """No node has many more partitions than another if the slots are shared evenly."""
     found = Counter(slot(name) * nodes // 16384 for name in partition_names(queue, partitions))
     assert max(found.values()) - partitions / nodes < 2
     assert min(found[node] for node in range(nodes)) > partitions / nodes - 2
@@ -105,20 +105,20 @@ def test_partitions_are_spread_evenly(queue, partitions, nodes):
 
 @given(st.text(max_size=20), st.integers(1, MOST_PARTITIONS - 1))
 def test_a_key_keeps_its_partition(key, partitions):
-    """With one partition more it stays, or goes to the new one."""
+    """If a partition is added, a key stays in its partition or moves to the new one."""
     before, after = (partition_of_key(key, n) for n in (partitions, partitions + 1))
     assert 0 <= before < partitions
     assert after in {before, partitions}
 
 
 def test_keys_are_spread_evenly():
-    """Each partition gets about as many."""
+    """Each partition gets about the same number of keys."""
     found = Counter(partition_of_key(f"customer-{i}", 8) for i in range(8000))
     assert 8 == len(found)
     assert all(850 < count < 1150 for count in found.values())
 
 
 def test_the_option_knows_the_limit():
-    """Options know no names, and repeat it."""
+    """The option repeats the limit of partitions, as options do not import names."""
     assert options._MOST_PARTITIONS == MOST_PARTITIONS
     assert queue_names.SLOTS % MOST_PARTITIONS == 0

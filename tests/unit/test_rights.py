@@ -1,4 +1,4 @@
-"""The rules of `reliq acl` come from what the code sends, and the documents print them."""
+"""The rules of `reliq acl` are derived from the code's commands and printed in the documents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 ENGINE = Path(rights.__file__).parent
 SCRIPTS = [item for item in vars(scripts).values() if isinstance(item, scripts.Script)]
 
-# Commands whose second word counts.
+# Commands whose second word matters.
 _CONTAINERS = {"ACL", "CLIENT", "CLUSTER", "CONFIG", "SCRIPT", "SENTINEL"}
-# What begins like a command and is the beginning of an error.
+# Beginnings of errors that look like commands.
 _ERRORS = {"OOM", "NOPERM", "MISCONF", "WRONGTYPE", "CROSSSLOT"}
-# To log in is allowed to everybody.
+# Every user may log in.
 _OF_NO_ROLE = {"auth"}
 
 
@@ -44,7 +44,7 @@ def sent(source):
 
 
 def test_every_command_that_is_sent_is_in_a_role():
-    """And no role has one that nothing sends."""
+    """The roles contain exactly the commands that are sent."""
     optional = rights.CONFIG | rights.BEHIND_SENTINELS
     optional |= rights.IN_CLUSTER | rights.OPERATES_CLUSTER
     optional = optional.union(*rights.CONFIRMS.values())
@@ -54,7 +54,7 @@ def test_every_command_that_is_sent_is_in_a_role():
 
 
 def test_what_the_walk_finds():
-    """Tuples that are commands, and questions; not the words of errors."""
+    """The walk finds tuples and calls with commands, but not the words of errors."""
     source = (
         'wire.call(("HGET", key, "x")); self._ask("CONFIG", "GET", name); ("OOM", "full")\n'
         'ask(connection, "ROLE"); ("CLIENT", "LIST", "ID", *ids); name.startswith("RDB")'
@@ -63,7 +63,7 @@ def test_what_the_walk_finds():
 
 
 def test_every_script_is_in_a_role():
-    """Each is run by somebody, and each command in it can be read."""
+    """Each script belongs to a role, and each command in a script can be read."""
     run = {script.name for role in rights.ROLES.values() for script in role.scripts}
     assert sorted(script.name for script in SCRIPTS) == sorted(run), "see engines/redis/rights.py"
     for script in SCRIPTS:
@@ -75,7 +75,7 @@ def test_every_script_is_in_a_role():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_nothing_is_granted_that_harms_others(role):
-    """No category, and nothing that reaches beyond the keys of the rule."""
+    """A rule grants no category, and no command that reaches beyond its keys."""
     rule = acl_rule(role, confirm="replicated", config=True, sentinels=True, cluster=True)
     words = rule.split()
     assert not [word for word in words if "@" in word or word.startswith("-")]
@@ -87,7 +87,10 @@ def test_nothing_is_granted_that_harms_others(role):
 
 
 def test_what_is_only_for_who_asks():
-    """Settings (passwords among them), waiting, the role of a server and the slots of nodes."""
+    """Optional rights are granted on request only.
+
+    They cover settings (passwords among them), waits, the role of a server, and the slots of nodes.
+    """
     rules = " ".join(acl_rule(role) for role in ROLES).split()
     assert set() == {"+config|get", "+wait", "+waitaof", "+role", "+cluster|slots"} & set(rules)
     assert "+config|get" in acl_rule("operator", config=True).split()
@@ -104,7 +107,7 @@ def test_what_is_only_for_who_asks():
 
 
 def test_a_password_with_a_space_is_not_shown():
-    """It is refused, without a part of it."""
+    """A password with a space is refused, and the error contains no part of it."""
     with pytest.raises(ConfigurationError, match="password without spaces") as caught:
         acl_rule("worker", password="hush hush")
     assert "hush" not in str(caught.value)
@@ -118,6 +121,6 @@ def printed(path):
 
 
 def test_the_page_for_operators_prints_every_rule():
-    """What `reliq acl` prints."""
+    """The page for operators contains every rule as `reliq acl` prints it."""
     page = ROOT / "docs" / "operations.md"
     assert printed(page) == [acl_rule(role) for role in ROLES], "run docs/rules.py"

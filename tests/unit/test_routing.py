@@ -14,12 +14,12 @@ BINDINGS = st.lists(WORDS | st.sampled_from("*#"), max_size=6).map(".".join)
 
 
 def split(key):
-    """Return the words of a key: as RabbitMQ splits it, an empty one has none."""
+    """Return the words of a key; an empty key has none, as in RabbitMQ."""
     return key.split(".") if key else []
 
 
 def naive(binding, words):
-    """Match word by word, as AMQP 0-9-1 says: ``*`` is one word, ``#`` is zero or more."""
+    """Match word by word, as AMQP 0-9-1 does: ``*`` is one word, ``#`` is zero or more."""
     if not binding:
         return not words
     if binding[0] == "#":
@@ -40,13 +40,13 @@ def naive(binding, words):
 @example("a.b", "a.b\n")
 @example("a.*", "a.")
 def test_a_topic_matches_as_amqp_says(binding, key):
-    """The same answer as a naive matcher, whatever the words hold."""
+    """A topic pattern matches like a naive matcher, for any words."""
     found = topic_matches(words_of(binding), words_of(key))
     assert naive(*map(split, (binding, key))) == found
 
 
 def test_no_pattern_takes_long():
-    """What a producer names its routing key cannot stop a process: time is words times pattern."""
+    """The time of a match is words times pattern, so no routing key can block a process."""
     found = route("topic", (".".join("#" * 60 + "x"), "q1"), ("#.a.#.a.#.a.#.x", "q2"))
     begun = time.process_time()
     assert () == found.lookup(".".join("a" * 1000))
@@ -54,14 +54,14 @@ def test_no_pattern_takes_long():
 
 
 def route(type_, *bindings, exchange="e"):
-    """Return the route of an exchange of a type with (key, queue) bindings; None: undeclared."""
+    """Return the route of an exchange with (key, queue) bindings; type None: undeclared."""
     declaration = None if type_ is None else pack({"type": type_})
     packed = frozenset(pack([key, queue]) for key, queue in bindings)
     return Route(ExchangeTable(declaration, b"1", packed), exchange)
 
 
 def test_direct_matches_the_very_key():
-    """All queues of the key, no other."""
+    """A direct exchange routes to all queues with exactly the key."""
     found = route("direct", ("a", "q1"), ("a", "q2"), ("b", "q3"), ("*", "q4"), ("a.b", "q5"))
     assert ("q1", "q2") == found.lookup("a")
     assert ("q5",) == found.lookup("a.b")
@@ -69,13 +69,13 @@ def test_direct_matches_the_very_key():
 
 
 def test_fanout_matches_everything():
-    """Whatever the keys are."""
+    """A fanout exchange routes to all queues, whatever the keys."""
     found = route("fanout", ("a", "q1"), ("", "q2"))
     assert ("q1", "q2") == found.lookup("") == found.lookup("zzz")
 
 
 def test_topic_matches_patterns():
-    """A message goes to every queue that a pattern of it fits, and once to each."""
+    """A topic exchange routes a message once to every queue with a matching pattern."""
     found = route("topic", ("a.#", "q1"), ("*.b", "q1"), ("#", "q2"), ("c", "q3"))
     assert ("q1", "q2") == found.lookup("a.b")
     assert ("q2", "q3") == found.lookup("c")
@@ -92,18 +92,18 @@ def test_topic_matches_patterns():
     ],
 )
 def test_the_type_is_the_declared_one(exchange, type_, expected):
-    """The exchanges that AMQP declares beforehand have theirs; without one it is direct."""
+    """Predeclared AMQP exchanges have their own type; other undeclared ones are direct."""
     assert expected == route(type_, ("a.*", "q"), exchange=exchange).lookup("a.b")
 
 
 def test_nothing_is_bound():
-    """An exchange without bindings leads nowhere."""
+    """An exchange without bindings routes to no queue."""
     for type_ in ("direct", "topic", "fanout"):
         assert () == route(type_).lookup("a")
 
 
 def test_thousands_of_keys():
-    """What was found before is remembered in bounded memory, and stays right."""
+    """Remembered routes take bounded memory and stay correct."""
     found = route("topic", ("a.*", "q"))
     for number in range(3000):
         assert ("q",) == found.lookup(f"a.{number}")
@@ -113,6 +113,6 @@ def test_thousands_of_keys():
 
 @given(st.lists(st.tuples(BINDINGS, st.sampled_from("pqrs")), max_size=6), KEYS)
 def test_a_queue_is_found_once_and_in_order(bindings, key):
-    """Queues come sorted and without repetition: all processes publish in one order."""
+    """Queues are sorted and distinct, so all processes publish in one order."""
     expected = {queue for binding, queue in bindings if naive(split(binding), split(key))}
     assert tuple(sorted(expected)) == route("topic", *bindings).lookup(key)

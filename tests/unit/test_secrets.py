@@ -1,4 +1,4 @@
-"""A password in a URL, however it is written, is in no error, log, repr or traceback."""
+"""A password in a URL, in any notation, appears in no error, log, repr or traceback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from reliq.failover.brokers import without_password
 from reliq.metrics import Collector
 from reliq.migration.kombu_url import connect_kombu, is_kombu
 
-# A password is pieces with what means something in a URL between them. The host is of no use
-# and there is no network: what is read is refused, or fails at once.
+# A password consists of pieces with characters between them that have a meaning in a URL. The host
+# is unusable and there is no network: a URL that can be read is refused, or fails at once.
 PIECES = ["hushone", "hushtwo", "hush\u00fc", "73519", "7351", "hush%41"]
 BETWEEN = ["/", "?", "#", "[", "]", "@", ":", ";", "%", "&", "=", "://", "\u2100", "\u212a", " "]
 HOST = "127.0.0.1:1"
@@ -33,12 +33,12 @@ schemes = st.sampled_from(["reliq", "reliqs", "reliq-sentinel", "redis", "rediss
 
 
 def pieces_in(password, text):
-    """Return what a text shows of a password: its pieces, percent-encoded ones too."""
+    """Return the pieces of a password that a text shows, also percent-encoded ones."""
     return [piece for piece in PIECES if piece in password and piece in text]
 
 
 def texts_of(work):
-    """Run *work*; return all that can be seen of how it went."""
+    """Run *work*; return its result or errors, and its log records, as text."""
     records: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):
@@ -49,7 +49,7 @@ def texts_of(work):
     logging.getLogger().addHandler(keep)
     try:
         seen = work()
-    except reliq.ReliqError as exc:  # anything else ends the test
+    except reliq.ReliqError as exc:  # any other exception ends the test
         seen = "".join(traceback.format_exception(exc)) + repr(exc)
         while (exc := exc.__cause__ or exc.__context__) is not None:
             seen += repr(exc)
@@ -59,7 +59,7 @@ def texts_of(work):
 
 
 def shown_by_python(url):
-    """Return what those who take a URL themselves say of it."""
+    """Return the texts that each reader of a URL shows about it."""
     with ExitStack() as stack:
 
         def metrics():
@@ -80,7 +80,7 @@ def shown_by_python(url):
 @given(schemes, passwords, st.booleans())
 @example("reliq", "@hushone?", False)  # it looks like a host
 def test_who_takes_a_url(scheme, password, encoded):
-    """Neither right nor wrong ones show a part of it."""
+    """A URL shows no part of its password, whether the URL is valid or not."""
     written = quote(password, safe="") if encoded else password
     url = f"{scheme}://me:{written}@{HOST}/0"
     assert [] == pieces_in(password, shown_by_python(url))
@@ -90,7 +90,7 @@ def test_who_takes_a_url(scheme, password, encoded):
 @given(schemes, passwords, st.booleans())
 @example("reliq", ";hushone://", False)  # it looks like a list of URLs
 def test_commands(scheme, password, encoded):
-    """The same of what commands print."""
+    """The output of a command shows no part of the password in its URL."""
     written = quote(password, safe="") if encoded else password
     url = f"{scheme}://me:{written}@{HOST}/0"
     for words in (
@@ -106,13 +106,13 @@ def test_commands(scheme, password, encoded):
 
 @given(st.sampled_from(["reliq", "reliqs"]), passwords.filter(lambda text: "%" not in text))
 def test_transports(scheme, password):
-    """Kombu has read the URL before us; what it could read is not shown either."""
+    """A transport shows no part of a password, even if Kombu has misread the URL."""
     try:
         connection = Connection(f"{scheme}://me:{password}@{HOST}/0", transport_options=OPTIONS)
-    except (ValueError, TypeError):  # Kombu's own words
+    except (ValueError, TypeError):  # Kombu's own error
         return
     with connection:
-        if connection.port != 1:  # the rest of the password is the broker's name for Kombu
+        if connection.port != 1:  # Kombu takes the rest of the password for the broker's name
             return
         seen = texts_of(lambda: connection.transport.establish_connection())  # noqa: PLW0108
         assert [] == pieces_in(password, seen)
@@ -120,7 +120,7 @@ def test_transports(scheme, password):
 
 @pytest.mark.parametrize("virtual_host", ["hush@localhost:6379/0", "hush"])
 def test_a_database_that_is_the_rest_of_a_password(virtual_host):
-    """Kombu hands over what follows a slash; it is not shown."""
+    """A database that is the rest of a password, as Kombu read it, is not shown."""
     connection = Connection("reliq://me@localhost", virtual_host=virtual_host, port=12)
     with connection, pytest.raises(reliq.ConfigurationError, match="percent-encode") as caught:
         connection.transport.establish_connection()
@@ -128,7 +128,7 @@ def test_a_database_that_is_the_rest_of_a_password(virtual_host):
 
 
 def test_the_next_url_speaks_for_itself():
-    """Kombu keeps the TLS of the URL before; it is taken off, and no login goes along."""
+    """The next URL has neither the TLS, which Kombu keeps, nor the login of the previous URL."""
     connection = Connection(["reliq://me:hush@a:1/0?ssl_cert_reqs=none", "reliq://b:2/0"])
     connection.switch("reliq://b:2/0")
     address = connection.transport.address
@@ -137,7 +137,7 @@ def test_the_next_url_speaks_for_itself():
 
 
 def test_tls_that_was_given_beside_the_urls_stays():
-    """It is for all of them."""
+    """TLS that was given beside the URLs applies to all of them."""
     urls = ["reliq://a:1/0", "reliq://b:2/0"]
     connection = Connection(urls, ssl={"cert_reqs": "none"})
     connection.switch(urls[1])

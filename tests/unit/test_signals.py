@@ -1,4 +1,4 @@
-"""Sending a signal: every receiver is called, none can do harm, nobody costs nothing."""
+"""Emission of signals: all receivers are called, and none can harm the sender or the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def envelope(**headers):
 
 
 def test_a_receiver_that_raises_breaks_nothing(caplog):
-    """It is logged with its traceback, and the other receivers are called all the same."""
+    """An error of a receiver is logged with its traceback, and the other receivers are called."""
     calls = []
 
     def bad(broker, **arguments):
@@ -41,7 +41,7 @@ def test_a_receiver_that_raises_breaks_nothing(caplog):
 
 
 def test_what_ends_a_process_is_not_held_up():
-    """Ctrl-C in a receiver is not the receiver's mistake."""
+    """Ctrl-C in a receiver ends the process, as it is not an error of the receiver."""
 
     def interrupted(broker, **arguments):
         raise KeyboardInterrupt
@@ -51,7 +51,7 @@ def test_what_ends_a_process_is_not_held_up():
 
 
 def test_a_coroutine_function_is_refused_in_words(caplog):
-    """Nobody would await it: it is not called, and the log says so."""
+    """A coroutine function, which no code would await, is not called, and the log states this."""
 
     async def receiver(broker, **arguments):
         """Never runs."""
@@ -62,7 +62,7 @@ def test_a_coroutine_function_is_refused_in_words(caplog):
 
 
 def test_a_receiver_may_listen_to_one_broker():
-    """The sender is the broker's name, so blinker's own choice of senders works."""
+    """The sender is the broker's name, so that blinker's own choice of senders works."""
     brokers = []
 
     def receiver(broker, **arguments):
@@ -75,7 +75,7 @@ def test_a_receiver_may_listen_to_one_broker():
 
 
 def test_a_muted_signal_is_silent():
-    """The `muted` of blinker is heeded."""
+    """A signal muted by blinker's `muted` calls no receiver."""
     calls = []
     with message_dead.connected_to(calls.append), message_dead.muted():
         emit(message_dead, "reliq://a")
@@ -83,7 +83,7 @@ def test_a_muted_signal_is_silent():
 
 
 def test_what_is_said_of_a_published_message():
-    """Durations in seconds, identity from the headers."""
+    """A signal about a published message has durations in seconds and ids from the headers."""
     told = []
 
     def receiver(broker, **arguments):
@@ -100,7 +100,7 @@ def test_what_is_said_of_a_published_message():
 
 
 def test_identity_of_a_stored_message():
-    """Headers and task id of an envelope; nothing of one that is missing or cannot be read."""
+    """The identity of a stored message is its headers and task id; empty if it is unreadable."""
     nothing = {"headers": {}, "task_id": None}
     assert {"headers": {"id": "7"}, "task_id": "7"} == identity_in(envelope(id="7"))
     assert {"headers": {"id": 7}, "task_id": None} == identity_in(envelope(id=7))
@@ -109,7 +109,7 @@ def test_identity_of_a_stored_message():
 
 @pytest.mark.parametrize("signal", ALL, ids=lambda signal: signal.name)
 def test_every_signal_is_documented(signal):
-    """Its docstring says who sends it, and docs/signals.md has it too."""
+    """A signal's docstring states its sender, and docs/signals.md documents it too."""
     assert signal.name in signals.__all__
     assert re.search(r"^ +By: ", inspect.getdoc(signal) or "", re.MULTILINE) or re.search(
         r"^By: ", inspect.getdoc(signal) or "", re.MULTILINE

@@ -11,7 +11,7 @@ from reliq.message.delivery_tag import new_tag, published_ms, rank_of
 
 @given(st.integers(0, 255))
 def test_a_tag_says_its_rank_and_its_age(rank):
-    """What scripts and operators read from a tag is what it was made of."""
+    """Scripts and operators can read the rank and the publish time from a tag."""
     before = int(time.time() * 1000)
     tag = new_tag(rank)
     assert rank == rank_of(tag)
@@ -21,14 +21,14 @@ def test_a_tag_says_its_rank_and_its_age(rank):
 
 @pytest.mark.parametrize("rank", [0, 9, 255])
 def test_a_tag_has_one_form(rank):
-    """Lower-case hexadecimal of one length."""
+    """A tag is lower-case hexadecimal of one length."""
     tag = new_tag(rank)
     assert 30 == len(tag)
     assert set(tag) <= set("0123456789abcdef")
 
 
 def test_no_tag_comes_twice():
-    """However fast they are made."""
+    """Tags are distinct, however fast they are generated."""
     tags = [new_tag(5) for _ in range(20_000)]
     assert len(tags) == len(set(tags))
 
@@ -43,7 +43,7 @@ def test_tags_sort_by_rank_then_by_time():
 
 
 def test_a_forked_child_makes_other_tags():
-    """Parent and child share no part that must be their own."""
+    """Parent and child generate tags with different process parts."""
     code = """
 import os
 from reliq.message.delivery_tag import new_tag

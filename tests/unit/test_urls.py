@@ -1,4 +1,4 @@
-"""What is said of a URL that is wrong: what to do about it, and nothing of its password."""
+"""The error for a wrong URL states a remedy and shows no part of its password."""
 
 import pytest
 from kombu import Connection
@@ -10,7 +10,7 @@ from reliq.engines.urls import address, store_of
 from reliq.failover.brokers import without_password
 from reliq.migration.kombu_url import connect_kombu
 
-# Passwords with a character that nobody has percent-encoded.
+# Passwords with a character that should be percent-encoded.
 WRONG = [
     "://user:12/hush@localhost:6379/0",
     "://user:hush/hush@localhost:6379/0",
@@ -24,7 +24,7 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("scheme", ["reliq", "reliqs", "reliq-sentinel"])
 def test_a_wrong_url_shows_no_password(scheme, wrong):
-    """Neither the error nor the name of the broker has a part of it."""
+    """Neither the error nor the broker's name contains a part of the password."""
     url = scheme + wrong
     with pytest.raises(ConfigurationError) as caught:
         store_of(url, {"master_name": "m"}, "me")
@@ -34,14 +34,14 @@ def test_a_wrong_url_shows_no_password(scheme, wrong):
 
 @pytest.mark.parametrize("wrong", ["://user:12/hush@localhost:6379/0", "://[hush"])
 def test_a_wrong_url_of_kombus_shows_no_password(wrong):
-    """The same where a migration reads it."""
+    """The error of a migration for a wrong Kombu URL contains no part of the password."""
     with pytest.raises(ConfigurationError) as caught:
         connect_kombu("redis" + wrong, None, "me")
     assert "hush" not in str(caught.value)
 
 
 def test_what_helps_is_said():
-    """The error names the characters; a wrong database without a password is shown."""
+    """The error names the characters to encode; a wrong database without a password is shown."""
     with pytest.raises(ConfigurationError, match="percent-encode"):
         address("reliq://:12/hush@localhost:6379/0")
     with pytest.raises(ConfigurationError, match="number, got: 'orders'"):
@@ -61,7 +61,7 @@ def test_what_helps_is_said():
     ],
 )
 def test_a_url_as_it_may_be_shown(url, shown):
-    """Scheme, host and path."""
+    """A URL is shown as its scheme, host and path."""
     assert shown == without_password(url)
 
 
@@ -75,12 +75,15 @@ def test_a_url_as_it_may_be_shown(url, shown):
     ],
 )
 def test_a_missing_right_is_told_with_the_rule(reply):
-    """In the words of each version of Redis, inside a script as outside."""
+    """The error for a missing right refers to the ACL rule, inside and outside scripts.
+
+    Each version of Redis has its own text for it.
+    """
     assert "see the ACL rule in docs/operations.md" in str(translate_reply(reply, Address()))
 
 
 def test_an_unknown_name_ends_without_a_period():
-    """The library's error has one, and Celery adds another."""
+    """An error about an unknown host ends without a period, as Celery adds one."""
     error = translate(
         OSError("Error -2 connecting to x:1. Name or service not known."), Address(), 1
     )
@@ -88,7 +91,7 @@ def test_an_unknown_name_ends_without_a_period():
 
 
 def test_the_version_of_a_valkey_is_its_own():
-    """It also says which Redis it is compatible with."""
+    """The version of a Valkey server is its own, not that of the compatible Redis."""
     for info, version in (
         ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "9.1.2"),
         ({"redis_version": "7.0.15"}, "7.0.15"),
@@ -108,7 +111,10 @@ def test_the_version_of_a_valkey_is_its_own():
     ],
 )
 def test_a_url_of_another_scheme_is_answered_with_ours(url, ours):
-    """In Python and at the command line, without its password."""
+    """A URL of another scheme is refused with reliq's scheme and without its password.
+
+    This holds in Python and at the command line.
+    """
     with pytest.raises(ConfigurationError, match=f"expected a URL of {ours}://") as caught:
         address(url)
     assert "hush" not in str(caught.value)
@@ -118,7 +124,7 @@ def test_a_url_of_another_scheme_is_answered_with_ours(url, ours):
 
 
 def test_the_url_of_a_socket():
-    """It has a database and a login, as Kombu's has them; nothing shows the password."""
+    """The URL of a socket has a database and a login in Kombu's form, and shows no password."""
     url = "reliq-unix:///run/x.sock?virtual_host=2&username=me&password=hu%2Fsh"
     expected = Address(path="/run/x.sock", db=2, username="me", password="hu/sh")
     assert expected == address(url)

@@ -20,16 +20,17 @@ from reliq.web.redaction import HIDDEN, UNREADABLE, Redaction
 from reliq.web.settings import Settings, User, accounts, accounts_in, fits, hashed
 from reliq.web.texts import clock, lines, rate, shown, when
 
-# Made by hashed("right"): each process that collects these tests would take its time again.
+# The result of hashed("right"), stored because each process that collects these tests would compute
+# it again.
 HASH = "scrypt$16384$8$5$Dbn_uTQpmysqqs5gDA5lfQ==$g4ETtfHIYO9o_aGWr1vx4PBC5AFnjcRSSVRy1ME8LhA="
 HOSTILE = "<script>alert(1)</script>\"'&\n\x1b[2J\u202e\udc80/../?#%00"
 
 
-# -- who
+# -- users
 
 
 def test_a_password_is_known_by_its_hash():
-    """The hash has a salt of its own, and fits no other password."""
+    """A hash has its own salt and matches only its password."""
     one = hashed("right")
     assert one != hashed("right")
     assert one.split("$")[:4] == HASH.split("$")[:4]
@@ -45,7 +46,10 @@ def test_a_password_is_known_by_its_hash():
     ids=["plain", "cut", "cheap", "dear"],
 )
 def test_what_is_no_hash_is_refused_and_not_repeated(stored):
-    """A password that nobody has hashed appears in no error; nobody can make us work for long."""
+    """An invalid hash is refused and not repeated in the error, as it may be a plain password.
+
+    A hash whose parameters would cost too much work is refused too.
+    """
     with pytest.raises(ConfigurationError) as caught:
         accounts(f"ann operator {stored}", "users.txt")
     assert stored not in str(caught.value)
@@ -53,7 +57,10 @@ def test_what_is_no_hash_is_refused_and_not_repeated(stored):
 
 
 def test_users_are_lines(tmp_path):
-    """Name, role and hash; comments and semicolons; each name once."""
+    """A users file has lines of name, role and hash; comments and semicolons; each name once.
+
+    The file must be private.
+    """
     text = f"# ours\nann operator {HASH} # admin\n\nbob viewer {HASH}; eve viewer {HASH}"
     path = tmp_path / "users"
     path.write_text(text)
@@ -92,12 +99,12 @@ def test_users_are_lines(tmp_path):
     ],
 )
 def test_only_our_own_pages_may_ask(given, expected):
-    """By Sec-Fetch-Site where a browser says it, else by the Origin; without both: no."""
+    """A request is accepted by Sec-Fetch-Site or else by its Origin; without both it is refused."""
     assert expected is is_same_origin(Headers(given), "http")
 
 
 def test_this_machine_has_few_names():
-    """Addresses of the loopback, and localhost; a port is none of the name."""
+    """Only loopback addresses and localhost are this machine; a port is not part of the name."""
     assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "LocalHost")))
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "localhost.evil.example", "", "::")))
     assert ["[::1]", "a.b", "[::1]", ""] == [*map(host_of, ("[::1]:80", "a.b:80", "[::1]", ":80"))]
@@ -119,23 +126,23 @@ def test_this_machine_has_few_names():
     ids="-".join,
 )
 def test_settings_that_contradict_each_other_are_refused(wrong):
-    """At the start, by their names."""
+    """Contradicting settings are refused at the start."""
     with pytest.raises(ConfigurationError):
         Settings(**{"urls": ("reliq://x",), **wrong})
 
 
 def test_a_root_path_is_normalised():
-    """However it is written."""
+    """A root path is normalised from any notation."""
     assert ["", "", "/a/b"] == [
         Settings(urls=("reliq://x",), root_path=path).root_path for path in ("", "/", "a/b/")
     ]
 
 
-# -- what is asked
+# -- requests
 
 
 def test_any_name_survives_a_link():
-    """Whatever a queue is called, the page of it asks for that queue."""
+    """A link to the page of a queue requests that queue, whatever its name."""
     url = link("/under", "/queue", {"queue": HOSTILE, "skip": None})
     assert url.isascii()
     path, _, query = url.partition("?")
@@ -148,29 +155,29 @@ def test_any_name_survives_a_link():
 
 @pytest.mark.parametrize("text", ["-1", "1e9", "\u0664", "", "0x10", "1" * 5000, "1 "])
 def test_what_is_no_number_is_none(text):
-    """A number in a query is 0 unless it is digits."""
+    """A number in a query is 0 unless it consists of digits."""
     asked = Asked(User("ann", "viewer"), False, (("skip", text),))
     assert 0 == asked.number("skip")
 
 
 def test_a_query_of_too_much_is_left_out():
-    """Nobody makes a page of a million fields."""
+    """A query with too many fields is ignored."""
     assert [] == query_of(b"&".join(b"a=1" for _ in range(400)))
 
 
 def test_two_who_may_do_the_same_share_a_page():
-    """The name of the user makes no other page; what he may do does."""
+    """Users with the same rights share a page; their names make no difference."""
     ann = Asked(User("ann", "operator"), True)
     assert ann == replace(ann, user=User("bob", "operator"))
     assert hash(ann) == hash(replace(ann, user=User("bob", "operator")))
     assert ann != replace(ann, may_act=False)
 
 
-# -- what is hidden
+# -- redaction
 
 
 def test_keys_are_hidden_wherever_they_stand():
-    """In maps in lists in maps; by pattern; case does not count."""
+    """Hidden values are redacted at any depth of maps and lists, by key pattern, in any case."""
     hide = Redaction(("password", "*token*"))
     value = {"user": "ann", "Password": "x", "in": [{"api_TOKEN_2": {"a": 1}, "n": 1}]}
     expected = {"user": "ann", "Password": HIDDEN, "in": [{"api_TOKEN_2": HIDDEN, "n": 1}]}
@@ -183,19 +190,25 @@ def test_keys_are_hidden_wherever_they_stand():
 
 @pytest.mark.parametrize("text", ["{'password': 'secr...", "<Object password=secret>", "(" * 9000])
 def test_what_cannot_be_read_for_keys_is_hidden_as_a_whole(text):
-    """Celery cuts arguments off, and writes objects as it likes."""
+    """Text that cannot be searched for keys is hidden as a whole.
+
+    Celery truncates arguments and writes objects in any form.
+    """
     assert UNREADABLE == Redaction(("password",)).written(text)
     assert UNREADABLE == Redaction(("password",)).json(text)
 
 
 def test_without_keys_nothing_is_hidden():
-    """Nor read."""
+    """Without hidden keys, nothing is hidden or parsed."""
     assert "{'password': 'secr..." == Redaction().written("{'password': 'secr...")
     assert not Redaction()
 
 
 def test_a_pattern_means_what_it_meant_and_no_key_makes_it_slow():
-    """The parts in their order, none in another; a key that is very long is hidden, unlooked at."""
+    """A pattern matches like its regular expression, and no key makes the match slow.
+
+    The parts match in order without overlap. A very long key is hidden without a match.
+    """
     names = ["".join(chosen) for n in range(6) for chosen in product("ab", repeat=n)]
     patterns = ["".join(chosen) for n in range(1, 6) for chosen in product("ab*", repeat=n)]
     for pattern in patterns:
@@ -211,7 +224,7 @@ def test_a_pattern_means_what_it_meant_and_no_key_makes_it_slow():
 
 
 def test_text_of_others_is_one_line_of_text():
-    """No control character, no direction of writing, no half of a pair; a dash for nothing."""
+    """Foreign text is one printable line, and None is a dash."""
     assert shown(HOSTILE).isprintable()
     assert "\N{EN DASH}" == shown(None)
     assert "a\nb&lt;i&gt;\\x1b" == str(lines("a\r\nb<i>\x1b"))
@@ -219,12 +232,12 @@ def test_text_of_others_is_one_line_of_text():
 
 @pytest.mark.parametrize("ms", [None, 0, -5, 10**18, 253_402_300_800_000])
 def test_a_time_that_is_none_is_a_dash(ms):
-    """Whatever somebody has written in its place."""
+    """An invalid time is shown as a dash, whatever value is stored."""
     assert "\N{EN DASH}" == str(when(ms)) == str(clock(ms))
 
 
 def test_rates_are_short():
-    """A digit more where it says something."""
+    """Small rates have one more digit than large ones."""
     assert ["0", "0.3", "9.9", "12", "1,200", "\N{EN DASH}"] == [
         *map(rate, (0, 0.3, 9.94, 12.3, 1200, None))
     ]
@@ -235,7 +248,7 @@ def test_rates_are_short():
 
 @pytest.mark.parametrize("values", [[], [1], [0, 0], [1, None, 3], [None, None], [1e15, 2.5, 0]])
 def test_charts_are_drawn_of_anything(values):
-    """They are XML, have no style and no script, and nothing of them is outside."""
+    """Charts of any values are well-formed XML without style, script or invalid numbers."""
     times = ((0.0, "then"), (1.0, "now"))
     for svg in (
         sparkline(values, HOSTILE),
@@ -254,12 +267,12 @@ def test_charts_are_drawn_of_anything(values):
 
 
 def test_numbers_of_an_axis_are_short():
-    """As long as they fit."""
+    """Numbers of an axis are abbreviated from 1,000 on."""
     assert ["0", "12", "1.5k", "2M", "3G"] == [*map(short, (0, 12, 1500, 2_000_000, 3e9))]
 
 
 def test_a_series_has_a_gap_where_nobody_counted():
-    """Each snapshot has its place; what is outside of the time is left out."""
+    """A series has a gap for each minute without a snapshot, and ignores other times."""
     from reliq.admin import Snapshot
 
     now_ms = 1_000 * MINUTE_MS + 5
@@ -278,7 +291,10 @@ def test_a_series_has_a_gap_where_nobody_counted():
 
 
 def test_actions_are_kept_in_a_file_too(tmp_path):
-    """A line of JSON each, which one text cannot make two of; the last first in the process."""
+    """The log file has one line of JSON per action, which no text can split.
+
+    The process lists the last action first.
+    """
     import json
 
     path = tmp_path / "actions.jsonl"

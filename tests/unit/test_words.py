@@ -1,4 +1,4 @@
-"""The texts of the package and of its documents are plain sentences, with nouns as subjects."""
+"""The texts of the package and of its documents are plain sentences with nouns as subjects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def faults(texts):
 
 
 def docstrings(path):
-    """Yield each docstring of a file, those of attributes too, with its place."""
+    """Yield each docstring of a file, including those of attributes, with its position."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -45,7 +45,7 @@ def docstrings(path):
 
 
 def commands(command, name="reliq"):
-    """Yield the help of a command and of its options, and those of its subcommands."""
+    """Yield the help of a command, of its options and of its subcommands."""
     yield name, command.help or ""
     for parameter in command.params:
         yield f"{name} {parameter.opts[0]}", getattr(parameter, "help", None) or ""
@@ -65,21 +65,21 @@ def headings(path):
 
 
 def test_docstrings():
-    """Those of the package."""
+    """The docstrings of the package are free of the faulty patterns."""
     texts = [text for path in sorted((ROOT / "reliq").rglob("*.py")) for text in docstrings(path)]
     assert len(texts) > 2800
     assert [] == faults(texts)
 
 
 def test_help():
-    """That of each command and option."""
+    """The help of each command and option is free of the faulty patterns."""
     texts = list(commands(main))
     assert len(texts) > 200
     assert [] == faults(texts)
 
 
 def test_headings():
-    """Those of the documents."""
+    """The headings of the documents are free of the faulty patterns."""
     pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = [text for page in pages for text in headings(page)]
     assert len(texts) > 200
@@ -98,11 +98,11 @@ def test_headings():
     ],
 )
 def test_each_pattern(text):
-    """It finds what it is for."""
+    """Each pattern finds an example of its fault."""
     assert [] != faults([("here", text)])
 
 
 @pytest.mark.parametrize("text", ["What does a task cost?", "Whether it runs.", "As long as it."])
 def test_plain_text(text):
-    """It is left alone."""
+    """Plain text matches no pattern."""
     assert [] == faults([("here", text)])

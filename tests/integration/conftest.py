@@ -1,4 +1,4 @@
-"""Fixtures that these tests share."""
+"""Fixtures of the integration tests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def url(redis_url):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Return a cluster of three masters, which the tests of a file share."""
+    """Return a cluster of three masters, shared by the tests of a file."""
     with RedisCluster(3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def bare_cluster():
-    """Return a cluster of three masters that serves what slots it has; nodes keep their data."""
+    """Return a cluster of three masters that serves even if slots are missing; nodes keep data."""
     extra = ["--cluster-require-full-coverage", "no"]
     with RedisCluster(3, node_timeout_ms=1000, appendonly=True, extra=extra) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""Cases of what is killed between two steps of a batch, and the site on which they are."""
+"""Processes killed between two steps of a batch: the cases, and the site that they run on."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ SOME_BAD = ("complete", "failure")
 
 
 class Case(NamedTuple):
-    """A batch, the point at which somebody is killed, and what has become of it in the end."""
+    """A batch, the point at which a process is killed, and the expected outcome."""
 
     name: str
     step: str
     when: str
     seen: str
-    """Where the job and its message are at that point, as "state/place"; "" is not looked at."""
+    """The state of the job and its message at the point, as "state/place"; "" is not checked."""
     counts: dict[str, int]
     said: tuple[str, ...]
-    """The callbacks that come."""
+    """The expected callbacks."""
     how: str = "succeed"
     task: str = "end_late"
     scenario: str = ""
     number: int = 1
     who: str = "parent"
     of: str = ""
-    """The batch of the point, where that is another."""
+    """The batch of the point, if it is another batch."""
     queue: str = ""
-    """Of the jobs; as a rule that of the batch's name."""
+    """The queue of the jobs; "" is the queue with the batch's name."""
 
     @property
     def point(self) -> Point:
-        """Return where it is."""
+        """Return the point of the case."""
         return Point(self.step, self.when, self.number, self.who, self.of or self.name, self.queue)
 
 
 class Killing:
-    """A site whose processes are killed at points, and others that go on."""
+    """A site with processes that are killed at points, and other processes."""
 
     def __init__(self, server, scheme: str, directory: Path) -> None:
         config = {"task_ignore_result": True, "result_backend": None}
@@ -68,7 +68,7 @@ class Killing:
         self._directory = directory
 
     def _env(self, cases: Iterable[Case] = ()) -> dict[str, str]:
-        """Return what has processes killed in *cases*."""
+        """Return the environment in which processes are killed at the points of *cases*."""
         points = [case.point for case in cases]
         return {"RELIQ_TEST_KILL": json.dumps(points), "RELIQ_TEST_KILLED": str(self._directory)}
 
@@ -79,9 +79,10 @@ class Killing:
             publisher.publish(case.name, case.task, case.how, case.scenario, case.queue)
 
     def kill_producers(self, cases: Sequence[Case], back: Callable[[], None] | None = None) -> None:
-        """Publish each in a process that is killed at its point.
+        """Publish the batch of each case in a process that is killed at its point.
 
-        *back* is given of who is the victim of others: it brings that back.
+        *back* is given if the victim is a server instead of that process: it starts the server
+        again.
         """
         producers = [
             ([case.point], [case.name, case.task, case.how, case.scenario]) for case in cases
@@ -106,14 +107,14 @@ class Killing:
         self.was_there(cases)
 
     def worker(self, cases: Sequence[Case] = (), **options) -> CeleryWorker:
-        """Start a worker of their queues; it, or a child of it, is killed at their points."""
+        """Start a worker for the queues of *cases*; it, or its child, is killed at their points."""
         options.setdefault("queues", [case.queue or case.name for case in cases])
         return self.site.worker(app=APP, env=self._env(cases), ready=False, **options)
 
     def kill_workers(
         self, cases: Sequence[Case], prepare: Callable[[Case], None] | None = None
     ) -> None:
-        """Publish each, and have a worker killed at its point, one after the other."""
+        """Publish the batches of *cases* one after the other; a worker is killed at each point."""
         for case in cases:
             self.publish([case])
             if prepare is not None:
@@ -124,15 +125,15 @@ class Killing:
             worker.kill_group()
 
     def victim(self, case: Case, server: RedisServer, key: str = "") -> None:
-        """Have *server* killed in place of the process that comes to the point.
+        """Have *server* killed at the point of *case*, instead of the process that reaches it.
 
-        Not before a replica has what it has, where *key* is one of its own.
+        With *key*, a key of that server, it is killed only after a replica has all its data.
         """
         found = json.dumps([server.pid, server.port, key])
         (self._directory / f"{case.name}.victim").write_text(found)
 
     def was_there(self, cases: Sequence[Case], worker: CeleryWorker | None = None) -> None:
-        """Wait until somebody was killed at the point of each; things stood as expected then."""
+        """Wait until a process was killed at each point; check the state at that time."""
         for case in cases:
             mark = self._directory / f"{case.of or case.name}.killed"
 
@@ -154,13 +155,13 @@ class Killing:
             assert not case.seen or place in case.seen.split(" "), (case, seen)
 
     def ended(self, cases: Sequence[Case], **options) -> None:
-        """Let a worker go on that nobody kills: all is counted right, and said once."""
+        """Start a worker that is not killed; check the end of each batch, as :meth:`ends` does."""
         queues = [*(case.name for case in cases), "callbacks"]
         self.worker(queues=queues, concurrency=2, **options)
         self.ends(cases)
 
     def ends(self, cases: Sequence[Case]) -> None:
-        """Wait until the batches of *cases* have ended: all is counted right, and said once."""
+        """Wait until the batches have ended; their counts are right, and each callback ran once."""
         options = self.site.transport_options
         with (
             closing(connect(self.url, options, "look/1")) as store,
@@ -178,7 +179,7 @@ class Killing:
                     timeout_s=ENDS_S,
                     what=lambda case=case: f"{case}: heard {self.heard(case.name)}",
                 )
-            # Nothing is under way any more.
+            # No callback is pending any more.
             wait_until(lambda: not any(batches.batch(case.name).due for case in cases))
             for name in (*(case.queue or case.name for case in cases), "callbacks"):
                 wait_until(
@@ -199,10 +200,10 @@ class Killing:
             assert [] == [one for one in inspector.audit_batches() if not one.balanced]
 
     def heard(self, name: str) -> list[str]:
-        """Return the callbacks of a batch that have run."""
+        """Return the names of the callbacks of a batch that have run."""
         every = self.site.journal.entries(key=name)
         return sorted(entry.event.removeprefix("callback-") for entry in every)
 
     def close(self) -> None:
-        """End all of it."""
+        """Close the site."""
         self.site.close()

@@ -1,4 +1,4 @@
-"""What the tests of Kombu's API share: connections that clean up, and ways to take messages."""
+"""Helpers for the tests of Kombu's API: connections that clean up, and ways to take messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import RedisServer
 
-# Everything that waits is made short, so that a test of a few seconds sees it happen.
+# All intervals are short, so that a test of a few seconds sees them pass.
 FAST = {
     "visibility_timeout": 1,
     "restore_interval": 0.2,
@@ -40,7 +40,7 @@ class Client:
         self._prefixes: set[str] = set()
 
     def connect(self, url: str | None = None, **options: Any) -> Connection:
-        """Return a connection that the end of the test closes."""
+        """Return a connection that is closed at the end of the test."""
         options = {**FAST, **options}
         self._prefixes.add(options.get("global_keyprefix", ""))
         connection = Connection(url or self.url, transport_options=options)
@@ -54,7 +54,7 @@ class Client:
             yield inspector
 
     def status(self, queue: str) -> Any:
-        """Return the QueueStatus of *queue*, None where there is no such queue."""
+        """Return the QueueStatus of *queue*, or None if there is no such queue."""
         from reliq import NotFound
 
         with self.inspector() as inspector:
@@ -69,7 +69,7 @@ class Client:
             return inspector.dead_letters(queue, 100)
 
     def settled(self, queue: str) -> bool:
-        """Whether *queue* is empty, with every message it ever had accounted for as acked."""
+        """Whether *queue* is empty and every message that was published to it was acked."""
         status = self.status(queue)
         waiting = status.ready + status.delayed + status.unacked + status.dead
         return waiting == 0 and status.ledger["published"] == status.ledger["acked"]
@@ -98,7 +98,7 @@ def client(redis_server, redis_url):
 
 
 def declare(connection: Connection, name: str, **arguments: Any) -> Queue:
-    """Declare a queue that the anonymous exchange reaches; return it, bound."""
+    """Declare a queue that is reachable through the anonymous exchange; return it, bound."""
     queue = Queue(name, Exchange(""), name, **arguments)(connection.default_channel)
     queue.declare()
     return queue
@@ -112,7 +112,7 @@ def publish(connection: Connection, queue: str, *bodies: Any, **properties: Any)
 
 
 class Taker:
-    """A consumer that keeps what it is given, unacked until the test acks it."""
+    """A consumer that keeps its messages unacked until the test acks them."""
 
     def __init__(self, connection: Connection, *queues: str, **arguments: Any) -> None:
         self.connection = connection
@@ -145,7 +145,7 @@ class Taker:
         return bodies
 
     def gets_nothing(self, for_s: float = 0.3) -> bool:
-        """Whether no message comes for *for_s* seconds."""
+        """Whether no message arrives within *for_s* seconds."""
         before = len(self.messages)
         with pytest.raises(TimeoutError):
             self.connection.drain_events(timeout=for_s)
@@ -153,7 +153,7 @@ class Taker:
 
 
 def payloads(messages: list[Message]) -> list[Any]:
-    """Return the decoded bodies."""
+    """Return the decoded bodies of *messages*."""
     return [message.payload for message in messages]
 
 

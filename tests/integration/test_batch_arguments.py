@@ -1,4 +1,4 @@
-"""What is no batch is refused when it is made or opened: nothing is stored, and nothing has run."""
+"""An invalid batch is refused when it is made or opened: nothing is stored and nothing has run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.site import close_app
 
 @pytest.fixture
 def app(redis_url):
-    """Return an app, and one task."""
+    """Return an app with one task."""
     found = Celery("shop", broker=redis_url)
     found.ran = []
 
@@ -49,13 +49,13 @@ def app(redis_url):
     ids=lambda value: repr(value)[:20],
 )
 def test_what_is_no_option(option, value):
-    """The error names it, and what it is to be."""
+    """The error for an invalid option names the option and the expected value."""
     with pytest.raises(ConfigurationError, match=f"expected {option}"):
         Batch(**{option: value})
 
 
 def test_a_callback_of_another_kind_of_broker(app, redis_server):
-    """A callback is published where its batch is."""
+    """A callback for another kind of broker is refused: the batch's broker stores it."""
     other = Celery("other", broker="memory://localhost", set_as_current=False)
     batch = Batch("enrol", on_complete=other.signature("told"), app=app)
     try:
@@ -68,7 +68,7 @@ def test_a_callback_of_another_kind_of_broker(app, redis_server):
 
 
 def test_a_callback_that_would_run_at_once(app):
-    """With task_always_eager nothing is published: it would run before any job has."""
+    """A callback is refused under task_always_eager: it would run at once, before any job."""
     app.conf.task_always_eager = True
     batch = Batch("enrol", on_complete=app.tasks["told"].s())
     with pytest.raises(ConfigurationError, match="task_always_eager"), batch:

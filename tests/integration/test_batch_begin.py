@@ -1,4 +1,4 @@
-"""A job that is acknowledged when it begins is at work before its message is gone."""
+"""A job that is acked when it begins is working before its message is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APP = "tests.integration.apps.late_begin"
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_job_between_its_ack_and_its_begin_is_not_lost(site, pool):
-    """However long its child takes to say that it begins."""
+    """A job is not lost between its ack and its begin, however late its child reports the begin."""
     site.worker(app=APP, pool=pool, concurrency=2)
     with Batch("test", url=site.broker, transport_options=site.transport_options) as batch:
         site.send("end_early", "succeed")

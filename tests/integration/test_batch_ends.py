@@ -1,4 +1,4 @@
-"""What becomes of a job's message is known to its batch while a worker looks after the queues."""
+"""A batch learns the fate of its jobs' messages while a worker makes passes over the queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDS_S = 30
 
 @pytest.fixture
 def app(url):
-    """Return an app that publishes there."""
+    """Return an app that publishes to the broker."""
     app = Celery("client", broker=url, set_as_current=False)
     app.conf.broker_transport_options = FAST
     yield app
@@ -29,7 +29,7 @@ def app(url):
 
 @contextlib.contextmanager
 def looking_after(url, queue):
-    """Let a consumer of *queue* be there, with its background loop; it takes nothing."""
+    """Run a consumer of *queue* with its background loop; it takes no message."""
     with (
         Connection(url, transport_options=FAST) as connection,
         Consumer(connection, [Queue(queue)], prefetch_count=1) as consumer,
@@ -39,13 +39,13 @@ def looking_after(url, queue):
 
 
 def ended(batch):
-    """Return why the jobs of a batch failed, when it has ended."""
+    """Wait for the end of a batch; return the reasons of its failed jobs."""
     return {one.reason for one in batch.wait(ENDS_S).failures}
 
 
 @pytest.mark.parametrize("consumed", [True, False], ids=["consumed", "not consumed"])
 def test_a_purge_is_told(app, url, consumed):
-    """By who consumes from the queue, or by whoever consumes from another."""
+    """A purge is reported to the batch by a consumer of the queue, or of any other queue."""
     with Batch("purged", url=url, transport_options=FAST) as batch:
         for _ in range(3):
             app.send_task("t", (), queue="jobs")
@@ -56,7 +56,7 @@ def test_a_purge_is_told(app, url, consumed):
 
 
 def test_a_job_that_expires(app, url):
-    """It was never given out."""
+    """A job that expires before its delivery ends in error."""
     with Batch("late", url=url, transport_options=FAST) as batch:
         app.send_task("t", (), queue="jobs", expiration=0.1)
     with contextlib.closing(batch), looking_after(url, "other"):
@@ -64,7 +64,7 @@ def test_a_job_that_expires(app, url):
 
 
 def test_a_job_that_no_queue_takes(app, url):
-    """What is dropped as AMQP does is no job, however it was published."""
+    """A message that no queue takes is dropped, as in AMQP, and is no job of the batch."""
     with Batch("nowhere", url=url, transport_options=FAST) as batch:
         app.send_task("t", (), exchange="nobody", exchange_type="direct", routing_key="x")
         batch.map("t", range(2), app=app, exchange="nobody", routing_key="x")
@@ -74,7 +74,7 @@ def test_a_job_that_no_queue_takes(app, url):
 
 
 def test_a_job_without_a_name(app, url):
-    """An id that is no text cannot be counted: it is refused, as one that is too long."""
+    """A task id that is no text, or too long a text, is refused, since it cannot be counted."""
     with Batch("numbers", url=url, transport_options=FAST) as batch:
         for wrong in (7, "x" * 256):
             with pytest.raises(MessageRefused, match="task id"):
@@ -86,7 +86,7 @@ def test_a_job_without_a_name(app, url):
 
 
 def test_a_full_queue(app, url):
-    """The oldest gives way; where the newest is refused, it is no job."""
+    """A full queue drops its oldest job as an error; a refused new message is no job."""
     strict = {"x-max-length": 1, "x-overflow": "reject-publish"}
     app.conf.task_queues = [
         Queue("short", queue_arguments={"x-max-length": 1}),
@@ -108,7 +108,7 @@ def test_a_full_queue(app, url):
 
 @pytest.mark.parametrize("confirm", ["none", "accepted"])
 def test_where_its_message_is(app, url, confirm):
-    """Its batch knows it, also where nobody is to wait until it is stored."""
+    """A batch knows where a job's message is, even if the publish did not wait for storage."""
     with Batch("jobs", url=url, transport_options=FAST) as batch:
         app.send_task("t", (), queue="jobs", confirm=confirm)
     with contextlib.closing(batch):
@@ -119,7 +119,7 @@ def test_where_its_message_is(app, url, confirm):
 
 @pytest.mark.parametrize("confirm", ["none", "accepted"])
 def test_where_the_messages_of_many_are(app, url, confirm):
-    """Calls that are sent together, packed once, are known to the broker as jobs, too."""
+    """Calls that are packed once and sent together are known to the broker as jobs."""
 
     @app.task(name="t", shared=False)
     def task(value):

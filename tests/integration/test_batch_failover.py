@@ -1,4 +1,4 @@
-"""Batches where there are two brokers: each is at one of them, and so are its jobs."""
+"""Batches with two brokers: each batch is at one of them, and so are its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_job_asks_the_broker_that_its_message_is_from(brokers, pool):  # noqa: F811
-    """Also where the process that runs it has asked the other one before, which still answers."""
+    """A job queries its message's broker, even if its process queried the other, reachable one."""
     site = brokers.site
     worker = site.worker(app=APP, pool=pool, concurrency=1)
     brokers.a.kill()
@@ -47,7 +47,7 @@ def test_a_job_asks_the_broker_that_its_message_is_from(brokers, pool):  # noqa:
 
 
 def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
-    """Who moves its messages home looks after it: it is sealed, and said, and loses its jobs."""
+    """A worker that moves messages home also seals their batch and ends it, with its callback."""
     site = brokers.site
     client = Celery("client of B", broker=brokers.b.url("reliq"), set_as_current=False)
     callback = client.signature("end_late", ("succeed",), immutable=True).set(task_id="said")
@@ -56,7 +56,8 @@ def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
         with suppress(KeyboardInterrupt), batch:
             job = client.send_task("end_late", ("succeed",)).id
             killed = Change("begin", "killed", token=1, text="a worker that was killed")
-            # What is found once was stored: it is lost, when it is nowhere later.
+            # A pass has found the message before, so the job is lost if the message is nowhere
+            # later.
             settled = Change("settle", text=str(10**15))
             batch._connected().batches.change(
                 batch.id, [Change("enter", "killed", "waiting"), killed, settled]
@@ -71,7 +72,7 @@ def test_a_batch_at_a_broker_where_no_worker_is(brokers):  # noqa: F811
 def publish_next_try(urls, errback):
     """Publish the second try of the job of :func:`begun`, as Celery does, after another message."""
     headers = {"task": "t", "id": "j", "retries": 1, "reliq-batch": "batch"}
-    # Kombu does not pause where the next broker answers; a back-off takes a second.
+    # Kombu does not pause if the next broker answers; a back-off takes a second.
     policy = {"max_retries": 2000, "interval_start": 0.2, "interval_max": 0.2, "errback": errback}
     with Connection(urls, transport_options={"socket_connect_timeout": 1.0}) as connection:
         producer = connection.Producer()
@@ -87,7 +88,7 @@ def begun(server):
 
 
 def test_the_next_try_of_a_job_waits_for_the_first_broker(redis_factory):
-    """A task that asks for a retry has nobody to tell that its batch is at the other broker."""
+    """A job's retry waits for the first broker, since its task could not handle the error."""
     a, b = redis_factory(appendonly=True), redis_factory(appendonly=True)
     begun(a)
     a.kill()
@@ -107,7 +108,10 @@ def test_the_next_try_of_a_job_waits_for_the_first_broker(redis_factory):
 
 @pytest.mark.parametrize("brokers", [1, 2])
 def test_the_next_try_of_a_job_whose_batch_is_not_there(redis_factory, brokers):  # noqa: F811
-    """It goes out without: while the first broker answers, publishers do not go to the second."""
+    """A retry is published without its batch if the first broker answers but has no such batch.
+
+    Publishers do not switch to the second broker while the first one answers.
+    """
     a, b = redis_factory(), redis_factory()
     begun(b)
     refused = []
@@ -119,7 +123,10 @@ def test_the_next_try_of_a_job_whose_batch_is_not_there(redis_factory, brokers):
 
 
 def test_jobs_that_the_first_broker_may_have_are_uncertain(redis_factory, monkeypatch):
-    """The second one has no such batch; of what was sent to the first it knows nothing."""
+    """Jobs that the first broker may have stored are reported as uncertain.
+
+    The second broker has no such batch, and cannot know the messages that were sent to the first.
+    """
     a, b = redis_factory(appendonly=True), redis_factory(appendonly=True)
     send = publishing.send
 

@@ -1,4 +1,4 @@
-"""SIGKILL at each point between two steps of a batch: it is counted right, and said once."""
+"""SIGKILL between any two steps of a batch: the counts are right, and each callback runs once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PARENT = "parent"
 
 @pytest.fixture
 def killing(fresh_redis, tmp_path):
-    """Return a site."""
+    """Return a site whose processes can be killed."""
     found = Killing(fresh_redis, "reliq", tmp_path)
     yield found
     found.close()
 
 
 def producer(name, step, when, seen, counts, said=ALL_WELL, **options):
-    """Return a case of a producer."""
+    """Return a case in which a producer is killed."""
     return Case(f"producer-{name}", step, when, seen, counts, said, who="", **options)
 
 
@@ -54,15 +54,15 @@ LISTED = PRODUCERS[[case.step for case in PRODUCERS].index("listed")]
 
 
 def test_producers(killing):
-    """What they have not stored is found and is no job; the batch is sealed for them."""
+    """Messages that a killed producer did not store are no jobs, and its batch is sealed."""
     killing.kill_producers(PRODUCERS)
     killing.ended([case for case in PRODUCERS if case is not LISTED])
     with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
-        wait_until(lambda: LISTED.name not in store.batches.batches(100))  # without a batch
+        wait_until(lambda: LISTED.name not in store.batches.batches(100))  # listed, not opened
 
 
 def test_a_point_that_is_not_there(killing):
-    """Its test fails: nobody was killed; nor is a process that failed taken for one."""
+    """A test fails if no process was killed at its point, or if the process failed otherwise."""
     right = PRODUCERS[1]
     with pytest.raises(AssertionError, match="there is no such point"):
         killing.kill_producers([right._replace(step="entre")])
@@ -93,13 +93,13 @@ LATE = [
 
 
 def test_workers(killing):
-    """The next one has the job again, and it counts once."""
+    """The job of a killed worker is delivered to the next worker, and counts once."""
     killing.kill_workers(LATE)
     killing.ended(LATE)
 
 
 def early(name, step, when, seen, counts, said, how="succeed"):
-    """Return a case of tasks that are acknowledged when they begin."""
+    """Return a case with a task that is acked when it begins."""
     return Case(f"early-{name}", step, when, seen, counts, said, how, task="end_early")
 
 
@@ -122,13 +122,13 @@ CALLBACKS = [
 
 
 def test_callbacks(killing):
-    """And tasks that were acknowledged when they began: what is lost is found."""
+    """Killed workers lose no callback, and the lost jobs of early-acked tasks are found."""
     killing.kill_workers(EARLY + CALLBACKS)
     killing.ended(EARLY + CALLBACKS)
 
 
 def child(name, step, when, seen, how="succeed", task="end_late_requeued", counts=BOTH):
-    """Return a case of a pool's child."""
+    """Return a case in which a child of a pool is killed."""
     said = ALL_WELL if counts is BOTH else SOME_BAD
     return Case(f"child-{name}", step, when, seen, counts, said, how, task, who="child")
 
@@ -159,7 +159,7 @@ CHILDREN = [
 
 
 def test_children(killing):
-    """The job is delivered again, or its worker says how it has ended."""
+    """The job of a killed child is delivered again, or its worker reports the end."""
     killing.publish(CHILDREN)
     (cancelled,) = (case for case in CHILDREN if case.name == "child-cancelled")
     killing.publish([cancelled._replace(scenario="cancelled")])
@@ -169,7 +169,7 @@ def test_children(killing):
 
 
 def duty(name, step, when, seen, counts, said=ALL_WELL, **options):
-    """Return a case of what consumers do for batches."""
+    """Return a case in which a consumer is killed in one of its duties for batches."""
     return Case(f"duty-{name}", step, when, seen, counts, said, **options)
 
 
@@ -179,7 +179,7 @@ PURGED = [
     duty("told", "tell", AFTER, "error/-", {"error": 2}, SOME_BAD),
     duty("forgotten", "forget-events", AFTER, "", {"error": 2}, SOME_BAD),
 ]
-# All had failed before that.
+# All jobs had failed before the replay.
 REPLAYED = [
     duty("replaying", "replay", BEFORE, "waiting/there", BOTH, (*ALL_WELL, "failure")),
     duty("replayed", "replay", AFTER, "waiting/there", BOTH, (*ALL_WELL, "failure")),
@@ -203,7 +203,7 @@ LEFT = [
 
 
 def test_duties(killing):
-    """What the broker did with messages is told, and what nobody ends is ended, by the next one."""
+    """The next consumer completes a killed one's duties: it reports, seals and ends lost jobs."""
     cases = PURGED + REPLAYED + LOST + LEFT
     options = killing.site.transport_options
     with (
@@ -222,7 +222,7 @@ def test_duties(killing):
             elif case in LOST:
                 tag = new_tag(5, job=True)
                 entered = Change("enter", "lost", "waiting", tag=tag, queue=case.name)
-                # Its publisher speaks again, so it was stored, and is lost now.
+                # A later change of its publisher shows that the message was stored; it is lost now.
                 changes = [entered, Change("seal", tag=new_tag(0, job=True))]
                 assert [DONE, DONE] == store.batches.change(case.name, changes).outcomes
 
@@ -231,7 +231,7 @@ def test_duties(killing):
 
 
 def nested(name, step, when, seen, of="", counts=None, said=ALL_WELL, **options):
-    """Return a case of a batch in a batch; *of* is which of the two is looked at."""
+    """Return a case of a nested batch; *of* is "inner" if the point is at the child."""
     name = f"nested-{name}"
     found = Case(name, step, when, seen, counts or {"succeeded": 1}, said, scenario="nested")
     return found._replace(of=of and f"{name}-{of}", **options)
@@ -261,12 +261,12 @@ GIVEN_UP = [
 
 
 def test_nested(killing):
-    """The parent is told of a child's end, and a child is cancelled with its parent."""
+    """A parent learns of its child's end, and a child is cancelled with its parent."""
     killing.publish(GIVEN_UP)
     killing.kill_producers([*OPENED, *(case._replace(scenario="cancelled") for case in GIVEN_UP)])
     killing.kill_workers(CHILD_BATCHES)
     with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
-        killing.worker(queues=["callbacks"])  # what begins before that goes on
+        killing.worker(queues=["callbacks"])  # no jobs: those that began before it would run on
 
         def cancelled():
             return all(store.batches.batch(f"{case.name}-inner").cancelled_ms for case in GIVEN_UP)
@@ -291,7 +291,7 @@ FORGOTTEN = [
 
 
 def test_forgotten(killing):
-    """What was forgotten half way is forgotten by the next one."""
+    """A batch that was forgotten half way is forgotten completely by the next consumer."""
     killing.kill_workers(FORGOTTEN)
     killing.worker(queues=[*(case.name for case in FORGOTTEN), "callbacks"])
     with closing(connect(killing.url, killing.site.transport_options, "look/1")) as store:
@@ -330,7 +330,7 @@ BROKER_OF_PRODUCERS = [
 
 
 def test_a_broker(redis_factory, tmp_path):
-    """With all that is under way; what it had stored is there again."""
+    """A broker that is killed between two steps has all that it stored again after its restart."""
     server = redis_factory(appendonly=True)
     killing = Killing(server, "reliq", tmp_path)
     cases = BROKER_OF_WORKERS + BROKER_OF_PRODUCERS
@@ -351,7 +351,7 @@ def test_a_broker(redis_factory, tmp_path):
 
 
 OF_NODES = [
-    # Of which node: that of the batch, or that of the queue.
+    # The killed node: that of the batch, or that of the queue.
     ("batch", of_broker("not-told", "end", BEFORE, "working/there")),
     ("batch", of_broker("told", "end", AFTER, "succeeded/there")),
     ("queue", of_broker("told-of-queue", "end", AFTER, "succeeded/there")),
@@ -361,7 +361,7 @@ OF_NODES = [
 
 @pytest.mark.parametrize("promoted", [False, True], ids=["restarted", "promoted"])
 def test_nodes(tmp_path, promoted):
-    """That of a batch and not of its queue, and the other way around."""
+    """A batch survives the kill of its own node, and of its queue's node."""
     cluster = RedisCluster(3, int(promoted), appendonly=True)
     killing = None
 

@@ -1,4 +1,4 @@
-"""Jobs are lost when nobody works on them, and not while a worker stops."""
+"""A job is lost if no worker runs it, and is not lost while its worker shuts down."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.waiting import stays_true, wait_until
 
 APP, QUICK = "tests.integration.apps.jobs", "tests.integration.apps.killed"
 LONGER_THAN_A_RECORD_S = 6
-"""In the register one lasts four seconds at these sites."""
+"""Longer than the record of a consumer lasts in the register, which is four seconds here."""
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_the_jobs_of_a_warm_shutdown_are_not_lost(site, pool):
-    """However long it takes, also of those that were acknowledged when they began."""
+    """A warm shutdown loses no job, however long it takes, not even one that was acked early."""
     worker = site.worker(app=APP, pool=pool, concurrency=2)
     with Batch("test", url=site.broker, transport_options=site.transport_options) as batch:
         site.send("end_early", "until told")
@@ -49,7 +49,10 @@ def test_the_jobs_of_a_warm_shutdown_are_not_lost(site, pool):
 
 
 def test_a_job_of_which_its_worker_knows_nothing_is_lost(site):
-    """Its end was lost with a node's data, and the worker lives on; those that it runs go on."""
+    """A job is lost if its worker runs but does not know it, as when a node lost the job's end.
+
+    The jobs that the worker does run go on.
+    """
     site.worker(app=QUICK, pool="prefork", concurrency=2)
     options = site.transport_options
     with Batch("test", url=site.broker, transport_options=options) as batch:

@@ -21,7 +21,7 @@ from tests.support.site import close_app
 
 @pytest.fixture
 def one(redis_url):
-    """Return the task of an application on the shared server, which is audited."""
+    """Return the task of an application on the shared server, whose ledgers are audited."""
     with ExitStack() as stack:
         app = Celery("mapped", broker=redis_url, set_as_current=False)
         app.conf.result_backend = None
@@ -37,25 +37,25 @@ def one(redis_url):
 
 @pytest.fixture
 def batch(redis_url):
-    """Return a batch that is not opened."""
+    """Return a batch that is not open."""
     batch = Batch("mapped", url=redis_url)
     yield batch
     batch.close()
 
 
 def ready(url):
-    """Return how many messages wait."""
+    """Return the number of ready messages."""
     with Inspector(url) as inspector:
         return inspector.status("celery").ready if "celery" in inspector.queues() else 0
 
 
 def entered(batch):
-    """Return how many jobs are in each state that has some."""
+    """Return the number of jobs in each state, without zeros."""
     return {state: count for state, count in batch.status().counts.items() if count}
 
 
 def test_each_item_is_a_job(one, batch, redis_url):
-    """By the id of its task; what is published before and after the block is none."""
+    """Each mapped item is a job with its task id; a message outside the block is none."""
     one.delay(0)
     ids = []
     with batch:
@@ -69,14 +69,14 @@ def test_each_item_is_a_job(one, batch, redis_url):
 
 
 def test_options_are_those_of_publish_many(one, batch):
-    """A countdown makes it a delayed job; star gives several arguments."""
+    """Batch.map takes the options of publish_many, such as countdown and star."""
     with batch:
         batch.map(one, [(1,), {"value": 2}], star=True, countdown=600)
     assert {"delayed": 2} == entered(batch)
 
 
 def test_it_takes_what_an_iterator_gives(one, batch):
-    """A chunk at a time: nothing is kept of it."""
+    """Batch.map reads an iterator a chunk at a time, and keeps none of its items."""
     most = 0
     taken = sent = 0
 
@@ -99,7 +99,7 @@ def test_it_takes_what_an_iterator_gives(one, batch):
 
 @pytest.mark.parametrize("how", ["seal", "cancel"])
 def test_a_batch_that_takes_no_more(one, batch, redis_url, how):
-    """What was sent before is stored, nothing after it, and the error says so."""
+    """Batch.map stops if the batch is sealed or cancelled; the error lists the unsent items."""
 
     def rows():
         yield from range(500)
@@ -116,7 +116,7 @@ def test_a_batch_that_takes_no_more(one, batch, redis_url, how):
 
 
 def test_a_batch_that_is_not_there(one, batch, redis_url):
-    """Nothing is stored."""
+    """Batch.map stores nothing for a batch that does not exist."""
     with pytest.raises(PartlyPublished, match="has no such batch") as caught:
         batch.map(one, range(3))
     assert (0, [0, 1, 2]) == (caught.value.sent, caught.value.unsent)
@@ -124,7 +124,7 @@ def test_a_batch_that_is_not_there(one, batch, redis_url):
 
 
 def looked_at(batch):
-    """Return the jobs after a look at all of them, now."""
+    """Sweep all jobs as if they were old; return the number of jobs that remain."""
     store = batch._connected()
     look = Sweep(batch.id, store.now_ms() + MISSING_MS + 1, lambda _: None, lambda _: None)
     while look.step(store):
@@ -135,7 +135,7 @@ def looked_at(batch):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["together", "one by one"])
 def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
-    """What was not sent is out of the batch at once, what was on its way after a look."""
+    """An interrupt withdraws unsent jobs at once; a later sweep removes those in transit."""
     files = ("jobs.py", "transports/publish_buffer.py", "sending.py", "publishing.py")
     publish = partial(batch.map, one, range(3)) if how == "together" else one.delay
     point = 1
@@ -155,7 +155,7 @@ def test_an_interrupt_wherever_it_strikes(one, batch, redis_url, how):
 
 
 def test_a_child_that_was_forked_in_the_block(one, batch):
-    """It leaves the block too, and seals nothing: its parent goes on."""
+    """A child that was forked in the block seals nothing when it leaves it; its parent goes on."""
     with batch:
         one.delay(0)
         child = os.fork()
@@ -169,7 +169,7 @@ def test_a_child_that_was_forked_in_the_block(one, batch):
 
 
 def test_middleware_may_refuse_a_job(one, batch, redis_url):
-    """It is not entered."""
+    """A job that middleware refuses is not entered."""
 
     class Refusing(reliq.Middleware):
         def publish(self, context):
@@ -184,7 +184,7 @@ def test_middleware_may_refuse_a_job(one, batch, redis_url):
 
 
 def test_a_full_queue(one, batch, redis_url):
-    """Those that did not fit are no jobs."""
+    """Calls that do not fit into a full queue are no jobs."""
     limits = {"x-max-length": 5, "x-overflow": "reject-publish"}
     with batch, pytest.raises(PartlyPublished):
         batch.map(one, range(9), queue=Queue("full", queue_arguments=limits))

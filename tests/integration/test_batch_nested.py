@@ -1,4 +1,4 @@
-"""A batch that is opened in another's block, or with parent=, is one of its jobs."""
+"""A batch that is opened in another's block, or with parent=, is a job of that batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def url(request):
 
 @pytest.fixture
 def make(url):
-    """Return a function that makes a batch, and closes it in the end."""
+    """Return a function that makes a batch, which is closed at the end of the test."""
     with contextlib.ExitStack() as stack:
 
         def batch(name="test", **options):
@@ -39,19 +39,19 @@ def make(url):
 
 
 def counts(batch):
-    """Return how many jobs are in each state that has some."""
+    """Return the number of jobs in each state, without zeros."""
     return {state: count for state, count in batch.status().counts.items() if count}
 
 
 def change(batch, *changes):
-    """Change jobs, and say what is due then."""
+    """Change jobs, and publish the callbacks that are then pending."""
     store = batch._connected()
     if store.batches.change(batch.id, changes).due:
         batch_callbacks.publish_due(store, store.batches.batch(batch.id))
 
 
 def test_it_is_entered_when_it_is_opened(make):
-    """By its id; the parent does not end before it."""
+    """A nested batch is entered by its id when it is opened; its parent does not end before it."""
     with make() as parent:
         assert {} == counts(parent)
         with make() as child:
@@ -65,14 +65,14 @@ def test_it_is_entered_when_it_is_opened(make):
 
 
 def test_an_empty_one_succeeds(make):
-    """When it is sealed."""
+    """An empty nested batch succeeds when it is sealed."""
     with make() as parent, make():
         pass
     assert {"succeeded": 1} == counts(parent)
 
 
 def test_the_parent_may_be_named(make):
-    """It, or its id; then it is that of no block."""
+    """parent= takes a batch or its id; the surrounding block is then not the parent."""
     with make() as first, make() as other:
         with make(parent=first):
             pass
@@ -89,7 +89,7 @@ def test_the_parent_may_be_named(make):
     ],
 )
 def test_it_succeeds_only_if_all_its_jobs_do(make, ends, state, why):
-    """The reason says how many did not."""
+    """A nested batch succeeds only if all its jobs do; the reason states how many did not."""
     with make() as parent, make() as child:
         change(child, enter(), enter("i"), begin(), begin("i"))
     change(child, ends[0])
@@ -102,7 +102,7 @@ def test_it_succeeds_only_if_all_its_jobs_do(make, ends, state, why):
 
 
 def test_a_dead_letter_in_it_is_replayed(make):
-    """Then it has succeeded after all; what is said late changes nothing."""
+    """A nested batch whose dead letter is replayed succeeds; a late report changes nothing."""
     with make() as parent, make() as child:
         change(child, enter(), begin())
     change(child, lost())
@@ -117,7 +117,7 @@ def test_a_dead_letter_in_it_is_replayed(make):
 
 
 def test_three_levels(make):
-    """The end of the innermost is that of all."""
+    """The end of the innermost batch ends all three batches."""
     with make() as outer, make() as middle, make() as inner:
         change(inner, enter(), begin())
     assert [None] * 3 == [batch.status().ended_ms for batch in (outer, middle, inner)]
@@ -128,7 +128,7 @@ def test_three_levels(make):
 
 @pytest.mark.parametrize("how", ["seal", "cancel"])
 def test_a_parent_that_takes_no_more(make, how):
-    """The child is not there then."""
+    """A child of a sealed or cancelled batch is refused, and is not stored."""
     with make() as parent:
         pass
     getattr(parent, how)()
@@ -140,7 +140,7 @@ def test_a_parent_that_takes_no_more(make, how):
 
 
 def test_a_parent_that_is_not_there(make):
-    """It is at another broker, perhaps: the child is not there either."""
+    """A child of a batch that is not at this broker is refused, and is not stored."""
     child = make(parent="nowhere")
     with pytest.raises(NotFound, match="nowhere"), child:
         pass
@@ -149,14 +149,14 @@ def test_a_parent_that_is_not_there(make):
 
 
 def test_a_batch_is_not_its_own_parent(make):
-    """It would never end."""
+    """A batch cannot be its own parent, since it would never end."""
     child = make(id="itself", parent="itself")
     with pytest.raises(ConfigurationError, match="another batch"), child:
         pass
 
 
 def test_cancel_is_for_those_in_it(make):
-    """At all levels; what waits in them does not begin."""
+    """Cancelling a batch cancels nested batches of all levels; their waiting jobs do not begin."""
     with make() as outer, make() as middle, make() as inner:
         change(inner, enter())
     outer.cancel()
@@ -167,7 +167,10 @@ def test_cancel_is_for_those_in_it(make):
 
 @pytest.mark.parametrize("was_cancelled", [False, True])
 def test_an_operator_cancels_those_in_it(make, url, was_cancelled):
-    """As Batch.cancel does; also where the parent is cancelled, by somebody who has died then."""
+    """An operator's cancellation also cancels nested batches, as Batch.cancel does.
+
+    It does so even if the parent is cancelled already: the process that did it may have died then.
+    """
     with make() as outer, make() as middle, make() as inner:
         change(inner, enter())
     if was_cancelled:
@@ -180,7 +183,7 @@ def test_an_operator_cancels_those_in_it(make, url, was_cancelled):
 
 
 def test_an_operator_cannot_cancel_what_has_ended(make, url):
-    """Nor is anything of it changed."""
+    """An operator cannot cancel a batch that has ended; the attempt changes nothing."""
     with make() as parent, make():
         pass
     with Inspector(url) as inspector:
@@ -190,7 +193,7 @@ def test_an_operator_cannot_cancel_what_has_ended(make, url):
 
 
 def test_a_child_that_is_cancelled_alone(make):
-    """To its parent, which is not, that is an error."""
+    """A child that is cancelled alone is an error to its parent, which is not cancelled."""
     with make() as parent, make() as child:
         change(child, enter())
     child.cancel()
@@ -199,7 +202,7 @@ def test_a_child_that_is_cancelled_alone(make):
     assert parent.status().failures[0].reason.startswith("cancelled")
 
 
-# -- whoever dies in between: the passes of consumers
+# -- passes of consumers, after a process died between two steps
 
 
 class Passes:
@@ -210,7 +213,7 @@ class Passes:
         self._passes = BatchPasses(self._later, lambda _: None)
 
     def make(self, batch, *, later=False):
-        """Look after a batch, as if *later* its jobs were old."""
+        """Make the passes over a batch; with *later*, as if its jobs were old."""
         now_ms = self.store.now_ms
         if later:
             self.store.now_ms = lambda: now_ms() + 120_000
@@ -233,12 +236,12 @@ def passes(make):
 
 
 def tell(batch, *changes):
-    """Change jobs, and die before what is due is said."""
+    """Change jobs, as a process does that dies before it publishes the pending callbacks."""
     batch._connected().batches.change(batch.id, changes)
 
 
 def test_who_was_to_tell_the_parent_died(make, passes):
-    """It stays due, as a callback does."""
+    """A report to the parent stays pending, as a callback does, if its process dies."""
     with make() as parent, make() as child:
         change(child, enter(), begin())
     tell(child, end("failed", why="no"))
@@ -248,7 +251,7 @@ def test_who_was_to_tell_the_parent_died(make, passes):
 
 
 def test_the_parent_looks_at_its_child(make, passes):
-    """One that has ended, of which it has not heard; one that is nowhere."""
+    """A pass over the parent finds a child that ended unreported, and one that is missing."""
     with make() as parent:
         with make() as child:
             change(child, enter(), begin())
@@ -264,7 +267,7 @@ def test_the_parent_looks_at_its_child(make, passes):
 
 
 def test_who_was_to_cancel_the_child_died(make, passes):
-    """The pass over the child sees that its parent is cancelled."""
+    """A pass over a child cancels it if the process that cancelled its parent has died."""
     with make() as parent, make() as child:
         change(child, enter())
     tell(parent, Change("cancel"))
@@ -274,7 +277,7 @@ def test_who_was_to_cancel_the_child_died(make, passes):
 
 @pytest.mark.slow
 def test_a_tree_of_batches_is_run(tmp_path):
-    """With a worker: the callback of the outermost comes when all are done."""
+    """A worker runs a tree of batches; the outermost callback runs once, when all jobs are done."""
     server = RedisServer()
     with contextlib.ExitStack() as stack:
         stack.callback(server.destroy)

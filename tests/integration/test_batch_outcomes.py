@@ -1,4 +1,4 @@
-"""How a job ends is known to its batch, in every pool, with early and with late acks."""
+"""A batch learns how each job ends, in every pool, with early and with late acks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Jobs:
         return Batch("test", url=self.url, transport_options=self.site.transport_options, **options)
 
     def run(self, task, how, **options):
-        """Publish a job, wait for its batch; return the state of the job, and why."""
+        """Publish a job and wait for its batch; return its state, and the failure reasons."""
         with self.batch(failures=(NAMED,)) as batch:
             self.site.send(task, how, **options)
         status = batch.wait(ENDS_S)
@@ -72,31 +72,31 @@ def jobs(request, scheme, tmp_path_factory):
     ],
 )
 def test_how_a_job_ends(jobs, task, how, state, why):
-    """In the words of the exception, where there is one."""
+    """A batch has the final state of each job, and the text of the exception of a failed one."""
     assert (state, why) == jobs.run(task, how)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_rejected_job(jobs, task):
-    """With late acks its message is a dead letter; with early ones it is gone."""
+    """A rejected job ends in error; its message is a dead letter only with late acks."""
     state, (why,) = jobs.run(task, "reject")
     assert "error" == state
     assert "not this one" in why
 
 
 def test_a_job_that_is_given_back(jobs):
-    """It runs again, and counts once."""
+    """A job that is requeued runs again, and counts once."""
     assert ("succeeded", []) == jobs.run("end_late", "requeue")
 
 
 def test_a_job_that_is_given_back_when_it_is_acknowledged(jobs):
-    """There is nothing to give back: it is an error at once."""
+    """An acked job that is requeued is an error at once, since there is no message to requeue."""
     assert ("error", ["Reject: again"]) == jobs.run("end_early", "give back")
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_job_that_exits(jobs, task):
-    """It has failed, wherever it runs; its message is settled as that of any other."""
+    """A job that exits is an error in every pool; its message is settled like any other."""
     state, (why,) = jobs.run(task, "exit")
     assert ("error", True) == (state, "SystemExit" in why), why
     with Inspector(jobs.url) as inspector:
@@ -104,13 +104,13 @@ def test_a_job_that_exits(jobs, task):
 
 
 def test_a_failed_job_that_is_not_acked(jobs):
-    """Its message is a dead letter; the batch has the error."""
+    """A failed job that is not acked has a dead letter, and its batch has the error."""
     assert ("error", ["ValueError: as told"]) == jobs.run("end_late_unacked", "error")
 
 
 @pytest.mark.slow
 def test_a_revoked_job(jobs):
-    """One that has not begun: the worker drops it."""
+    """A job that is revoked before it begins is dropped by the worker, and is an error."""
     if jobs.pool == "solo":
         pytest.skip("it hears of it only between two tasks")
     with jobs.batch() as batch:
@@ -122,7 +122,7 @@ def test_a_revoked_job(jobs):
 
 
 def test_a_soft_time_limit(jobs):
-    """It is an exception like any other."""
+    """A soft time limit is an exception like any other."""
     if jobs.pool != "prefork":
         pytest.skip("only a child can be interrupted")
     state, (why,) = jobs.run("end_late", "soft limit", soft_time_limit=1)
@@ -131,7 +131,7 @@ def test_a_soft_time_limit(jobs):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_hard_time_limit(jobs, task):
-    """The child is killed; the worker tells."""
+    """A worker reports the job of a child that was killed at its hard time limit."""
     if jobs.pool != "prefork":
         pytest.skip("only a child can be killed")
     state, (why,) = jobs.run(task, "sleep", time_limit=1)
@@ -141,7 +141,7 @@ def test_a_hard_time_limit(jobs, task):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_child_that_dies(jobs, task):
-    """The worker tells."""
+    """A worker reports the job of a child that died."""
     if jobs.pool != "prefork":
         pytest.skip("only a child can be killed")
     state, (why,) = jobs.run(task, "kill always")
@@ -150,7 +150,7 @@ def test_a_child_that_dies(jobs, task):
 
 @pytest.mark.slow
 def test_a_child_that_dies_and_the_job_is_delivered_again(jobs):
-    """It counts once."""
+    """A job that is delivered again after its child died counts once."""
     if jobs.pool != "prefork":
         pytest.skip("only a child can be killed")
     assert ("succeeded", []) == jobs.run("end_late_requeued", "kill")
@@ -159,7 +159,7 @@ def test_a_child_that_dies_and_the_job_is_delivered_again(jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_terminated_job(jobs, task):
-    """It was running; the worker tells."""
+    """A worker reports a running job that was terminated."""
     if jobs.pool not in {"prefork", "gevent"}:
         pytest.skip("only a child or a greenlet can be killed")
     with jobs.batch() as batch:
@@ -172,7 +172,7 @@ def test_a_terminated_job(jobs, task):
 
 @pytest.mark.slow
 def test_a_cancelled_batch_that_is_terminated(jobs):
-    """What runs is killed, and counts as cancelled."""
+    """cancel(terminate=True) kills running jobs, which count as cancelled."""
     if jobs.pool not in {"prefork", "gevent"}:
         pytest.skip("only a child or a greenlet can be killed")
     with jobs.batch(app=jobs.site.app) as batch:
@@ -189,7 +189,7 @@ def test_a_cancelled_batch_that_is_terminated(jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_who_works_on_a_job(jobs, task):
-    """The session that has its message: the register knows it. And where the message was."""
+    """A batch names the session that works on a job, as in the register, and the job's message."""
     with jobs.batch() as batch:
         jobs.site.send(task, "until cancelled")
     wait_until(lambda: batch.status().counts["working"], what="the job to begin")
@@ -207,7 +207,7 @@ def test_who_works_on_a_job(jobs, task):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_cancelled_batch(jobs, task):
-    """What waits does not run; what runs is told."""
+    """A cancelled batch skips waiting jobs; its running jobs learn of the cancellation."""
     with jobs.batch() as batch:
         if jobs.pool != "solo":
             jobs.site.send(task, "until cancelled")
@@ -222,7 +222,7 @@ def test_a_cancelled_batch(jobs, task):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_job_that_is_tried_again_when_its_batch_is_cancelled(jobs, task):
-    """It is cancelled, too: nothing has failed, and nothing is a dead letter."""
+    """A job that is retried after a cancellation is cancelled: no failure, and no dead letter."""
     with jobs.batch() as batch:
         job = jobs.site.send(task, "retry when cancelled")
         wait_until(lambda: batch.status().counts["working"], what="the job to begin")
@@ -235,7 +235,7 @@ def test_a_job_that_is_tried_again_when_its_batch_is_cancelled(jobs, task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_what_a_job_says(jobs, task):
-    """Its last progress is known when its end is, however often it has said one; its reports."""
+    """A batch has a job's last progress at its end, however many there were, and its reports."""
     with jobs.batch() as batch:
         job = jobs.site.send(task, "progress").id
     status = batch.wait(ENDS_S)
@@ -247,7 +247,7 @@ def test_what_a_job_says(jobs, task):
 
 @pytest.mark.slow
 def test_a_job_that_adds_jobs(jobs):
-    """To its batch, which is sealed: tasks, many at a time, and a batch in it."""
+    """A job adds tasks, mapped calls and a nested batch to its batch, which is sealed."""
     with jobs.batch() as batch:
         jobs.site.send("end_late", "add", countdown=1)
     assert batch.status().sealed_ms
@@ -258,7 +258,7 @@ def test_a_job_that_adds_jobs(jobs):
 
 
 def test_another_thread_adds_jobs(jobs):
-    """In a block of its own; without one its tasks are none. Those of a group are jobs."""
+    """Another thread adds jobs only in an adding() block; the tasks of a group are jobs."""
     end_late = jobs.site.app.signature("end_late", ("succeed",), app=jobs.site.app)
 
     def publish(adding):
@@ -277,7 +277,7 @@ def test_another_thread_adds_jobs(jobs):
 
 
 def test_callbacks_are_published_once(jobs):
-    """Each with the batch's id; of success and failure the one that fits."""
+    """Callbacks are published once, with the batch's id: complete, and success or failure."""
     with Inspector(jobs.url, transport_options=jobs.site.transport_options) as inspector:
         inspector.purge_dead_letters("celery")
     report = jobs.site.app.signature

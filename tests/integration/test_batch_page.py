@@ -1,4 +1,4 @@
-"""examples/batch_progress.py: a page with a progress bar polls what is known of a batch."""
+"""examples/batch_progress.py: a page with a progress bar polls the status of a batch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ APP = "examples.batch_progress"
 
 
 class Page:
-    """What a browser would ask for."""
+    """The requests of a browser."""
 
     def __init__(self, url):
         self.url = url
 
     def get(self, path):
-        """Return what is there, JSON as what it says."""
+        """Return the text at *path*, or the value of its JSON."""
         return self._read(self.url + path)
 
     def post(self, path):
-        """Return what is answered."""
+        """Return the answer to a POST."""
         return self._read(urllib.request.Request(self.url + path, method="POST"))
 
     @staticmethod
@@ -73,7 +73,7 @@ def page(fresh_redis, journal, tmp_path):
 
 
 def ended(page, batch):
-    """Poll as the page does; return every answer, the last of which says that it has ended."""
+    """Poll as the page does until the batch has ended; return every answer."""
     answers = []
 
     def look():
@@ -85,7 +85,7 @@ def ended(page, batch):
 
 
 def test_the_bar_goes_up_and_the_failures_are_shown(page):
-    """200 products, of which 20 have no price; page by page."""
+    """The bar rises to 100 %; the 20 of 200 products without a price are listed page by page."""
     assert "<progress" in page.get("/")
     batch = page.post("/batches")["id"]
     answers = ended(page, batch)
@@ -108,7 +108,7 @@ def test_the_bar_goes_up_and_the_failures_are_shown(page):
 
 
 def test_it_is_cancelled(page):
-    """What waits does not run."""
+    """A cancelled batch skips its waiting jobs."""
     batch = page.post("/batches")["id"]
     page.post(f"/batches/{batch}/cancel")
     last = ended(page, batch)[-1]
@@ -117,7 +117,7 @@ def test_it_is_cancelled(page):
 
 
 def test_a_batch_that_is_not_there(page):
-    """The page is told."""
+    """The page answers 404 for an unknown batch."""
     with pytest.raises(urllib.error.HTTPError) as caught:
         page.get("/batches/nothing")
     assert 404 == caught.value.code

@@ -1,4 +1,4 @@
-"""What a task says of its job: cheap, bounded, and nothing where no job runs or no broker is."""
+"""Progress and reports of tasks: cheap, bounded, no effect without a job or without a broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Site:
             store.batches.change(self.batch.id, (Change("enter", "j", "waiting"),))
 
     def run(self, function):
-        """Run it as the job, as a worker's pool does; return what the worker is told."""
+        """Run *function* as the job, as a worker's pool does; return the worker's result."""
 
         def traced(name, task_id, request):
             return 0, function(), 0.1
@@ -58,7 +58,7 @@ def site(redis_factory):
 
 
 def test_no_job_runs():
-    """Nothing is asked or said; what is added joins nothing."""
+    """Outside a job the functions send nothing, and added tasks join no batch."""
     assert None is reliq.progress(1, 2, "x")
     assert None is reliq.report("x")
     assert not reliq.cancelled()
@@ -76,7 +76,7 @@ class Behind:
 
 
 def test_a_connection_that_went_silent_since_the_last_job(redis_factory):
-    """The next job asks over another one: it is not to run, its batch is cancelled."""
+    """A job with a silent connection uses another one, so that a cancelled job does not run."""
     server = redis_factory()
     proxy = Proxy(free_port(), ("127.0.0.1", server.port))
     proxy.start()
@@ -100,7 +100,7 @@ def test_a_connection_that_went_silent_since_the_last_job(redis_factory):
 
 @pytest.mark.parametrize("wrong", [("1",), (1, None), (float("nan"),), (True,), (1, 2, b"x")])
 def test_what_is_no_progress(wrong):
-    """An error for the programmer, wherever it is said."""
+    """An invalid progress or report raises TypeError, even outside a job."""
     with pytest.raises(TypeError, match="expected"):
         reliq.progress(*wrong)
     with pytest.raises(TypeError, match="expected a text"):
@@ -108,13 +108,13 @@ def test_what_is_no_progress(wrong):
 
 
 def test_a_number_that_no_broker_can_keep(site):
-    """It is put right, and no error of the job."""
+    """A number that is too large for the broker is limited, and is no error of the job."""
     site.run(lambda: reliq.progress(10**400, 2 * 10**400))
     assert [2**53 - 1] == [said.done for said in site.batch.status().progress]
 
 
 def test_a_flood_of_reports(site):
-    """Those that are not kept are not sent either."""
+    """Reports that the broker would not keep are not sent."""
 
     def flood():
         for n in range(200):
@@ -134,13 +134,13 @@ def test_a_flood_of_reports(site):
 
 @pytest.mark.parametrize("job", [7, None, ["j"]], ids=["number", "none", "list"])
 def test_what_has_no_id_is_no_job(job):
-    """Nobody could tell how it ends."""
+    """A request without a text as its id is no job, since its end could not be reported."""
     request = SimpleNamespace(request_dict={BATCH: "b", "id": job}, message=object())
     assert not is_job(request)
 
 
 def test_a_job_knows_its_batch(site):
-    """To hand on its id, to look at it, or to cancel it."""
+    """A job can read its batch's id, query the batch and cancel it."""
 
     def look():
         with contextlib.closing(reliq.current_batch()) as batch:
@@ -150,7 +150,7 @@ def test_a_job_knows_its_batch(site):
 
 
 def test_progress_is_written_twice_a_second_at_most(site):
-    """However often it is said; the last one is there when the worker is told."""
+    """Progress is written at most twice a second; the last one is stored before the job ends."""
     began = monotonic()
 
     def count():
@@ -169,7 +169,7 @@ def test_progress_is_written_twice_a_second_at_most(site):
 
 
 def test_what_was_said_before_an_error(site):
-    """Is there, too: with what the run raised."""
+    """The last progress before an exception is stored, and the exception is raised."""
 
     def fail():
         reliq.progress(1, 3, "first")
@@ -183,7 +183,7 @@ def test_what_was_said_before_an_error(site):
 
 
 def test_a_status_is_json(site):
-    """With every list that it has."""
+    """A status can be encoded as JSON, with all its lists."""
 
     def say():
         reliq.progress(1.5, 3, "half")
@@ -202,7 +202,7 @@ def test_a_status_is_json(site):
 
 
 def test_a_job_of_a_cancelled_batch_does_not_run(site):
-    """The worker is told what it is told of a task that raises Ignore."""
+    """A job of a cancelled batch does not run; the worker gets the result of a task's Ignore."""
     site.batch.cancel()
     ran = []
     failed, info, _ = site.run(lambda: ran.append(1))
@@ -211,7 +211,7 @@ def test_a_job_of_a_cancelled_batch_does_not_run(site):
 
 
 def test_a_broker_that_is_away(site, caplog):
-    """The task goes on, and does not wait for it again and again."""
+    """A task continues while the broker is unreachable, and does not wait for it at each call."""
 
     def say():
         assert not reliq.cancelled()

@@ -1,4 +1,4 @@
-"""The benchmarks run. What they measure is not tested: a timed test fails by chance."""
+"""The benchmarks run. Their results are not tested: a timed test fails by chance."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RABBITMQ = (peers.CLASSIC, peers.QUORUM)
-# One of each kind of sample, so that a start of RabbitMQ is paid for once.
+# One of each kind of sample, so that RabbitMQ starts only once.
 BESIDE_RABBITMQ = ("publish-named", "consume-64", "celery-solo", "latency-idle", "cpu-solo")
 
 
@@ -30,7 +30,7 @@ def run(*arguments):
 
 
 def tiny(folder, *arguments):
-    """Run figures once, as small as they get; return what was printed, the JSON and the page."""
+    """Run figures once, at the smallest size; return the output, the JSON and the page."""
     page = folder / "page.md"
     done = run(*arguments, "--scale", 0.01, "--largest", 1000, "--rounds", 1, "--report", page)
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_help_names_every_figure_and_peer():
 
 
 def test_names_and_rows_are_unique():
-    """No two figures have one name, and no two rows one key."""
+    """Every figure has a name of its own, and every row a key of its own."""
     names = [figure.name for figure in figures.ALL]
     keys = [row.key for figure in figures.ALL for row in figure.rows]
     assert sorted(set(names)) == sorted(names)
@@ -60,7 +60,7 @@ def test_names_and_rows_are_unique():
 
 
 def together():
-    """Return what one command measures, as parameters: in CI what is measured beside RabbitMQ."""
+    """Return the figures of each command, as parameters; CI runs those measured beside RabbitMQ."""
     core = [figure.name for figure in figures.ALL if figure.core]
     others = [figure.name for figure in figures.ALL if figure.name not in BESIDE_RABBITMQ]
     return [
@@ -75,7 +75,7 @@ def together():
 def test_figure_is_measured_and_reported(names, tmp_path):
     """Every figure runs over its transports, and is in the JSON and on the page.
 
-    RabbitMQ has a test of its own; Kombu's is measured by the most important figures.
+    RabbitMQ has a test of its own; Kombu's transport is measured by the most important figures.
     """
     chosen = {
         row.key: figure
@@ -100,7 +100,7 @@ def test_figure_is_measured_and_reported(names, tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 def test_rabbitmq_is_measured_beside_or_named_as_left_out(tmp_path):
-    """With a RabbitMQ on the machine it is in every table; without one the page says so."""
+    """The tables include an installed RabbitMQ; without one the page names it as left out."""
     only = [text for name in BESIDE_RABBITMQ for text in ("--only", f"={name}")]
     _, written, text = tiny(tmp_path, *only)
     if rabbitmq.find() is None:
@@ -111,7 +111,7 @@ def test_rabbitmq_is_measured_beside_or_named_as_left_out(tmp_path):
 
 
 def test_a_missing_rabbitmq_is_named(monkeypatch):
-    """Where there is no RabbitMQ, the run goes on and says what it left out."""
+    """A run without RabbitMQ goes on, and names it as left out."""
     monkeypatch.setattr(rabbitmq, "find", lambda: None)
     there = places.Places("redis-server")
     with pytest.raises(places.Missing):
@@ -121,7 +121,7 @@ def test_a_missing_rabbitmq_is_named(monkeypatch):
 
 
 def test_queues_that_are_spread_lie_in_all_parts_of_a_cluster():
-    """Each equal share of the slots has one of them, so each node has as many, or one less."""
+    """Each equal share of the slots has one queue, so the nodes differ by one queue at most."""
     for number in (1, 8, 20):
         names = clusters.spread("queue", number)
         shares = [clusters.slot_of(name) * number // clusters.SLOTS for name in names]
@@ -146,14 +146,14 @@ def test_the_page_lists_missed_targets(tmp_path):
 
 
 def test_a_target_without_its_peer_is_not_judged():
-    """A ratio to a peer that was left out is neither reached nor missed."""
+    """A ratio to a peer that was left out is neither met nor missed."""
     row = Row("key", "a title", "messages/s", (Target("ratio_at_least", 4, against="absent"),))
     assert [] == Outcome(row, {"reliq": [1.0]}).verdicts()
 
 
 @pytest.mark.slow
 def test_readme_and_page_are_made_again_from_the_json(tmp_path):
-    """`--from` writes what the run wrote, and changes nothing of the README but its table."""
+    """`--from` writes the page of the run again, and changes only the table of the README."""
     row = Row("celery-prefork", "a title", "messages/s", (Target("ratio_at_least", 2),))
     measured = Outcome(row, {"reliq": [30.0], "kombu": [10.0]})
     labels = {"reliq": "reliq", "kombu": "Kombu"}
@@ -177,7 +177,7 @@ def test_readme_and_page_are_made_again_from_the_json(tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
-    """`--resume` measures what the JSON has not, of the same commit and sizes only."""
+    """`--resume` measures only missing figures, and requires the same commit and sizes."""
     labels = {"reliq": "reliq", "kombu": "Kombu"}
     had = Outcome(Row("publish-named", "named", "messages/s"), {"reliq": [30.0], "kombu": [10.0]})
     file = tmp_path / "results.json"
@@ -202,7 +202,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_an_ended_command_leaves_no_process(tmp_path):
-    """A run that is told to end takes its servers with it."""
+    """A terminated run stops its servers and removes their files."""
     command = [sys.executable, "-m", "benchmarks", "--only", "idle-consumer", "--rounds", "1"]
     with subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""Python calls for each message: counted by cProfile, so that no noise disturbs them."""
+"""Python calls for each message, counted by cProfile, so that noise does not affect the result."""
 
 import cProfile
 import gc
@@ -11,9 +11,9 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 from tests.support.waiting import wait_until
 
 MESSAGES = 500
-# What a publish, and a consumed and acked message, may make at most. They only get less.
+# The most calls for a publish, and for a consumed and acked message. Only lower these.
 PUBLISH, CONSUME = 105, 108
-# Recorded: 430 to 460. At most 1.1 times that, at any later change.
+# Recorded: 430 to 460. Keep the limit at no more than 1.1 times the recorded number.
 WORKER = 495
 OF_CELERY = {
     "lang": "py",
@@ -39,7 +39,7 @@ OF_CELERY = {
 
 
 def calls(step, count=MESSAGES):
-    """Return the calls for each of *count* times that *step* is done, after a warm-up."""
+    """Return the calls of one *step*: the mean of *count* steps after a warm-up."""
     for _ in range(100):
         step()
     profile = cProfile.Profile()
@@ -57,7 +57,7 @@ def calls(step, count=MESSAGES):
     [({}, PUBLISH, CONSUME), (OF_CELERY, PUBLISH + 13, CONSUME + 2)],
 )
 def test_a_message_makes_few_calls(redis_factory, headers, publish, consume):
-    """Through the anonymous exchange; consumed from one queue, with a prefetch of 64."""
+    """A message makes few calls, by the anonymous exchange and with a prefetch of 64."""
     with Connection(redis_factory().url("reliq")) as connection:
         channel = connection.channel()
         producer, queue = Producer(channel), Queue("q", Exchange(""), "q", channel=channel)
@@ -76,9 +76,10 @@ def test_a_message_makes_few_calls(redis_factory, headers, publish, consume):
 
 @pytest.mark.slow
 def test_a_worker_makes_few_calls_for_a_task(site_factory, redis_factory, tmp_path):
-    """Functions of reliq in the main process of a prefork worker: its loop, its batched acks.
+    """A prefork worker's main process makes few calls of reliq for each task.
 
-    Beside Celery's own they vary by a twentieth, with what arrives in one turn of the loop.
+    These are the loop and the batched acks, without Celery's own calls. They vary by a twentieth
+    with the number of messages that arrive in one turn of the loop.
     """
     site = site_factory(redis_factory(), task_acks_late=True, worker_prefetch_multiplier=64)
     counts = tmp_path / "counts"

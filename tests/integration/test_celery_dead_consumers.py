@@ -1,4 +1,4 @@
-"""Consumers that died, and those that only seem so: who is taken for dead, and how soon."""
+"""Dead consumers, and consumers that only seem dead: which are detected, and how soon."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LATE = {
 
 
 def consumers_of(site):
-    """Return the consumers that the broker knows, by process id."""
+    """Return the consumers in the broker's register, by process id."""
     with Inspector(site.broker, site.transport_options) as inspector:
         return {consumer.pid: consumer for consumer in inspector.consumers()}
 
 
 @pytest.mark.slow
 def test_consumers_are_known_and_ghosts_disappear(site_factory, fresh_redis):
-    """Each is there with what it is and holds; one that ends or is killed is there no more."""
+    """The register lists each consumer with its data and leases, until it ends or is killed."""
     site = site_factory(fresh_redis, **LATE)
     began = time.time()
     killed = site.worker(pool="prefork", concurrency=2)
@@ -61,9 +61,9 @@ def test_consumers_are_known_and_ghosts_disappear(site_factory, fresh_redis):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_blip_causes_no_redelivery(redis_factory, site_factory, pool):
-    """Away for less than orphan_grace: it keeps what it holds, however long Celery pauses.
+    """A worker that is unreachable for less than orphan_grace keeps its messages.
 
-    The pause between Celery's second and third try alone is longer than what is left.
+    Celery's pause between its second and third try alone is longer than the rest of that time.
     """
     runs = run_through_a_blip(site_factory(redis_factory(), **LATE, **GRACE), pool, 3.5)
     assert 1 == runs
@@ -71,7 +71,10 @@ def test_a_blip_causes_no_redelivery(redis_factory, site_factory, pool):
 
 @pytest.mark.slow
 def test_a_long_absence_is_taken_for_death(redis_factory, site_factory):
-    """Away for longer than orphan_grace: what it held runs elsewhere, without its lease's end."""
+    """A worker that is unreachable for longer than orphan_grace counts as dead.
+
+    Its task runs elsewhere before its lease ends.
+    """
     runs = run_through_a_blip(site_factory(redis_factory(), **LATE, **GRACE), "threads", 9.0)
     assert 2 == runs
 
@@ -87,7 +90,7 @@ GRACE = {
 
 
 def run_through_a_blip(site, pool, away_s):
-    """Cut one of two workers off for so long, while it runs a task; return how often that ran."""
+    """Cut off one of two workers for *away_s* while it runs a task; return the number of runs."""
     proxy = Blackhole(site.server)
     try:
         worker = site.worker(pool=pool, broker=proxy.url())
@@ -95,7 +98,7 @@ def run_through_a_blip(site, pool, away_s):
         site.journal.wait_started(task.id)
         site.worker(pool="threads", name="neighbour")
         proxy.sever()
-        time.sleep(away_s)  # how long the network is away.
+        time.sleep(away_s)  # the length of the network failure.
         proxy.mend()
         site.journal.wait_finished(task.id, timeout_s=40)
         site.settled(timeout_s=40)
@@ -108,7 +111,7 @@ def run_through_a_blip(site, pool, away_s):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_an_outage_of_many_heartbeats(redis_factory, site_factory, pool):
-    """Who is back first takes nobody for dead who is not back yet: nothing runs twice."""
+    """The first consumer to reconnect takes no other one for dead, so nothing runs twice."""
     options = {"visibility_timeout": 12.0, "restore_interval": 1.0, "orphan_grace": 6.0}
     site = site_factory(redis_factory(), **LATE, broker_transport_options=options)
     proxies = [Blackhole(site.server), Blackhole(site.server)]
@@ -125,7 +128,7 @@ def test_an_outage_of_many_heartbeats(redis_factory, site_factory, pool):
             lambda: (known := consumers_of(site).get(first.pid)) and known.connected,
             what="one that is back",
         )
-        time.sleep(1)  # the network of the other is away a little longer.
+        time.sleep(1)  # the network of the other fails a little longer.
         proxies[0].mend()
         site.journal.wait_finished(task.id, timeout_s=40)
         site.settled(timeout_s=40)
@@ -137,7 +140,7 @@ def test_an_outage_of_many_heartbeats(redis_factory, site_factory, pool):
 
 @pytest.mark.slow
 def test_where_client_list_is_forbidden(fresh_redis, site_factory):
-    """Leases alone decide then, and the log says so, once."""
+    """Without CLIENT LIST only leases detect dead consumers, and the log reports that once."""
     options = {
         "visibility_timeout": 6.0,
         "restore_interval": 0.5,
@@ -157,8 +160,8 @@ def test_where_client_list_is_forbidden(fresh_redis, site_factory):
     killed.kill_group()
     stays_true(lambda: site.journal.runs(task.id) == 1, for_s=3)
     again = site.journal.wait_started(task.id, times=2)
-    # Its lease may have been renewed just before it was killed, or a third before.
-    assert 3.5 < again.at - killed_at < 6 + 0.5 + 15  # one on a quiet machine
+    # Its lease may have been renewed just before the kill, or a third of its length earlier.
+    assert 3.5 < again.at - killed_at < 6 + 0.5 + 15  # one instead of 15 on a quiet machine
     site.journal.wait_finished(task.id)
     site.settled()
     assert 1 == other.log().count("dead consumers are detected when their leases end")
@@ -166,7 +169,7 @@ def test_where_client_list_is_forbidden(fresh_redis, site_factory):
 
 @pytest.mark.slow
 def test_a_frozen_worker(fresh_redis, site_factory):
-    """What it holds runs elsewhere within visibility_timeout and restore_interval."""
+    """The tasks of a frozen worker run elsewhere within visibility_timeout and restore_interval."""
     options = {
         "visibility_timeout": 4.0,
         "restore_interval": 1.0,
@@ -181,23 +184,23 @@ def test_a_frozen_worker(fresh_redis, site_factory):
     frozen_at = time.monotonic()
     frozen.freeze()
     again = site.journal.wait_started(task.id, times=2)
-    assert again.at - frozen_at < 4.0 + 1.0 * 1.1 + 10.0  # one on a quiet machine
+    assert again.at - frozen_at < 4.0 + 1.0 * 1.1 + 10.0  # one instead of 10 on a quiet machine
     frozen.kill_group()
     site.journal.wait_finished(task.id)
     site.settled()
 
 
 @pytest.mark.slow
-@pytest.mark.long  # and on a quiet machine: it looks at the clock
+@pytest.mark.long  # needs a quiet machine, since it measures time
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_how_soon_killed_workers_tasks_run_again(fresh_redis, site_factory, pool):
-    """With default options, over many kills: within 10 seconds in 99 of 100 cases."""
+    """With default options, tasks of a killed worker run again within 10 s in 99 of 100 cases."""
     site = site_factory(fresh_redis, **LATE, broker_transport_options={})
     site.worker(pool="threads", concurrency=20, name="heir")
     took = []
     for number in range(10):
-        # The victim has a queue of its own, so that it gets what is sent to it; the heir
-        # takes that queue on once the victim has its tasks.
+        # The victim has a queue of its own, so that it gets all of its tasks. The heir consumes
+        # from that queue once the victim has its tasks.
         queue = f"victim{number}"
         victim = site.worker(pool=pool, concurrency=4, queues=[queue], name=queue)
         tasks = [site.send("long_first", 120.0, queue=queue).id for _ in range(4)]

@@ -1,4 +1,4 @@
-"""A dead letter of a Celery task says what the task raised."""
+"""A dead letter of a Celery task contains the exception of the task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APP = "tests.integration.apps.jobs"
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_the_task_raised(site, pool):
-    """One that is not to be acknowledged when it fails, and one that rejects its message."""
+    """The dead letters of a failed, unacked task and of a rejected one contain the exception."""
     site.worker(app=APP, pool=pool, concurrency=1)
     site.send("end_late_unacked", "error")
     site.send("end_late", "reject")

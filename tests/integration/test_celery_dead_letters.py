@@ -28,7 +28,7 @@ def limited(redis_server, redis_url, site_factory):
 
 @pytest.mark.slow
 def test_a_task_that_kills_its_child_meets_its_limit(limited):
-    """Celery requeues it each time; with the third failure it is dead, and others ran on."""
+    """A task that kills its child is a dead letter after its third failure; other tasks run."""
     worker = limited.worker(pool="prefork", concurrency=2)
     poison = limited.send("poison")
     others = [limited.send("record_late").id for _ in range(20)]
@@ -46,7 +46,7 @@ def test_a_task_that_kills_its_child_meets_its_limit(limited):
 
 
 def test_a_rejected_task_is_kept_and_replayed(site):
-    """Reject(requeue=False) makes a dead letter; the replayed task runs like a new one."""
+    """A task with Reject(requeue=False) is a dead letter; the replayed task runs like a new one."""
     site.worker(pool="solo")
     rejected = site.send("reject_first")
     site.settled(dead=1)
@@ -60,7 +60,7 @@ def test_a_rejected_task_is_kept_and_replayed(site):
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_a_requeued_task_is_redelivered_with_its_count(site, pool):
-    """Reject(requeue=True) shows the task that it was delivered before, and how often."""
+    """A task after Reject(requeue=True) sees that it was delivered before, and how often."""
     site.worker(pool=pool)
     result = site.send("requeue_first", 2)
     assert [[False, None], [True, 1], [True, 2]] == result.get(timeout=20)

@@ -1,4 +1,4 @@
-"""Tasks that are not due yet wait in the broker, and no worker holds them."""
+"""Delayed tasks wait in the broker, and no worker holds them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.workers import pools
 DAY_S = 86_400
 SENT = ("evalsha", "blpop")
 RESULT_S = 20
-# No connection is lost in these tests: leases and polls at their defaults, as users have it.
+# These tests lose no connection, so leases and polls have their defaults, as for users.
 DEFAULTS = {"broker_transport_options": {}}
 
 
@@ -38,7 +38,7 @@ def pool_site(request, scheme, tmp_path_factory):
 
 @pytest.fixture
 def pooled(pool_site):
-    """Return the site, and see that the test left nothing behind in the queue."""
+    """Return the site; at the end, check that the test left nothing behind in the queue."""
     yield pool_site
     pool_site.settled()
 
@@ -50,7 +50,7 @@ def quiet_site(fresh_redis, site_factory):
 
 
 def commands_while_watched(site, for_s):
-    """Return how much the worker sends in so many seconds, in which it must hold nothing."""
+    """Return the number of commands that the worker sends in *for_s* seconds; it holds nothing."""
     client = site.server.client(decode_responses=True)
 
     def sent():
@@ -77,7 +77,7 @@ def dues(site, queue="celery"):
 
 @pytest.mark.slow
 def test_tasks_run_in_the_order_of_their_etas_and_never_early(pooled):
-    """Whatever the order they were sent in; and soon after they are due."""
+    """Tasks run in the order of their ETAs, not of their publishes: never early, and soon after."""
     offset = time.monotonic() - time.time()
     now = dt.datetime.now(dt.timezone.utc)
     due = {}
@@ -91,7 +91,7 @@ def test_tasks_run_in_the_order_of_their_etas_and_never_early(pooled):
 
 
 def test_a_worker_holds_none_of_what_waits(pooled):
-    """They are delayed in the broker, and tasks that are ready run beside them."""
+    """Delayed tasks stay in the broker, and ready tasks run beside them."""
     waiting = [pooled.send("record", countdown=DAY_S) for _ in range(20)]
     assert {"ready": 0, "delayed": 20, "unacked": 0, "dead": 0} == pooled.counts()
     assert 5 == pooled.send("add", 2, 3).get(timeout=RESULT_S)
@@ -108,7 +108,7 @@ def test_a_worker_holds_none_of_what_waits(pooled):
 
 @pytest.mark.slow
 def test_a_retry_waits_its_countdown(pooled):
-    """retry(countdown=) goes through the broker, and the count of retries with it."""
+    """retry(countdown=) delays the retry in the broker, and keeps the count of retries."""
     result = pooled.send("fail_first", 2, countdown=0.5, kwargs={"countdown": 0.4})
     assert 2 == result.get(timeout=RESULT_S)
     starts = [entry.at for entry in pooled.journal.entries("started", result.id)]
@@ -117,7 +117,7 @@ def test_a_retry_waits_its_countdown(pooled):
 
 @pytest.mark.slow
 def test_a_canvas_with_countdowns(pooled):
-    """A chain, a group and a chord whose parts are delayed give what they give without."""
+    """A chain, a group and a chord with delayed parts give the same results as without delays."""
     add, total = pooled.app.signature("add"), pooled.app.signature("total")
     late = add.clone(kwargs={}).set(countdown=0.3)
     assert 15 == chain(late.clone((1, 2)), late.clone((4,)), late.clone((8,)))().get(RESULT_S)
@@ -131,8 +131,8 @@ def test_a_canvas_with_countdowns(pooled):
 
 @pytest.mark.slow
 def test_a_task_that_expires_before_its_eta_is_revoked(pooled):
-    """The broker delivers it when it is due, and Celery says what became of it."""
-    # From when it is due on the broker gives it as long as that again, and drops it after.
+    """The broker delivers an expired task when it is due, and Celery reports that it is revoked."""
+    # The time to live starts again when the task is due; the broker drops it only after that.
     result = pooled.send("record", countdown=2.5, expires=2)
     with pytest.raises(TaskRevokedError):
         result.get(timeout=RESULT_S)
@@ -140,7 +140,7 @@ def test_a_task_that_expires_before_its_eta_is_revoked(pooled):
 
 
 def test_a_task_that_expires_after_its_eta_runs(pooled):
-    """The time to live does not end while it is delayed."""
+    """The time to live of a task does not pass while the task is delayed."""
     result = pooled.send("record", countdown=0.5, expires=60)
     assert result.id == result.get(timeout=RESULT_S)
 
@@ -157,7 +157,7 @@ def test_a_delayed_task_can_be_revoked(pooled):
 
 @pytest.mark.slow
 def test_a_header_delays_a_task_but_not_its_retries(pooled):
-    """Celery copies headers to retries: x-delay is spent when the message is stored."""
+    """Celery copies the header x-delay to retries, but it applies only to the first publish."""
     sent = time.monotonic()
     result = pooled.send("fail_first", 2, headers={"x-delay": 3000}, kwargs={"countdown": 0})
     assert 2 == result.get(timeout=RESULT_S)
@@ -166,7 +166,7 @@ def test_a_header_delays_a_task_but_not_its_retries(pooled):
     assert starts[2] - starts[0] < 3
 
 
-# -- many, far, and while things die
+# -- many tasks, distant due times, and failures
 
 
 @pytest.mark.slow
@@ -179,11 +179,11 @@ def test_ten_thousand_future_tasks_burden_no_worker(quiet_site):
         for n in range(10_000):
             quiet_site.send("record", countdown=DAY_S + n, producer=producer)
     assert {"ready": 0, "delayed": 10_000, "unacked": 0, "dead": 0} == quiet_site.counts()
-    # One more for each that may fall into these six seconds and not those: wait, survey, look,
-    # heartbeat, what runs, and a question for each of two queues.
+    # One more for each command that may fall only into these six seconds: wait, survey, look,
+    # heartbeat, the running tasks, and a query for each of two queues.
     assert commands_while_watched(quiet_site, 6) <= idle + 7
     inspect = quiet_site.app.control.inspect([worker.name], timeout=5)
-    # What it holds itself would be marked with its own name; these are the broker's next.
+    # Tasks that the worker held would be marked with its own name; these are the broker's next.
     ((name, shown),) = inspect.scheduled().items()
     assert (worker.name, 100) == (name, len(shown))
     assert worker.name not in {task["request"]["hostname"] for task in shown}
@@ -196,7 +196,7 @@ def test_ten_thousand_future_tasks_burden_no_worker(quiet_site):
 
 @pytest.mark.slow
 def test_native_delay_false_is_celerys_own_behaviour(fresh_redis, site_factory):
-    """The worker holds the task until it is due, and says so."""
+    """With native_delay=False the worker holds a task until it is due, and inspect shows it."""
     site = site_factory(fresh_redis, broker_transport_options={"native_delay": False})
     worker = site.worker()
     task = site.send("record", countdown=DAY_S)
@@ -210,7 +210,7 @@ def test_native_delay_false_is_celerys_own_behaviour(fresh_redis, site_factory):
 
 @pytest.mark.parametrize("years", [1, 10, 1000])
 def test_any_horizon(quiet_site, years):
-    """What is due in years is stored with that due time, to the ms."""
+    """A task that is due in years is stored with that due time, to the ms."""
     eta = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=365 * years)
     before = time.time()
     quiet_site.send("record", eta=eta, expires=eta + dt.timedelta(days=365))
@@ -221,7 +221,7 @@ def test_any_horizon(quiet_site, years):
 
 
 def test_a_task_without_utc_is_due_at_the_same_moment(fresh_redis, site_factory):
-    """enable_utc=False and a timezone of its own: the eta carries its offset."""
+    """A task without UTC, in another timezone, is due at the same moment: its ETA has an offset."""
     site = site_factory(fresh_redis, enable_utc=False, timezone="Asia/Tokyo", **DEFAULTS)
     before = time.time()
     site.send("record", countdown=1000)
@@ -232,7 +232,7 @@ def test_a_task_without_utc_is_due_at_the_same_moment(fresh_redis, site_factory)
 
 @pytest.mark.slow
 def test_an_eta_in_the_body_is_celerys(fresh_redis, site_factory):
-    """Protocol 1 has no headers: the worker holds such a task, as on any transport."""
+    """A worker holds a delayed task of protocol 1, which has no headers, as on any transport."""
     site = site_factory(fresh_redis, task_protocol=1, **DEFAULTS)
     task = site.send("record", countdown=10)  # a worker takes some seconds to start
     assert {"ready": 1, "delayed": 0, "unacked": 0, "dead": 0} == site.counts()
@@ -246,7 +246,7 @@ def test_an_eta_in_the_body_is_celerys(fresh_redis, site_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_killed_worker_takes_no_delayed_task_with_it(quiet_site, pool):
-    """It held none of them: another runs them when they are due."""
+    """A killed worker held no delayed task: another worker runs the tasks when they are due."""
     killed = quiet_site.worker(pool=pool)
     tasks = [quiet_site.send("record", countdown=3).id for _ in range(20)]
     killed.kill_group()
@@ -260,7 +260,7 @@ def test_a_killed_worker_takes_no_delayed_task_with_it(quiet_site, pool):
 
 @pytest.mark.slow
 def test_a_restart_of_redis_keeps_delayed_tasks(redis_factory, site_factory):
-    """With AOF they are due when they were, and run once."""
+    """A restart of Redis with AOF keeps delayed tasks: they are due as before, and run once."""
     server = redis_factory(appendonly=True)
     site = site_factory(server, **DEFAULTS)
     worker = site.worker(pool="threads")

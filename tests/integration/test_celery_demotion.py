@@ -1,4 +1,4 @@
-"""The broker becomes a replica under living workers, and a master again."""
+"""The broker becomes a replica while workers run, and then a master again."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ POOLS = ("prefork", "threads")
 
 
 def connections_of(server) -> int:
-    """Return how many connections the server has accepted so far."""
+    """Return the number of connections that the server has accepted so far."""
     return int(server.client().info("stats")["total_connections_received"])
 
 
 @pytest.fixture
 def pair(redis_factory):
-    """Return a master that workers use, and the server that it will be a replica of.
+    """Return a master for the workers, and the server that it will replicate later.
 
-    Its data comes from there: the other one is its replica first, so it loses nothing.
+    That server replicates the master first, so no data is lost.
     """
     master = redis_factory()
     other = redis_factory(replica_of=master)
@@ -37,7 +37,7 @@ def pair(redis_factory):
 
 
 def demote(master, other):
-    """Make *master* a replica of *other*, which has all that it has."""
+    """Make *master* a replica of *other*, which has all its data."""
     client = master.client()
     client.wait(1, 5000)
     other.promote()
@@ -48,9 +48,9 @@ def demote(master, other):
 
 @pytest.mark.slow
 def test_demotion_under_workers(pair, site_factory):
-    """Idle or busy, a worker of a broker that is demoted waits, and works when it is back.
+    """A worker of a demoted broker, idle or busy, waits, and works again after the promotion.
 
-    What it does meanwhile is cheap: it connects now and then, with growing pauses.
+    Waiting is cheap: the worker connects now and then, with growing pauses.
     """
     master, other = pair
     site = site_factory(master, **LATE, broker_transport_options=OPTIONS, result_backend=None)
@@ -72,10 +72,10 @@ def test_demotion_under_workers(pair, site_factory):
     wait_until(lambda: time.monotonic() - began > 8)
     made = connections_of(master) - before
     print(f"{made} connections in {time.monotonic() - began:.1f} s by 3 workers")
-    # A background loop every second or two, the worker itself ever more seldom; each try has one
-    # connection or two. A hot loop makes hundreds.
+    # A background loop connects every second or two, the worker itself ever more rarely. Each try
+    # makes one connection or two. A hot loop would make hundreds.
     assert made < 60
-    # Connected to a replica, a worker would lose that connection again and again.
+    # A worker that connected to a replica would lose that connection again and again.
     losses = {w.name: w.log().count("onnection to broker lost") for w in (*workers.values(), idle)}
     assert dict.fromkeys(losses, 1) == losses
     master.promote()
@@ -90,7 +90,7 @@ def test_demotion_under_workers(pair, site_factory):
 
 
 def test_demotion_with_another_url(pair, site_factory):
-    """With a second URL the worker goes there: the server that took over has its messages."""
+    """With a second URL the worker switches to the promoted server, which has its messages."""
     master, other = pair
     urls = f"{master.url()};{other.url()}"
     site = site_factory(master, **LATE, broker_transport_options=OPTIONS, result_backend=None)

@@ -1,4 +1,4 @@
-"""Two brokers: workers and publishers go to the second when the first dies, and home again."""
+"""Two brokers: workers and publishers switch to the second if the first dies, and return later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 class Brokers:
-    """A and B, both with AOF, and an application that lists them in that order."""
+    """Brokers A and B, both with AOF, and an application that lists them in that order."""
 
     def __init__(self, redis_factory, site_factory, **options):
         self.a, self.b = redis_factory(appendonly=True), redis_factory(appendonly=True)
@@ -37,7 +37,7 @@ class Brokers:
         self.site.broker = ";".join(server.url("reliq") for server in (self.a, self.b))
 
     def counts(self, server, queue="celery"):
-        """Return what of *queue* is on one of the brokers, without what is none."""
+        """Return the message counts of *queue* at one of the brokers, without zeros."""
         with Inspector(server.url("reliq")) as inspector:
             if queue not in inspector.queues():
                 return {}
@@ -46,7 +46,7 @@ class Brokers:
         return {place: n for place in places if (n := getattr(status, place))}
 
     def all_done(self, ids, timeout_s=40):
-        """Wait until every task of *ids* has run; fail where one ran twice."""
+        """Wait until every task of *ids* has run; fail if one ran twice."""
         missing = set(ids)
 
         def done():
@@ -58,13 +58,13 @@ class Brokers:
         assert dict.fromkeys(ids, 1) == {key: started[key] for key in ids}
 
     def send(self, count, task="record_late", *args, **options):
-        """Publish so many tasks; return their ids."""
+        """Publish *count* tasks; return their ids."""
         return [self.site.send(task, *args, **options).id for _ in range(count)]
 
 
 @pytest.fixture
 def brokers(redis_factory, site_factory):
-    """Return two brokers; both balance at the end."""
+    """Return two brokers; the ledgers of both are audited at the end."""
     brokers = Brokers(redis_factory, site_factory)
     yield brokers
     brokers.site.close()
@@ -75,7 +75,7 @@ def brokers(redis_factory, site_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_there_and_back_again(brokers, pool):
-    """Every task of every phase runs once: before, while A is away, and after; nobody helps."""
+    """Tasks sent before, during and after an outage of A run once each, without intervention."""
     worker = brokers.site.worker(pool=pool, concurrency=2)
     ids = brokers.send(10)
     brokers.all_done(ids)
@@ -97,7 +97,7 @@ def test_there_and_back_again(brokers, pool):
 
 @pytest.mark.slow
 def test_a_task_that_runs_while_its_broker_is_away_runs_once(brokers):
-    """Its ack is kept by the process, on another broker by then, until its own is back."""
+    """A process keeps a task's ack, even on another broker, until the task's own broker is back."""
     worker = brokers.site.worker(pool="prefork", concurrency=2)
     (long,) = brokers.send(1, "record_late", 4)
     wait_until(lambda: brokers.site.journal.runs(long))
@@ -107,12 +107,12 @@ def test_a_task_that_runs_while_its_broker_is_away_runs_once(brokers):
     brokers.all_done([long])
     brokers.a.start()
     wait_until(lambda: brokers.counts(brokers.a) == {}, timeout_s=30, what=worker.tail)
-    time.sleep(3 * FAST["restore_interval"])  # passes in which it could come back
+    time.sleep(3 * FAST["restore_interval"])  # time for passes, which could restore it
     brokers.all_done([long])
 
 
 def test_a_publisher_alone_goes_home(brokers):
-    """Without consumers it moves in place: no error, and the next message is on A."""
+    """A publisher without consumers returns to A without an error; its next message is on A."""
     brokers.send(1)
     brokers.a.kill()
     brokers.send(1)
@@ -134,7 +134,7 @@ def test_a_publisher_alone_goes_home(brokers):
 
 
 def test_a_new_process_finds_the_others(brokers):
-    """Started while the others are still on B: its tasks run, wherever it publishes them."""
+    """A worker that starts while others are on B runs tasks of either broker."""
     worker = brokers.site.worker(pool="prefork", concurrency=2)
     brokers.a.kill()
     ids = brokers.send(5)
@@ -148,7 +148,7 @@ def test_a_new_process_finds_the_others(brokers):
 
 
 def test_without_fail_back(redis_factory, site_factory):
-    """failback=False: whoever went to B stays there until B fails."""
+    """With failback=False a process that switched to B stays there until B fails."""
     brokers = Brokers(redis_factory, site_factory, failback=False)
     worker = brokers.site.worker(pool="solo")
     brokers.a.kill()
@@ -162,7 +162,7 @@ def test_without_fail_back(redis_factory, site_factory):
 
 
 def test_a_broker_that_is_no_primary_is_passed_over(brokers, redis_factory):
-    """It answers, but refuses writes: the second one is used until it accepts them again."""
+    """A broker that answers but refuses writes is not used until it accepts them again."""
     elsewhere = redis_factory()
     brokers.a.follow(elsewhere)
     worker = brokers.site.worker(pool="prefork", ready=False)

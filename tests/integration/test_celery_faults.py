@@ -1,4 +1,4 @@
-"""Bad messages, a frozen broker, and children that come and go."""
+"""Invalid messages, a frozen broker, and short-lived children."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def spoil_envelope(site, change):
 
 
 def not_ours(site):
-    """Leave a message in the queue whose envelope something else has written."""
+    """Leave a message in the queue whose envelope was written by another program."""
     spoil_envelope(site, lambda _: b'{"body": "W10=", "content-type": "application/json"}')
 
 
 def truncated(site):
-    """Leave a message in the queue that was cut in two."""
+    """Leave a truncated message in the queue."""
     spoil_envelope(site, lambda envelope: envelope[: len(envelope) // 2])
 
 
 def undecodable(site):
-    """Leave a message in the queue whose body is not what its content type says."""
+    """Leave a message in the queue whose body contradicts its content type."""
     with site.app.producer_or_acquire() as producer:
         producer.publish(
             b'[[], {"unfinished": ',
@@ -49,7 +49,7 @@ def undecodable(site):
 
 
 def unknown_content(site):
-    """Leave a message in the queue of a content type that nobody here accepts."""
+    """Leave a message in the queue with a content type that no worker accepts."""
     with site.app.producer_or_acquire() as producer:
         producer.publish(
             b"\x80\x04.",
@@ -62,7 +62,7 @@ def unknown_content(site):
 
 @pytest.mark.parametrize("pool", ["prefork", "solo", "gevent"])
 def test_bad_messages_are_set_aside(site, pool):
-    """Messages nobody can read go to the dead letters with a reason; the next ones run."""
+    """Undecodable messages become dead letters with a reason; the next messages run."""
     bad = (not_ours, truncated, undecodable, unknown_content)
     for spoil in bad:
         spoil(site)
@@ -79,7 +79,7 @@ def test_bad_messages_are_set_aside(site, pool):
 
 @pytest.fixture
 def all_pools(fresh_redis, site_factory):
-    """Return a function that starts a worker of every pool, its queue named after it."""
+    """Return a function that starts a worker of every pool, with a queue named after the pool."""
 
     def start(app=TASKS_APP, **config):
         site = site_factory(fresh_redis, **LATE, **config)
@@ -95,7 +95,7 @@ def all_pools(fresh_redis, site_factory):
 
 @pytest.mark.slow
 def test_frozen_broker_does_not_stop_the_loop(all_pools):
-    """While Redis is frozen the timers of idle workers run on; thawed, all of them work."""
+    """The timers of idle workers run on while Redis is frozen; afterwards all workers run tasks."""
     site = all_pools(app=TICKING_APP)
     for pool in POOLS:
         site.journal.wait_finished(site.send("record", queue=pool).id)
@@ -120,9 +120,9 @@ def test_frozen_broker_does_not_stop_the_loop(all_pools):
 @pytest.mark.slow
 @pytest.mark.parametrize(("lease_s", "frozen_s"), [(5.0, 2.5), (4.0, 5.5)])
 def test_workers_outlive_a_long_freeze(all_pools, lease_s, frozen_s):
-    """Redis frozen for longer than socket_timeout: workers reconnect, nothing runs twice.
+    """Workers reconnect after a freeze of longer than socket_timeout, and no task runs twice.
 
-    Nor where every lease has run out meanwhile.
+    This holds even if every lease has expired meanwhile.
     """
     options = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "restore_interval": 0.5}
     site = all_pools(broker_transport_options=options | {"visibility_timeout": lease_s})
@@ -141,12 +141,12 @@ def test_workers_outlive_a_long_freeze(all_pools, lease_s, frozen_s):
 
 
 def run_in_short_lived_children(site, tasks):
-    """Run tasks in children that end after one each."""
+    """Run *tasks* tasks in children that end after one task each."""
     worker = site.worker(
         concurrency=4,
         arguments=["--max-tasks-per-child", "1"],
-        # From Python 3.12 on a fork beside threads warns: shown, it is in the log. Celery's
-        # own deprecations are not what is tested here.
+        # From Python 3.12 on, a fork beside threads causes a warning, which the log then shows.
+        # Celery's own deprecations are not tested here.
         env={"PYTHONWARNINGS": "always::DeprecationWarning:billiard.popen_fork,error:::reliq"},
     )
     ids = [site.send("record").id for _ in range(tasks)]
@@ -160,7 +160,7 @@ def run_in_short_lived_children(site, tasks):
     started = site.journal.started()
     assert dict.fromkeys(ids, 1) == started
     assert len({entry.pid for entry in site.journal.entries("started")}) == tasks
-    assert len(threads) == 1  # what a fork would warn of: threads of ours in the parent.
+    assert len(threads) == 1  # more threads of reliq in the parent would cause that warning.
     assert "multi-threaded" not in worker.log()
     assert "DeprecationWarning" not in worker.log()
     site.settled()
@@ -169,7 +169,7 @@ def run_in_short_lived_children(site, tasks):
 
 @pytest.mark.slow
 def test_children_of_one_task_each(site):
-    """40 tasks, each in a new child: none deadlocks, the parent has one thread."""
+    """Each of 40 tasks runs in a new child without a deadlock; the parent has one thread."""
     run_in_short_lived_children(site, 40)
 
 
@@ -177,12 +177,12 @@ def test_children_of_one_task_each(site):
 @pytest.mark.long
 @pytest.mark.parametrize("tasks", [150, 2000])
 def test_many_children_of_one_task_each(site, tasks):
-    """Many tasks, each in a new child: none deadlocks, the parent has one thread."""
+    """Each of many tasks runs in a new child without a deadlock; the parent has one thread."""
     run_in_short_lived_children(site, tasks)
 
 
 def test_unregistered_task_is_not_fatal(site):
-    """A task this worker does not know is rejected by Celery: a dead letter; the next one runs."""
+    """A task unknown to the worker is rejected by Celery, as a dead letter; the next task runs."""
     worker = site.worker(pool="threads")
     site.send("no.such.task")
     site.journal.wait_finished(site.send("record").id)

@@ -1,8 +1,8 @@
-"""A group's results come, whatever the publish of its tasks has met on its way.
+"""The results of a group arrive, even after trouble in the publish of its tasks.
 
-Celery makes two results of each task of a group, and drops one at once. Before Celery 5.7 a
-result that is destroyed ends the process's subscription to the task's result, whoever waits:
-one that was kept by what went wrong, until the garbage collector ran, made the group hang.
+Celery makes two results of each task of a group, and drops one at once. Before Celery 5.7, the
+destruction of a result ends the process's subscription to the task's result, even if another result
+waits for it. A result that an error kept alive until the garbage collector ran made the group hang.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ROUNDS = 3
 
 
 def add_here(x, y):
-    """Stand for the worker's task of that name."""
+    """Stand in for the worker's task of that name."""
     raise NotImplementedError
 
 
 @pytest.fixture(autouse=True)
 def no_collector():
-    """Run without the garbage collector, but for where the test calls it."""
+    """Run without the garbage collector, except where the test calls it."""
     gc.collect()
     gc.disable()
     yield
@@ -34,7 +34,7 @@ def no_collector():
 
 
 def groups_of(app, trouble):
-    """Publish groups of tasks, each where *trouble* has just begun; return their results."""
+    """Publish groups of tasks, each just after *trouble* began; return their results."""
     add = app.task(name="add")(add_here)
     groups = []
     for _ in range(ROUNDS):
@@ -44,7 +44,7 @@ def groups_of(app, trouble):
 
 
 def assert_they_come(site, groups):
-    """Fail unless each task has one result, and a worker that begins now brings all of them."""
+    """Fail unless each task has one result, and a worker that starts now brings all of them."""
     alive = Counter(one.id for one in gc.get_objects() if isinstance(one, AsyncResult))
     assert [] == [one.id for many in groups for one in many.results if alive[one.id] > 1]
     gc.collect()
@@ -57,7 +57,7 @@ def assert_they_come(site, groups):
 
 @pytest.mark.slow
 def test_the_connection_was_killed_before_the_first(site):
-    """CLIENT KILL of the publisher's connection, before the first publish of each group."""
+    """A group gets its results if its connection was killed before the first publish."""
     site.send("add", 1, 1)
     raw = site.server.client()
 

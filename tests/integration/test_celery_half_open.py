@@ -1,4 +1,4 @@
-"""Workers whose connections lose their packets: noticed, replaced, and nothing runs twice."""
+"""Workers whose connections lose packets notice it and reconnect, and nothing runs twice."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OPTIONS = {
     "poll_interval": 1.0,
     "socket_timeout": 2.0,
 }
-# Noticed within socket_timeout + poll_interval; then Celery connects and declares anew.
+# Noticed within socket_timeout + poll_interval; then Celery connects and declares again.
 BACK_S = OPTIONS["socket_timeout"] + OPTIONS["poll_interval"] + 15.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_worker_notices_and_goes_on(site, site_factory, pool):
-    """Idle or busy, with an event loop or without: it connects anew and keeps its leases."""
+    """A worker, idle or busy, with an event loop or without, reconnects and keeps its leases."""
     near = site_factory(site.server, **LATE, broker_transport_options=OPTIONS, result_backend=None)
     proxy = Blackhole(site.server)
     try:

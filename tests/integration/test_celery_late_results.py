@@ -1,4 +1,4 @@
-"""Results over rpc:// for a client that has gone: nothing stays of them."""
+"""Results over rpc:// for a client that has ended leave nothing behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.waiting import wait_until
 
 
 def test_a_late_result_makes_no_queue(fresh_redis, site_factory):
-    """The client ended while its task ran; its reply queue is not made anew by the result."""
+    """A result for a client that has ended does not declare its reply queue again."""
     site = site_factory(fresh_redis, result_backend=None)
     worker = site.worker(pool="threads", config={"result_backend": "rpc://"})
     app = Celery("client", broker=site.broker, backend="rpc://", set_as_current=False)

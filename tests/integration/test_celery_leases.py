@@ -1,7 +1,7 @@
-"""A held message stays held: through long tasks, cut connections and a restarted broker.
+"""A lease is kept through long tasks, cut connections and a restart of the broker.
 
-Most have one worker of every pool, all at the same time, each with a queue named after
-its pool; what happened in each is then looked at by itself.
+Most tests have one worker of every pool, all at the same time, each with a queue named after its
+pool. They then check each pool separately.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def all_pools(scheme, tmp_path_factory):
 
 
 def start_tasks(site, seconds):
-    """Start a task of this length in each pool, behind it three short ones that wait."""
+    """Start a task of *seconds* in each pool, with three short ones that wait behind it."""
     tasks = {pool: [site.send("record", seconds, queue=pool).id] for pool in POOLS}
     for pool in POOLS:
         site.journal.wait_started(tasks[pool][0])
@@ -52,7 +52,7 @@ def start_tasks(site, seconds):
 
 
 def assert_each_ran_once(site, tasks):
-    """Every task of each pool ran once and was acked."""
+    """Fail unless every task of each pool ran once and was acked."""
     for pool, task_ids in tasks.items():
         for task_id in task_ids:
             site.journal.wait_finished(task_id)
@@ -77,7 +77,7 @@ def test_long_task_runs_once(all_pools):
 
 @pytest.mark.slow
 def test_a_short_lease_of_the_queue_is_renewed_in_time(all_pools):
-    """Its worker renews by the length of the lease, not by its own visibility_timeout."""
+    """A worker renews by the length of the queue's lease, not by its own visibility_timeout."""
     site = all_pools({"broker_transport_options": {**FAST, "visibility_timeout": 60.0}})
     with Inspector(site.broker) as inspector:
         for pool in POOLS:
@@ -93,7 +93,7 @@ def test_cut_connections_repeat_nothing(all_pools):
     client = site.server.client()
     for _ in range(5):
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        time.sleep(0.5)  # the cuts are spread over the task: not a wait for anything.
+        time.sleep(0.5)  # spreads the cuts over the task; it is no wait for a condition.
     assert_each_ran_once(site, tasks)
 
 
@@ -103,14 +103,14 @@ def test_restarted_broker_repeats_nothing(all_pools):
     site = all_pools(appendonly=True)
     tasks = start_tasks(site, 5.0)
     site.server.kill()
-    time.sleep(1.0)  # how long it is away.
+    time.sleep(1.0)  # the length of the outage.
     site.server.start()
     assert_each_ran_once(site, tasks)
 
 
 @pytest.mark.slow
 def test_cancelled_task_is_redelivered(site):
-    """What Celery cancels because the connection was lost is not held for ever: it runs again."""
+    """A task that Celery cancels for a lost connection is not held forever: it runs again."""
     config = {**LATE, "worker_cancel_long_running_tasks_on_connection_loss": True}
     worker = site.worker(config=config)
     task = site.send("long_first", 60.0)
@@ -124,7 +124,7 @@ def test_cancelled_task_is_redelivered(site):
 
 @pytest.mark.slow
 def test_frozen_worker_loses_its_lease_and_nothing_else(site, tmp_path):
-    """A frozen worker's task runs elsewhere; thawed, it may finish, and does no harm."""
+    """A frozen worker's task runs elsewhere; after the thaw it may finish, without harm."""
     frozen = site.worker(config=LATE, pool="threads")
     # Still running when the worker is thawed: it then finds its lease lost.
     enough = tmp_path / "enough"
@@ -146,7 +146,7 @@ def test_frozen_worker_loses_its_lease_and_nothing_else(site, tmp_path):
 
 @pytest.mark.slow
 def test_a_solo_worker_acks_a_task_before_it_begins_the_next(site):
-    """What is done is told before a long task, though Celery tells it in the next tick."""
+    """A solo worker acks finished tasks before a long one, though Celery acks in the next tick."""
     ids = [site.send("record_late", seconds).id for seconds in (0.05, 0.05, 5.0)]
     site.worker(pool="solo")
     wait_until(lambda: site.journal.runs(ids[-1]))

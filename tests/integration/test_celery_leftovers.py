@@ -1,4 +1,4 @@
-"""What dead workers leave: nothing that stays, and nothing that the next one obeys."""
+"""Dead workers leave nothing permanent, and no command that the next worker obeys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ QUIET = {"task_ignore_result": True, "result_backend": None}
 
 @pytest.fixture
 def make_site(fresh_redis, site_factory):
-    """Return a function that makes a Celery application, by its settings."""
+    """Return a function that makes a Celery application with the given settings."""
     return lambda **config: site_factory(fresh_redis, **QUIET, **config)
 
 
 def second(site, **options):
-    """Start another worker of the name of one before, whose log it goes on with."""
+    """Start another worker with the name of an earlier one, whose log it continues."""
     worker = site.worker(ready=False, **options)
     worker.wait_log(" ready.", times=2, timeout_s=40)
     return worker
@@ -32,7 +32,7 @@ def answers(site, worker):
 
 
 def left(site):
-    """Return the queues and the bindings that there are."""
+    """Return all queues and all bindings."""
     with (
         Inspector(site.broker, site.transport_options) as inspector,
         Connection(site.broker, transport_options=site.transport_options) as connection,
@@ -41,9 +41,9 @@ def left(site):
 
 
 def test_an_old_command_is_not_for_a_new_worker(make_site):
-    """A worker is killed, told to shut down, and followed by one of its name: that one lives.
+    """A new worker ignores a shutdown command for a killed worker of the same name.
 
-    With default options, so that the dead one was seen a moment ago.
+    The options are the defaults, so that the broker saw the dead worker a moment ago.
     """
     site = make_site(broker_transport_options={})
     killed = site.worker(pool="threads", name="one")
@@ -51,13 +51,13 @@ def test_an_old_command_is_not_for_a_new_worker(make_site):
     site.app.control.shutdown()
     again = second(site, pool="threads", name="one")
     assert answers(site, again)
-    assert answers(site, again)  # a command of before would have been obeyed by now
+    assert answers(site, again)  # by now it would have obeyed an earlier command
     assert again.running
 
 
 @pytest.mark.slow
 def test_what_killed_workers_leave_goes(make_site):
-    """Any living worker sees to it, though it consumes from other queues."""
+    """A living worker removes killed workers' temporary queues, even if it consumes from others."""
     site = make_site()
     site.worker(pool="threads", name="living", queues=["living"])
     before = left(site)
@@ -78,7 +78,7 @@ def test_what_killed_workers_leave_goes(make_site):
 
 @pytest.mark.slow
 def test_a_worker_that_stood_still_can_be_spoken_to(make_site):
-    """It was taken for dead, and its mailbox is gone; it makes it anew when it goes on."""
+    """A frozen worker that was taken for dead declares its mailbox again after the thaw."""
     site = make_site()
     site.worker(pool="threads", name="other", queues=["other"])
     frozen = site.worker(pool="threads", name="frozen")

@@ -1,4 +1,4 @@
-"""What a worker's log tells its operator: once, at the right level, with the remedy."""
+"""A worker's log reports each event to its operator once, at the right level, with the remedy."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ FAST = {
 
 
 def lines(worker, words):
-    """Return (level, message) of the log lines that hold *words*."""
+    """Return (level, message) of the log lines that contain *words*."""
     found = [line for line in worker.log().splitlines() if words in line]
     parsed = [re.search(r": (\w+)/\S+\] (.*)", line) for line in found]
     return [(match[1], match[2]) for match in parsed]
@@ -26,9 +26,9 @@ def lines(worker, words):
 
 @pytest.mark.slow
 def test_where_it_consumes_and_what_died(redis_server, redis_url, site_factory):
-    """Which broker, once, also with mingle, whose replies are no work, and over lost connections.
+    """The log names the broker once, and each dead letter with the command to see it.
 
-    Dead letters with the command to see them.
+    The replies of mingle do not count as work, and lost connections do not repeat the line.
     """
     site = site_factory(redis_server, broker_transport_options=FAST)
     worker = site.worker(pool="solo", mingle=True)
@@ -65,7 +65,7 @@ def test_where_it_consumes_and_what_died(redis_server, redis_url, site_factory):
 
 
 def test_what_was_restored_from_whom(redis_server, redis_url, site_factory):
-    """The worker that restores names the one that died, and how many messages it held."""
+    """The worker that restores messages names the dead consumer and the number of its messages."""
     site = site_factory(redis_server, task_acks_late=True, broker_transport_options=FAST)
     dying = site.worker(pool="solo", name="dying")
     task = site.send("record", 60)

@@ -1,4 +1,4 @@
-"""A message whose content makes Celery's own code raise ends no worker, and harms no other."""
+"""A message that makes Celery's own code raise ends no worker, and harms no other task."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.workers import POOLS, app_environment, pools
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 GOOD = json.dumps([[], {}, EMBED])
 TASKS = ("record", "record_late")
-# For messages with any arguments: the others would sleep for as long as one of them says.
+# For messages with any arguments: the other tasks would sleep for the seconds in an argument.
 TAKERS = ("take", "take_late")
 
 
 def headers(task, changes=()):
-    """Return the headers of a task message of Celery's, with *changes*."""
+    """Return the headers of a Celery task message, with *changes*."""
     task_id = uuid()
     return {
         "lang": "py",
@@ -47,7 +47,7 @@ def headers(task, changes=()):
     }
 
 
-# (body, changed headers, properties); first those that ended a worker, in every pool.
+# (body, changed headers, properties); first the messages that ended a worker, in every pool.
 FATAL = (
     ("7", {}, {}),
     ("null", {}, {}),
@@ -73,14 +73,14 @@ BAD = (
 
 
 class Hostile:
-    """A site with one worker that is to outlive everything."""
+    """A site with one worker that must survive all messages."""
 
     def __init__(self, site, worker):
         self.site = site
         self.worker = worker
 
     def throw(self, body, head, **properties):
-        """Publish a message as it is."""
+        """Publish a message unchanged."""
         properties = {
             "content_type": "application/json",
             "content_encoding": "utf-8",
@@ -92,7 +92,7 @@ class Hostile:
             producer.publish(stored, headers=head, **properties)
 
     def good(self):
-        """Send a task that does no harm; return its id."""
+        """Send a harmless task; return its id."""
         return self.site.send("record_late").id
 
     def outlives(self, good):
@@ -106,12 +106,12 @@ class Hostile:
         self.site.wait_counts(ready=0, delayed=0, unacked=0)
 
     def takes_bad_among_good(self, task):
-        """Fail unless each that is bad is a dead letter with its error, and the others run."""
+        """Fail unless each bad message is a dead letter with its error, and the others run."""
         self.throws_bad_among_good(task)
         self.found_bad(2)
 
     def throws_bad_among_good(self, task):
-        """Send each that is bad twice, among good ones that run."""
+        """Send each bad message twice, among good tasks that run."""
         good = []
         for body, changes, properties in BAD * 2:
             good.append(self.good())
@@ -120,7 +120,7 @@ class Hostile:
         self.outlives(good)
 
     def found_bad(self, times):
-        """Fail unless each was so many times a dead letter, at least."""
+        """Fail unless each bad message was a dead letter at least *times* times."""
         reasons = [dead_letter.reason for dead_letter in self.dead_letters()]
         assert reasons.count("malformed") >= times * (len(FATAL) - 2)
         assert reasons.count("undecodable") >= times * 2
@@ -140,14 +140,14 @@ class Hostile:
 
 @pytest.fixture(scope="module", params=POOLS)
 def hostile(request, tmp_path_factory):
-    """Return a worker of the pool, for all tests of this module."""
+    """Return a worker of the pool, shared by all tests of this module."""
     with ExitStack() as stack:
         server = RedisServer()
         stack.callback(server.destroy)
         directory = tmp_path_factory.mktemp(request.param)
         site = CelerySite(server.start(), "reliq", directory)
         stack.callback(site.close)
-        # As few as bad ones: one that kept its place would soon stop all.
+        # Fewer places than bad messages: if each kept its place, the worker would soon stop.
         yield Hostile(
             site,
             site.worker(pool=request.param, concurrency=2, arguments=["--task-events"]),
@@ -157,12 +157,12 @@ def hostile(request, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_bad_messages_among_good_ones(hostile, task):
-    """Each of those that ended the worker is a dead letter with its error; the others run."""
+    """Each message that once ended the worker is a dead letter with its error; other tasks run."""
     hostile.takes_bad_among_good(task)
 
 
 def test_bad_events_and_commands(hostile):
-    """What nobody acknowledges, events and remote control, ends no worker either."""
+    """Bad events and remote control commands, which are never acked, end no worker either."""
     for exchange in ("celeryev", "celery.pidbox"):
         for body in ("7", "null", '{"method": 7, "type": {}}', "[1]", "{"):
             for head in ({}, {"clock": "x"}, {"hostname": [], "clock": {}}):
@@ -217,7 +217,7 @@ MESSAGES = st.tuples(
 )
 @given(batch=st.lists(MESSAGES, min_size=6, max_size=12))
 def test_nothing_in_a_message_ends_a_worker(hostile, batch):
-    """Whatever a message says, its worker lives and every good task runs."""
+    """A worker survives messages with any content, and every good task runs."""
     good = [hostile.good()]
     for body, task, changes, properties in batch:
         hostile.throw(body, headers(task, changes), **properties)
@@ -229,7 +229,7 @@ def test_nothing_in_a_message_ends_a_worker(hostile, batch):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["undecodable", "malformed"])
 def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
-    """Forty that are dead-lettered do not hold up the task behind them."""
+    """Forty messages that are dead-lettered do not delay the task behind them."""
     site = site_factory(redis_factory(), broker_transport_options={"poll_interval": 5.0})
     hostile = Hostile(site, site.worker(pool="solo"))
     hostile.outlives([hostile.good()])
@@ -246,21 +246,21 @@ def test_solo_asks_for_the_next_at_once(redis_factory, site_factory, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_a_pool_that_was_restarted(redis_factory, site_factory, pool):
-    """`celery control pool_restart` takes away nothing of what guards the worker."""
+    """`celery control pool_restart` removes nothing of the worker's protection."""
     site = site_factory(redis_factory(), worker_pool_restarts=True)
     hostile = Hostile(site, site.worker(pool=pool, concurrency=2))
     hostile.outlives([hostile.good()])
     before = children(site)
     (reply,) = site.app.control.pool_restart(reply=True, timeout=20)
     assert [{"ok": "reload started"}] == list(reply.values())
-    # Only prefork can. A child of it ends after one more task; busy ones share them out.
+    # Only prefork can restart. A child ends after one more task, and busy children share the tasks.
     while pool == "prefork" and not before.isdisjoint(children(site)):
         hostile.outlives([site.send("record", 0.2).id for _ in range(4)])
     hostile.takes_bad_among_good("record_late")
 
 
 def children(site):
-    """Return the processes, or their numbers, of the pool."""
+    """Return the processes of the pool, or their numbers."""
     (stats,) = site.app.control.inspect(timeout=20, limit=1).stats().values()
     return set(stats["pool"].get("processes", ()))
 
@@ -269,7 +269,7 @@ def children(site):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 def test_workers_in_threads_of_one_program(redis_factory, site_factory, tmp_path, pool, count):
-    """Celery's own for test suites, which no signal of a worker speaks of; also beside another."""
+    """Celery's workers for test suites, which no worker signal announces, survive them too."""
     site = site_factory(redis_factory())
     program = Process(
         [sys.executable, "-m", "tests.integration.apps.embedded", pool, str(count)],

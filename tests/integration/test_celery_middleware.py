@@ -42,15 +42,15 @@ class Middled:
         self.journal = site.journal
 
     def send(self, task, *args, where=None, **options):
-        """Publish a task; *where* says which middleware is to raise what."""
+        """Publish a task; *where* names the middleware and the exception that it is to raise."""
         return self.site.send(task, *args, headers={"break": where}, **options)
 
     def events(self, task_id):
-        """Return what was written of a task, in order."""
+        """Return the recorded events of a task, in order."""
         return [entry.event for entry in self.journal.entries(key=task_id)]
 
     def ended(self, task_id, times=2):
-        """Wait until so many ends are written; return them, without those of an earlier run."""
+        """Wait until *times* ends of a task are recorded; return all of them."""
         ends = []
 
         def found():
@@ -83,7 +83,7 @@ def pool(request, scheme, tmp_path_factory):
 
 @pytest.fixture
 def middled(pool):
-    """Return the site, and see that the test left nothing behind in the queue."""
+    """Return the site; at the end, check that the test left nothing behind in the queue."""
     yield pool
     pool.site.settled()
 
@@ -94,7 +94,7 @@ def middled(pool):
 @pytest.mark.slow
 @EARLY_LATE
 def test_the_chain_runs_in_order_and_ends_in_reverse(middled, task):
-    """All of deliver, then all of begin, the code, and the ends from the last to the first."""
+    """All of deliver, all of begin and the task run in order; end runs from last to first."""
     result = middled.send(task)
     assert result.get(timeout=RESULT_S) == result.id
     ends = middled.ended(result.id)
@@ -105,14 +105,14 @@ def test_the_chain_runs_in_order_and_ends_in_reverse(middled, task):
 
 
 def test_what_a_task_publishes_passes_the_chain_too(middled):
-    """In the process that runs the task; the headers that it adds are the worker's to see."""
+    """A task's own publish passes the chain in its process; the worker sees the added headers."""
     published = middled.send("publishes").get(timeout=RESULT_S)
     middled.ended(published)
     assert ["publish-a", "publish-b", "deliver-a"] == middled.events(published)[:3]
 
 
 def test_the_next_task_of_a_chain_is_published_before_the_end(middled):
-    """So what begin has set up is there for it."""
+    """The next task of a chain is published before end, so the context of begin still applies."""
     first, then = middled.site.app.signature("total"), middled.site.app.signature("add")
     result = (first.clone(([1, 2],)) | then.clone((4,))).apply_async()
     assert 7 == result.get(timeout=RESULT_S)
@@ -126,7 +126,7 @@ def test_the_next_task_of_a_chain_is_published_before_the_end(middled):
 
 @EARLY_LATE
 def test_deliver_ignores(middled, task):
-    """The message is gone, the task does not run, and the rest of the chain is not asked."""
+    """An Ignore in deliver removes the message; neither the task nor the rest of the chain runs."""
     ids = [middled.send(task, where="deliver-a:Ignore").id for _ in range(5)]
     middled.site.settled()
     assert [["deliver-a"]] * 5 == [middled.events(task_id) for task_id in ids]
@@ -136,7 +136,7 @@ def test_deliver_ignores(middled, task):
 @EARLY_LATE
 @pytest.mark.parametrize("where", ["deliver-a", "begin-a"])
 def test_a_job_that_is_ignored_has_succeeded(middled, task, where):
-    """As where the task raises Ignore: in deliver too, where nobody has begun it."""
+    """A job that is ignored in deliver or begin has succeeded, as if its task had raised Ignore."""
     with Batch("ignored", url=middled.site.broker) as batch:
         middled.send(task, where=f"{where}:Ignore")
     status = batch.wait(RESULT_S)
@@ -156,7 +156,7 @@ def test_a_job_that_is_ignored_has_succeeded(middled, task, where):
     ],
 )
 def test_deliver_refuses_for_good(middled, task, asked, raised, error):
-    """The message is a dead letter with the error, and who waits for the task is told."""
+    """A message that deliver refuses is a dead letter; its error is the result of the task."""
     results = [middled.send(task, where=f"deliver-b:{asked}") for _ in range(3)]
     for result in results:
         with pytest.raises(raised):
@@ -170,7 +170,7 @@ def test_deliver_refuses_for_good(middled, task, asked, raised, error):
 
 @EARLY_LATE
 def test_deliver_gives_back(middled, task):
-    """Reject with requeue: the message comes again, and counts as a failed delivery."""
+    """A message that deliver requeues is redelivered, and counts as a failed delivery."""
     result = middled.send(task, where="deliver-b:Requeue")
     assert result.get(timeout=RESULT_S) == result.id
     asked = ["deliver-a", "deliver-b"] * 2
@@ -179,7 +179,7 @@ def test_deliver_gives_back(middled, task):
 
 @pytest.mark.parametrize("pool", ["prefork"], indirect=True)
 def test_a_task_that_is_revoked_while_it_waits_is_not_delivered(middled, tmp_path):
-    """The chain is not asked about what will not run, nor before there is a place in the pool."""
+    """Deliver is called only with a place in the pool, so not for a task that is revoked before."""
     path = tmp_path / "go-on"
     busy = [middled.send("record_until", str(path)) for _ in range(2)]
     for result in busy:
@@ -202,7 +202,7 @@ def test_a_task_that_is_revoked_while_it_waits_is_not_delivered(middled, tmp_pat
 
 @EARLY_LATE
 def test_begin_raises(middled, task):
-    """The task has failed, its code has not run, and who had begun ends."""
+    """An exception in begin fails the task before its code runs; middleware that had begun ends."""
     result = middled.send(task, where="begin-b:ValueError")
     with pytest.raises(ValueError, match="as told"):
         result.get(timeout=RESULT_S)
@@ -221,7 +221,7 @@ def test_begin_raises(middled, task):
     ],
 )
 def test_begin_has_the_task_tried_again(middled, asked, task, state):
-    """By its own retry, and by the task's autoretry."""
+    """A task is retried if begin raises Retry, or an error of the task's autoretry."""
     result = middled.send(task, where=f"begin-b:{asked}")
     assert result.get(timeout=RESULT_S) in {result.id, 1}
     # In any order: the retry is published, and may run elsewhere, before the run ends.
@@ -232,13 +232,13 @@ def test_begin_has_the_task_tried_again(middled, asked, task, state):
 
 
 def test_begin_ignores(middled):
-    """As if the task had raised it."""
+    """An Ignore in begin acts as one that the task raises."""
     result = middled.send("record_late", where="begin-b:Ignore")
     assert ["end-a:IGNORED:Ignore:None"] == middled.ended(result.id, 1)
 
 
 def test_begin_rejects(middled):
-    """As if the task had raised it, late: early its message is acknowledged by then."""
+    """A Reject in begin acts as a late-acked task's own; an early-acked message is gone by then."""
     result = middled.send("record_late", where="begin-b:Reject")
     assert ["end-a:REJECTED:Reject:None"] == middled.ended(result.id, 1)
     middled.site.settled(dead=1)
@@ -250,7 +250,7 @@ def test_begin_rejects(middled):
 
 @EARLY_LATE
 def test_end_raises(middled, task):
-    """It is logged, the others end, and the task has succeeded."""
+    """An exception in end is logged; the other middleware ends, and the task has succeeded."""
     result = middled.send(task, where="end-b:ValueError")
     assert result.get(timeout=RESULT_S) == result.id
     assert 2 == len(middled.ended(result.id))
@@ -268,7 +268,7 @@ def test_end_raises(middled, task):
     ],
 )
 def test_end_hears_the_outcome(middled, task, outcome):
-    """Whatever it is."""
+    """Each end receives the outcome: success, failure, ignore, reject or exit."""
     result = middled.send(task, *((2, 3) if task == "add" else ()))
     assert [f"end-b:{outcome}", f"end-a:{outcome}"] == middled.ended(result.id)
     if task == "rejected":
@@ -278,7 +278,7 @@ def test_end_hears_the_outcome(middled, task, outcome):
 
 
 def test_end_hears_of_a_retry(middled):
-    """Each run has its begin and its end."""
+    """Each run of a retried task has its begin and its end."""
     result = middled.send("fail_first", 1)
     assert 1 == result.get(timeout=RESULT_S)
     expected = [f"end-{name}:RETRY:Retry:None" for name in "ba"]
@@ -296,14 +296,14 @@ def test_end_hears_of_a_retry(middled):
     indirect=["pool"],
 )
 def test_a_time_limit(middled, task, options, error):
-    """The task ends with it, and so do they."""
+    """A time limit ends the task, and each end receives its error."""
     result = middled.send(task, *((30,) if options else ()), **options)
     outcome = f"FAILURE:{error}:None"
     assert [f"end-b:{outcome}", f"end-a:{outcome}"] == middled.ended(result.id)
 
 
 def test_a_task_with_a_call_of_its_own(middled):
-    """Begin comes before it, end after it; it is called once."""
+    """A task with its own __call__ is called once, after begin and before end."""
     result = middled.send("called")
     assert result.get(timeout=RESULT_S) == result.id
     assert 2 == len(middled.ended(result.id))
@@ -313,7 +313,7 @@ def test_a_task_with_a_call_of_its_own(middled):
 
 
 def test_a_task_with_requests_of_its_own(middled):
-    """They are asked about like others, and do what they do."""
+    """A task with its own request class passes the chain, and its requests behave as before."""
     result = middled.send("noted")
     assert result.get(timeout=RESULT_S) == result.id
     assert 2 == len(middled.ended(result.id))
@@ -325,7 +325,7 @@ def test_a_task_with_requests_of_its_own(middled):
 
 @pytest.mark.slow
 def test_children_that_are_spawned_have_the_middleware(site):
-    """They get the app as a pickle, with what was added to it."""
+    """Spawned children have the middleware, since they get the app as a pickle that includes it."""
     worker = site.worker(app=APP, config={"worker_pool_start_method": "spawn"})
     middled = Middled(site, worker)
     result = middled.send("record")
@@ -336,7 +336,7 @@ def test_children_that_are_spawned_have_the_middleware(site):
 
 @pytest.mark.slow
 def test_the_examples_of_the_document_do_what_they_say(site):
-    """An invoice runs for its tenant, or is not published; each task has a clean connection."""
+    """An invoice is published and run only for a tenant; each task has a clean connection."""
     made, cleaned, carried, published = blocks(ROOT / "docs" / "middleware.md", "python")
     made = made.replace("reliq://localhost:6379/0", site.broker)
     module = f"{made}\n{cleaned}\n{carried}\n{DATABASE_TASK}"
@@ -364,7 +364,7 @@ def test_the_examples_of_the_document_do_what_they_say(site):
 
 @pytest.mark.slow
 def test_a_child_that_is_killed_ends_nothing(site):
-    """Its task comes again, and begins and ends then."""
+    """A killed child ends no middleware; its redelivered task begins and ends again."""
     worker = site.worker(app=APP, config={"task_reject_on_worker_lost": True})
     middled = Middled(site, worker)
     result = middled.send("die_first")

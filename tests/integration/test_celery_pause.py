@@ -1,4 +1,4 @@
-"""A paused queue accepts and keeps, and gives nothing out; what runs is finished."""
+"""A paused queue accepts and keeps messages, and delivers none; running tasks finish."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.workers import pools
 
 from .kombu_client import Taker, get, publish
 
-# Only the notification may bring what was kept in time.
+# Only a notification can deliver the kept messages in time.
 PATIENT = {"poll_interval": 60.0, "restore_interval": 60.0}
 CONFIG = {"task_acks_late": True, "worker_prefetch_multiplier": 1}
 
@@ -28,7 +28,7 @@ def inspector(redis_url):
 def test_a_worker_rests_while_its_queue_is_paused(
     redis_server, redis_url, site_factory, inspector, pool
 ):
-    """The task that runs finishes, those that come and fall due wait, and then run at once."""
+    """During a pause the running task finishes; new and due tasks wait, and then run at once."""
     site = site_factory(redis_server, broker_transport_options=PATIENT, **CONFIG)
     site.worker(pool=pool, concurrency=1)
     running = site.send("record", 2.0)
@@ -48,7 +48,7 @@ def test_a_worker_rests_while_its_queue_is_paused(
 
 
 def test_neither_get_nor_consume_gives_anything_out(client, inspector):
-    """Of what is kept; a consumer that waits is woken when the queue goes on."""
+    """A paused queue gives basic_get and consumers nothing; resuming wakes a waiting consumer."""
     connection = client.connect(**PATIENT)
     taker = Taker(connection, "q")
     inspector.pause("q")
@@ -61,7 +61,7 @@ def test_neither_get_nor_consume_gives_anything_out(client, inspector):
 
 
 def test_what_was_reserved_before_is_still_delivered(client, inspector):
-    """The consumer had it already; what it gives back stays."""
+    """Messages that were reserved before a pause are delivered; a requeued one stays."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=10)
     publish(connection, "q", *range(3))
@@ -79,7 +79,7 @@ def test_what_was_reserved_before_is_still_delivered(client, inspector):
 
 
 def test_many_waiting_consumers_go_on(client, inspector):
-    """One is woken, and each that leaves something wakes the next."""
+    """A resumed queue wakes one consumer, and each that leaves messages wakes the next."""
     takers = [Taker(client.connect(**PATIENT), "q", prefetch_count=1) for _ in range(3)]
     assert all(taker.gets_nothing(for_s=0.1) for taker in takers)
     inspector.pause("q")
@@ -93,7 +93,7 @@ def test_many_waiting_consumers_go_on(client, inspector):
 
 
 def test_a_pause_survives_a_restart(redis_factory):
-    """It is stored with the queue."""
+    """A pause survives a restart, since it is stored with the queue."""
     server = redis_factory(appendonly=True)
     with Inspector(server.url()) as inspector:
         inspector._store.declare_queue("q", False, b"", {})
@@ -104,7 +104,7 @@ def test_a_pause_survives_a_restart(redis_factory):
 
 
 def test_a_queue_that_is_not_there(inspector):
-    """It is named in the error."""
+    """The error for an unknown queue names the queue."""
     for change in (inspector.pause, inspector.resume):
         with pytest.raises(NotFound, match="no queue 'nowhere'"):
             change("nowhere")
@@ -112,7 +112,7 @@ def test_a_queue_that_is_not_there(inspector):
 
 
 def test_a_full_redis_can_be_paused(redis_factory):
-    """An operator may need to most of all then."""
+    """A full Redis can be paused, since an operator may need it most then."""
     server = redis_factory()
     client = server.client()
     with Inspector(server.url()) as inspector:

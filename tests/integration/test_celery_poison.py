@@ -1,4 +1,4 @@
-"""A task that kills its whole worker each time it runs, among many that do no harm."""
+"""A task that kills its whole worker each time it runs, among many harmless tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATE = {"task_acks_late": True, "task_ignore_result": True}
 
 
 class Supervisor:
-    """Keeps so many workers running: one that was killed is replaced, under another name."""
+    """Keeps *number* workers running; a killed worker is replaced, under another name."""
 
     def __init__(self, site, number, **options):
         self._site = site
@@ -37,7 +37,7 @@ class Supervisor:
         return self._site.worker(ready=False, **self._options)
 
     def look(self):
-        """Replace who has ended."""
+        """Replace the workers that have ended."""
         for i, worker in enumerate(self._workers):
             if not worker.running:
                 assert worker.returncode == -9, worker.tail()
@@ -56,7 +56,7 @@ def dead_letters(site):
 
 
 def poison_among_innocents(site, *, limit, workers):
-    """Let the poison task meet its limit; check that it alone did."""
+    """Let the poison task reach its limit; check that it is the only one."""
     with site.app.producer_or_acquire() as producer:
 
         def send(task, number):
@@ -66,7 +66,7 @@ def poison_among_innocents(site, *, limit, workers):
         (poison,) = send("poison_group", 1)
         innocents += send("record_late", INNOCENTS - INNOCENTS // 10)
     began = time.monotonic()
-    # All that there is, is prefetched by the first worker that comes.
+    # The first worker to start prefetches all messages.
     supervisor = Supervisor(
         site,
         workers,
@@ -108,7 +108,7 @@ def poison_among_innocents(site, *, limit, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_poison_meets_its_limit_alone(fresh_redis, site_factory, limit):
-    """One worker, restarted each time: the poison is dead-lettered, all the others run."""
+    """One worker, restarted after each kill, dead-letters the poison and runs all other tasks."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": limit})
     poison_among_innocents(site, limit=limit, workers=1)
 
@@ -124,13 +124,13 @@ def test_poison_meets_its_limit_alone(fresh_redis, site_factory, limit):
     ],
 )
 def test_poison_meets_any_limit_alone(fresh_redis, site_factory, limit, workers):
-    """The same with the default limit, and where several workers are killed by turns."""
+    """Poison meets any limit alone, also the default, and with several workers killed by turns."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": limit})
     poison_among_innocents(site, limit=limit, workers=workers)
 
 
 def fail_in(site, tag_count, failures):
-    """Requeue the first *tag_count* messages of the queue so often."""
+    """Requeue the first *tag_count* messages of the queue *failures* times."""
     with Inspector(site.broker, transport_options=site.transport_options) as inspector:
         store = inspector._store
         for _ in range(failures):
@@ -143,7 +143,7 @@ def fail_in(site, tag_count, failures):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_fresh_poison_does_not_kill_a_candidate(fresh_redis, site_factory, pool):
-    """A task that has failed before and runs beside new poison is not what is dead-lettered."""
+    """A task that has failed before, and runs beside new poison, is not dead-lettered."""
     site = site_factory(fresh_redis, broker_transport_options={**FAST, "delivery_limit": 4})
     poison_candidate = site.send("record_late", 0.5).id
     fail_in(site, 1, 2)
@@ -174,7 +174,7 @@ def test_fresh_poison_does_not_kill_a_candidate(fresh_redis, site_factory, pool)
 
 
 def seconds_until_all_is_held_again(site, *, poison_candidates):
-    """Kill the worker that holds everything; return how long another takes to have it all."""
+    """Kill the worker that holds everything; return the seconds until another holds it all."""
     with site.app.producer_or_acquire() as producer:
         for _ in range(HELD):
             site.send("record_late", 60.0, producer=producer)
@@ -186,7 +186,7 @@ def seconds_until_all_is_held_again(site, *, poison_candidates):
             assert ([], []) == store.release("celery", "nacked", leases)
 
         def holder():
-            """Return which consumer holds everything; None while no single one does."""
+            """Return the one consumer that holds everything, or None."""
             names = {
                 name
                 for name in store.consumers_of("celery")
@@ -220,9 +220,9 @@ def seconds_until_all_is_held_again(site, *, poison_candidates):
 
 @pytest.mark.slow
 def test_recovery_of_a_thousand_messages_is_not_slowed(redis_factory, site_factory):
-    """What a healthy worker held when it was killed is all held by another in one pass.
+    """One pass gives all messages of a killed, healthy worker to another.
 
-    A candidate among it makes no difference: nothing is given out by one at a time.
+    A candidate among them makes no difference: messages are not delivered one at a time.
     """
     took = [
         seconds_until_all_is_held_again(
@@ -232,5 +232,5 @@ def test_recovery_of_a_thousand_messages_is_not_slowed(redis_factory, site_facto
         for poison_candidates in (False, True)
     ]
     without, beside = took
-    # One pass is a part of either; a pass for each message would be a thousand of them.
+    # One pass is a part of either time; a pass for each message would be a thousand of them.
     assert beside < 5 * without

@@ -1,4 +1,4 @@
-"""What tasks do, the same in every pool: one worker per pool runs them all."""
+"""Tasks behave the same in every pool: one worker per pool runs them all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pool_site(request, scheme, tmp_path_factory):
 
 @pytest.fixture
 def pooled(pool_site):
-    """Return the site, and see that the test left nothing behind in the queue."""
+    """Return the site; at the end, check that the test left nothing behind in the queue."""
     yield pool_site
     pool_site.settled()
 
@@ -56,7 +56,7 @@ def test_failure_comes_back(pooled):
 
 
 def test_idle_worker_takes_a_task_at_once(pooled):
-    """An idle worker is woken by each lone task; it does not find it at the next poll."""
+    """An idle worker is woken by each single task; it does not wait for the next poll."""
     for _ in range(5):
         result = pooled.send("add", 1, 1)
         assert result.get(timeout=pooled.transport_options["poll_interval"] / 2) == 2
@@ -65,10 +65,10 @@ def test_idle_worker_takes_a_task_at_once(pooled):
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 def test_message_is_acked_early_or_late(pooled, tmp_path, late):
-    """With acks_late the message is held while its task runs; without, it is gone by then.
+    """With acks_late a message is held while its task runs; otherwise it is gone by then.
 
-    Solo holds it either way: there Celery puts off even an early ack until its loop
-    turns again, which is after the task.
+    Solo holds it in both cases: Celery delays even an early ack there until the next turn of its
+    loop, which is after the task.
     """
     held = late or pooled.running.pool == "solo"
     go = tmp_path / "go"
@@ -82,7 +82,7 @@ def test_message_is_acked_early_or_late(pooled, tmp_path, late):
 
 @pytest.mark.slow
 def test_every_task_of_many_runs_once(pooled):
-    """Of 200 tasks each runs exactly once."""
+    """Each of 200 tasks runs exactly once."""
     ids = [pooled.send("record").id for _ in range(200)]
     wait_until(lambda: set(ids) <= set(pooled.journal.finished()), what="200 tasks")
     runs = pooled.journal.started()
@@ -102,7 +102,7 @@ def test_countdown_and_eta_are_kept(pooled):
 
 
 def test_retry_runs_again(pooled):
-    """A task that asks for a retry twice runs three times and succeeds."""
+    """A task that retries twice runs three times and succeeds."""
     result = pooled.send("fail_first", 2)
     assert result.get(timeout=RESULT_S) == 2
     assert pooled.journal.runs(result.id) == 3
@@ -139,7 +139,7 @@ def test_ignored_by_expiry(pooled):
 
 
 def test_revoked_task_does_not_run(pooled):
-    """A task revoked before its ETA never runs."""
+    """A task that is revoked before it is sent never runs."""
     task_id = uuid()
     inspect = pooled.app.control.inspect([pooled.running.name], timeout=5)
     pooled.app.control.revoke(task_id)
@@ -170,7 +170,7 @@ def test_rate_limit_spreads_tasks(pooled):
 
 @pytest.mark.slow
 def test_inspect_answers(pooled):
-    """ping, active, stats and registered are answered, while a task runs too."""
+    """A worker answers ping, active, stats and registered, even while a task runs."""
     name = pooled.running.name
     running = pooled.send("record", 1.5)
     pooled.journal.wait_started(running.id)

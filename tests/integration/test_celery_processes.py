@@ -1,4 +1,4 @@
-"""Workers that know each other, beat, remote shutdown, and the command line alone."""
+"""Workers that know each other, beat, remote shutdown, and a broker from the command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_mingle_carries_revoked_tasks(site):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_remote_shutdown_ends_the_worker(site, pool):
-    """`control shutdown` ends a worker in good order."""
+    """`control shutdown` ends a worker with exit status 0."""
     worker = site.worker(pool=pool)
     site.journal.wait_finished(site.send("record").id)
     site.app.control.shutdown()
@@ -56,7 +56,7 @@ def test_remote_shutdown_ends_the_worker(site, pool):
 
 @pytest.mark.slow
 def test_broadcast_reaches_every_worker(site):
-    """Every one of three workers answers one broadcast ping."""
+    """Each of three workers answers one broadcast ping."""
     workers = [site.worker(pool="solo", ready=False) for _ in range(3)]
     for worker in workers:
         worker.wait_ready()
@@ -66,7 +66,7 @@ def test_broadcast_reaches_every_worker(site):
 
 @pytest.mark.slow
 def test_queues_are_added_and_cancelled_remotely(site):
-    """A running worker begins and ends to consume from a queue on request."""
+    """A running worker starts and stops consuming from a queue on request."""
     worker = site.worker(pool="threads")
     control = site.app.control
     control.add_consumer("extra", destination=[worker.name], reply=True, timeout=5)
@@ -80,7 +80,7 @@ def test_queues_are_added_and_cancelled_remotely(site):
 
 @pytest.mark.slow
 def test_beat_schedules(site):
-    """A real beat process sends its entry every second, and each runs once."""
+    """A real beat process sends its entry repeatedly, and each task runs once."""
     schedule = {"often": {"task": "record", "schedule": 0.5}}
     site.worker(pool="solo")
     beat = site.beat(config={"beat_schedule": schedule, "beat_max_loop_interval": 1})
@@ -94,7 +94,7 @@ def test_beat_schedules(site):
 
 @pytest.mark.slow
 def test_command_line_alone_chooses_the_broker(site):
-    """`celery -b URL` works with an application that never heard of the transport."""
+    """`celery -b URL` works with an application that does not mention the transport."""
     arguments = ["-b", site.broker]
     site.worker(app=PLAIN_APP, broker=None, celery_arguments=arguments)
     command = [sys.executable, "-m", "celery", "-A", PLAIN_APP, *arguments, "call", "plain.note"]
@@ -118,12 +118,15 @@ def children_of(worker):
 
 
 def state_of(pid):
-    """Return the letter that stands for what a process does, on Linux: T when it is stopped."""
+    """Return the letter of the state of a process, on Linux: T when it is stopped."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0]
 
 
 def test_what_a_child_was_handed_before_a_connection_was_lost_runs_once(fresh_redis, site_factory):
-    """Celery forgets it then, since a broker would deliver it again; here the lease is kept."""
+    """A task that waits in a child's pipe when the connection is lost runs once.
+
+    Celery forgets it, since a broker would deliver it again; here the lease is kept.
+    """
     site = site_factory(fresh_redis, **LATE)
     worker = site.worker(pool="prefork", concurrency=1)
     site.journal.wait_finished(site.send("record").id)
@@ -142,13 +145,13 @@ def test_what_a_child_was_handed_before_a_connection_was_lost_runs_once(fresh_re
 def test_what_a_child_was_being_handed_when_the_connection_was_lost_runs_once(
     fresh_redis, site_factory
 ):
-    """Half of it was in the pipe: the other half follows, and the child goes on with the next."""
+    """A task of which half is in the pipe is completed, and the child goes on with the next."""
     site = site_factory(fresh_redis, **LATE)
     worker = site.worker(pool="prefork", concurrency=1)
     site.journal.wait_finished(site.send("record").id)
     (child,) = children_of(worker)
     os.kill(child, signal.SIGSTOP)
-    # More than the pipe holds.
+    # More than the pipe can hold.
     long = site.send("record", headers={"ballast": "x" * 500_000}).id
     worker.wait_log(f"[{long}] received")
     site.server.client().client_kill_filter(_type="normal", skipme=True)
@@ -162,7 +165,7 @@ def test_what_a_child_was_being_handed_when_the_connection_was_lost_runs_once(
 
 
 def stopped_in_its_answer(site):
-    """Return a worker, its child that is stopped with half a result written, and the task."""
+    """Return a worker, its child that stopped with half a result written, and the task."""
     worker = site.worker(pool="prefork", concurrency=1)
     site.journal.wait_finished(site.send("record").id)
     (child,) = children_of(worker)
@@ -175,13 +178,14 @@ def stopped_in_its_answer(site):
 def test_a_result_that_was_half_read_when_the_connection_was_lost_is_read_to_its_end(
     fresh_redis, site_factory
 ):
-    """Celery's new event loop takes what follows for the next result, and never hears of the child.
+    """A result that is half read when the connection is lost is read to its end.
 
-    Its task would never be acked, and its place in the pool would stay empty.
+    Celery's new event loop takes the rest for the next result, and never hears of the child. Its
+    task would never be acked, and its place in the pool would stay empty.
     """
     site = site_factory(fresh_redis, **LATE)
     worker, child, half = stopped_in_its_answer(site)
-    for times in (2, 3):  # the second time, what was kept over the first is kept again
+    for times in (2, 3):  # the second time, the data kept over the first is kept again
         site.server.client().client_kill_filter(_type="normal", skipme=True)
         worker.wait_log("Connected to", times=times)
     os.kill(child, signal.SIGCONT)
@@ -197,7 +201,7 @@ def test_a_result_that_was_half_read_when_the_connection_was_lost_is_read_to_its
 def test_a_worker_ends_with_a_result_that_was_half_read_when_the_connection_was_lost(
     fresh_redis, site_factory
 ):
-    """It was asked to before it was connected again: no new loop reads the rest."""
+    """A worker that is terminated before it reconnects ends, though no new loop reads the rest."""
     site = site_factory(fresh_redis, **LATE)
     worker, child, half = stopped_in_its_answer(site)
     fresh_redis.freeze()
@@ -214,7 +218,7 @@ def test_a_worker_ends_with_a_result_that_was_half_read_when_the_connection_was_
 
 @pytest.mark.slow
 def test_children_that_die_as_the_connection_is_lost(fresh_redis, site_factory):
-    """The worker replaces them and goes on; a child that is not yet gone is waited for."""
+    """A worker replaces children that die with the connection, and waits for those not yet gone."""
     site = site_factory(fresh_redis, **LATE)
     worker = site.worker(pool="prefork", concurrency=2)
     client = site.server.client()

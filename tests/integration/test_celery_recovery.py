@@ -1,4 +1,4 @@
-"""SIGKILL at any moment loses nothing."""
+"""SIGKILL at any moment loses no task."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_mul
 
 
 def kill_again_and_again(site, *, pool, concurrency, tasks, kills):
-    """Run so many tasks while workers are SIGKILLed; return how often each was started.
+    """Run *tasks* tasks while workers are SIGKILLed; return how often each was started.
 
-    A worker that has run everything before it is killed counts for nothing: there are
-    more tasks then, and one more kill.
+    A kill does not count if the worker has run everything before: then more tasks follow, and one
+    more kill.
     """
     seed = int(os.environ.get("RELIQ_TEST_SEED", random.randrange(2**32)))
     print(f"RELIQ_TEST_SEED={seed}")
@@ -35,7 +35,7 @@ def kill_again_and_again(site, *, pool, concurrency, tasks, kills):
     journal = site.journal
     killed = 0
     while killed < kills:
-        # What is left when it starts is shared out over the kills to come.
+        # The tasks that are left at its start are shared out over the remaining kills.
         done = len(journal.finished())
         share = (len(ids) - done) / (kills - killed + 1)
         worker = site.worker(**options, ready=False)
@@ -49,7 +49,7 @@ def kill_again_and_again(site, *, pool, concurrency, tasks, kills):
         if chance.random() < 0.5:
             worker.kill_group()
         else:
-            worker.kill()  # its children are left to find out by themselves.
+            worker.kill()  # its children find out by themselves.
         if len(journal.finished()) < len(ids):
             killed += 1
         else:
@@ -74,7 +74,7 @@ def kill_again_and_again(site, *, pool, concurrency, tasks, kills):
 
 @pytest.mark.slow
 def test_few_kills_lose_nothing(fresh_redis, site_factory):
-    """A saturated worker is SIGKILLed twice over 600 tasks: every task runs."""
+    """A saturated worker is SIGKILLed twice during 600 tasks, and every task runs."""
     site = site_factory(fresh_redis)
     kill_again_and_again(site, pool="gevent", concurrency=20, tasks=600, kills=2)
 
@@ -92,7 +92,7 @@ def test_few_kills_lose_nothing(fresh_redis, site_factory):
     ],
 )
 def test_many_kills_lose_nothing(fresh_redis, site_factory, pool, concurrency, kills, each):
-    """A saturated worker is SIGKILLed so often, after so many tasks each: every task runs."""
+    """Saturated workers are SIGKILLed *kills* times, after about *each* tasks; every task runs."""
     site = site_factory(fresh_redis)
     tasks = kills * each
     kill_again_and_again(site, pool=pool, concurrency=concurrency, tasks=tasks, kills=kills)
@@ -100,9 +100,9 @@ def test_many_kills_lose_nothing(fresh_redis, site_factory, pool, concurrency, k
 
 @pytest.mark.slow
 def test_killed_workers_tasks_run_again_soon(fresh_redis, site_factory):
-    """What a SIGKILLed worker held runs elsewhere long before its leases run out (60 s).
+    """Tasks of a SIGKILLed worker run elsewhere long before their leases expire (60 s).
 
-    test_celery_dead_consumers measures how long: with default options ten seconds.
+    test_celery_dead_consumers measures the time: ten seconds with default options.
     """
     site = site_factory(fresh_redis, broker_transport_options={})
     killed = site.worker(config=LATE)
@@ -120,7 +120,7 @@ def test_killed_workers_tasks_run_again_soon(fresh_redis, site_factory):
 
 
 def test_a_gevent_worker_goes_on_while_it_waits_for_the_broker(fresh_redis, site_factory):
-    """Celery waits two seconds before it connects again: the other greenlets run meanwhile."""
+    """While Celery waits two seconds before it reconnects, the other greenlets run."""
     site = site_factory(fresh_redis)
     worker = site.worker(pool="gevent", concurrency=10, config=LATE)
     task = site.send("tick", 60.0).id

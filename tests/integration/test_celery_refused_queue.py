@@ -1,4 +1,4 @@
-"""One of a worker's queues cannot be used any more, because a key of it holds something else."""
+"""One of a worker's queues becomes unusable, because a key of it has another type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUEUES = ("first", "second")
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads", "gevent")))
 def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_factory, pool):
-    """It says which queue and why, once, and takes from it again when the key is gone."""
+    """A worker logs an unusable queue once, with the reason, and uses it again after the repair."""
     site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
     worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
     for queue in QUEUES:
@@ -36,7 +36,7 @@ def test_a_worker_goes_on_with_its_other_queues(redis_server, redis_url, site_fa
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("gevent"))
 def test_a_bell_that_holds_something_else(redis_server, redis_url, site_factory, pool):
-    """It is a token and no more: the worker says so, removes it, and is woken as before."""
+    """A notification key of another type is logged and removed; the worker is woken as before."""
     site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
     worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
     site.journal.wait_finished(site.send("record", queue="first").id)

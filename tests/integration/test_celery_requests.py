@@ -1,4 +1,4 @@
-"""What a task and its worker see of a message, beside what they see over Kombu's redis://."""
+"""A task and its worker see the same of a message over reliq as over Kombu's redis://."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ APP = "tests.integration.apps.seen"
 RESULT_S = 20
 DEFAULTS = {"broker_transport_options": {}}
 
-# What is made for each message or run anew; what is here is compared by its type.
+# Fields that differ for each message or run; only their types are compared.
 OF_THE_RUN = {"id", "root_id", "parent_id", "correlation_id", "reply_to", "delivery_tag", "eta"}
 OF_THE_RUN |= {"expires", "message_id"}
-# What only one of the two has, by what it is in.
+# Fields that only one of the two has, by the field that contains them.
 ONE_SIDED = {
-    "properties": {"body_encoding"},  # theirs: they keep the body in base64
-    "delivery_info": {"priority"},  # ours, in a message; in a request both have it
+    "properties": {"body_encoding"},  # redis:// keeps the body in base64
+    "delivery_info": {"priority"},  # reliq's, in a message; a request has it over both
 }
 
 
 @pytest.fixture
 def seen(tmp_path, redis_server, site_factory):
-    """Give a function that starts a worker over a scheme and gives its site and what it sees."""
+    """Return a function that starts a worker over a scheme; its site has the worker's records."""
 
     def start(scheme, **options):
         client = redis_server.client()
@@ -46,20 +46,20 @@ def seen(tmp_path, redis_server, site_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_task_sees_the_eta_that_it_waited_for(seen, pool):
-    """As text, as over redis://, in every pool; and the worker did not hold it again."""
+    """A task sees its ETA as text, as over redis://; the worker did not hold the task for it."""
     site = seen("reliq", pool=pool)
     eta = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.5)
     request = site.send("seen", eta=eta).get(timeout=RESULT_S)
     assert (eta.isoformat(), None) == (request["eta"], request["headers"])
     assert "x-eta" not in request
     (received,) = site.seen()
-    assert None is received["eta"]  # what Celery's worker would hold it for
+    assert None is received["eta"]  # Celery's worker would hold the task until then
     site.settled()
 
 
 @pytest.mark.slow
 def test_a_retry_has_the_eta_of_its_own(seen):
-    """One with a countdown another one, one without none."""
+    """A retry with a countdown has another ETA, and a retry without one has none."""
     site = seen("reliq")
     first = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.3)
     again = site.send("seen_again", 0.2, eta=first).get(timeout=RESULT_S)
@@ -69,7 +69,7 @@ def test_a_retry_has_the_eta_of_its_own(seen):
 
 
 def test_a_consumer_without_celery_reads_the_eta_of_a_task(seen):
-    """Only Celery's worker would hold the message for it."""
+    """A consumer without Celery reads a task's ETA; only Celery's worker would hold the message."""
     site = seen("reliq")
     eta = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.2)
     site.send("seen", eta=eta, queue="other")
@@ -84,7 +84,7 @@ def test_a_consumer_without_celery_reads_the_eta_of_a_task(seen):
 
 
 def outcomes(site):
-    """Return what tasks and worker saw of messages of each kind, over the broker of the site."""
+    """Return the records of tasks and worker for messages of each kind, over the site's broker."""
     asked = {
         "plain": {"args": (1,), "kwargs": {"a": 2}},
         "with a priority": {"priority": 3},
@@ -101,7 +101,7 @@ def outcomes(site):
     found["retried at once"] = site.send("seen_again", 0, countdown=0.2).get(timeout=RESULT_S)
     found["received"] = site.seen()
     for message in found["received"]:
-        del message["headers"]["eta"], message["eta"]  # Celery's worker is to hold none of ours
+        del message["headers"]["eta"], message["eta"]  # Celery's worker must hold none of ours
     inspect = site.app.control.inspect([site.running.name], timeout=5)
     for name in ("ping", "active_queues", "active", "reserved", "registered"):
         (found[name],) = getattr(inspect, name)().values()
@@ -114,7 +114,7 @@ def outcomes(site):
 
 
 def comparable(value, key=None):
-    """Return it without what differs from run to run, and without what is one transport's."""
+    """Return *value* without differences between runs and fields of only one transport."""
     if key in OF_THE_RUN and value is not None:
         return type(value).__name__
     if isinstance(value, dict):
@@ -127,7 +127,7 @@ def comparable(value, key=None):
 
 @pytest.mark.slow
 def test_a_worker_sees_what_it_sees_over_redis(seen):
-    """Requests, messages and the answers to remote control: field by field what redis:// shows."""
+    """Requests, messages and replies to remote control equal those over redis:// in each field."""
     theirs, ours = (outcomes(seen(scheme)) for scheme in ("redis", "reliq"))
     assert ["redis", "reliq"] == [found["broker"].pop("transport") for found in (theirs, ours)]
     assert [0, 3, 0] == ours["priorities"][:3]
@@ -142,7 +142,10 @@ def test_a_worker_sees_what_it_sees_over_redis(seen):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_inspect_scheduled_shows_what_waits_in_the_broker(seen, pool):
-    """As Celery shows what a worker holds; the hostname is the broker's. Nothing is touched."""
+    """`inspect scheduled` shows delayed tasks as Celery shows held ones, and changes nothing.
+
+    The hostname is the broker's.
+    """
     site = seen("reliq", pool=pool)
     eta = dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=1)
     later = site.send("seen", 1, eta=eta + dt.timedelta(hours=1), priority=2)
@@ -179,7 +182,7 @@ def test_inspect_scheduled_shows_what_waits_in_the_broker(seen, pool):
 
 
 def test_inspect_scheduled_is_bounded(seen):
-    """The next hundred of a worker's queues, by when they are due, and a MiB of them at most."""
+    """`inspect scheduled` shows the next hundred due tasks of a worker, and at most a MiB."""
     site = seen("reliq", queues=["celery", "other"])
     inspect = site.app.control.inspect([site.running.name], timeout=5)
     sent = [site.send("seen", countdown=3600 + number) for number in range(90)]
@@ -192,7 +195,7 @@ def test_inspect_scheduled_is_bounded(seen):
         site.send("seen", "x" * 400_000, countdown=60)
     waiting = inspect.scheduled()[site.running.name]
     assert 1 < len(waiting) < 100
-    assert waiting[0]["request"]["args"].startswith("('xxx")  # as Celery wrote them for people
+    assert waiting[0]["request"]["args"].startswith("('xxx")  # Celery's own text for people
     assert len(json.dumps(waiting)) < 100_000
     assert 115 == site.app.control.purge() + site.app.connection().default_channel.queue_purge(
         "other"

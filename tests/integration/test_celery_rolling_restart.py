@@ -1,4 +1,4 @@
-"""Workers are replaced one after the other while tasks keep coming."""
+"""Workers are replaced one after the other under load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reliq.engines.urls import connect
 from tests.support.load import Load
 from tests.support.waiting import wait_until
 
-# Nothing but an orderly goodbye brings a message back within the test.
+# Only an orderly shutdown returns a message within the test.
 OPTIONS = {
     "visibility_timeout": 900.0,
     "restore_interval": 1.0,
@@ -31,7 +31,7 @@ POOLS = ("prefork", "threads", "gevent", "solo")
 @pytest.mark.slow
 @pytest.mark.parametrize("acks", ["late", "early"])
 def test_a_rolling_restart(fresh_redis, site_factory, acks):
-    """A worker of each pool gets SIGTERM in turn, under load: no task twice, lost or held back."""
+    """A worker of each pool gets SIGTERM in turn under load: no task is repeated, lost or late."""
     config = {**CONFIG, "task_acks_late": acks == "late"}
     site = site_factory(fresh_redis, **config)
 
@@ -53,7 +53,7 @@ def test_a_rolling_restart(fresh_redis, site_factory, acks):
         for number, worker in enumerate(workers):
             consumer = registered()[worker.pid]
             assert worker.shut_down(60) == 0
-            # At once: what it had, and did not run, is with others already.
+            # At once: other workers already have the messages that it did not run.
             left = store.leases_of("celery", f"{consumer}/")
             assert [] == left, f"{number} ({worker.pool})"
             start(number)
@@ -62,7 +62,7 @@ def test_a_rolling_restart(fresh_redis, site_factory, acks):
         confirmed = load.stop()
         store.close()
     site.settled(timeout_s=60)
-    # What is acked early is out of the queue as soon as it begins.
+    # An early-acked task leaves the queue as soon as it begins.
     wait_until(lambda: len(site.journal.finished()) >= len(confirmed), what="the last to end")
     started, finished = site.journal.started(), site.journal.finished()
     print(f"{len(confirmed)} tasks, times started {dict(Counter(started.values()))}")

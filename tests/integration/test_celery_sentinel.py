@@ -1,7 +1,7 @@
-"""Sentinel failover under load: real workers and publishers go on by themselves.
+"""Sentinel failover under load: real workers and publishers recover without intervention.
 
-Publishers count what was confirmed to them, the tasks write down what ran; Redis, which
-is what dies here, is asked nothing but whether its ledger balances in the end.
+Publishers count the confirmed publishes, and tasks record their runs. Redis fails here, so it is
+only queried for the balance of its ledger at the end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def group():
 
 @pytest.fixture
 def make_site(group, site_factory):
-    """Return a function that makes a site whose broker is the group."""
+    """Return a function that makes a site with the group as its broker."""
 
     def make(**options):
         options = {**OPTIONS, **group.options, **options}
@@ -63,14 +63,14 @@ def make_site(group, site_factory):
 
 
 def fail_over(group, fault):
-    """Take the master away; return it, the new one, and when it went and was replaced."""
+    """Stop the master; return it, the new one, and the times of the failure and the replacement."""
     old = group.master()
     group.watch()
     began = time.monotonic()
     old.kill() if fault == "killed" else old.freeze()
     new = group.wait_failover(old)
     ended = time.monotonic()
-    group.wait_for_replies()  # one that nobody asked for would be in no window
+    group.wait_for_replies()  # an unplanned failover would be in no window
     return old, new, began, ended
 
 
@@ -85,10 +85,10 @@ def fail_over(group, fault):
     ],
 )
 def test_failover_under_load(group, make_site, fault, confirm):
-    """The master dies or freezes twice; publishers and workers go on without a hand.
+    """Publishers and workers recover without intervention if the master dies or freezes twice.
 
-    With confirm="replicated" nothing confirmed is lost. What runs twice had run, or was
-    running, when a master went: its ack was with that master alone.
+    With confirm="replicated" no confirmed task is lost. A task runs twice only if it had run, or
+    was running, when a master failed: only that master had its ack.
     """
     site = make_site(confirm=confirm)
     workers = [
@@ -136,7 +136,7 @@ def test_failover_under_load(group, make_site, fault, confirm):
     if confirm == "replicated":
         assert [] == lost
     else:
-        # A few on a quiet machine; where the replica has to wait for a processor, more.
+        # A few on a quiet machine; more if the replica has to wait for a processor.
         assert len(lost) <= 0.15 * len(confirmed)
     for task_id in twice:
         first = min(entry.at for entry in journal.entries("started", task_id))

@@ -1,4 +1,4 @@
-"""Celery's settings that decide when messages are taken, acked and given back."""
+"""Celery's settings that decide when messages are reserved, acked and returned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_disabled_prefetch_takes_only_what_can_run(site, tmp_path, pool):
     for task_id in ids:
         site.journal.wait_finished(task_id)
     assert max(site.journal.started().values()) == 1
-    assert "disable_prefetch" not in worker.log()  # no complaint that the broker cannot.
+    assert "disable_prefetch" not in worker.log()  # no warning that the broker does not support it.
     site.settled()
 
 
@@ -120,7 +120,7 @@ def test_soft_time_limit_raises_in_the_task(site):
 
 @pytest.mark.slow
 def test_revoke_terminates_a_running_task(site):
-    """A running task that is revoked with terminate ends; its message is finished."""
+    """A running task that is revoked with terminate ends; its message is settled."""
     site.worker(config=LATE)
     task = site.send("record", 20.0)
     site.journal.wait_started(task.id)

@@ -1,4 +1,4 @@
-"""Warm, soft and cold shutdown: what runs is finished or goes back, what waits goes back."""
+"""Warm, soft and cold shutdown: running tasks finish or return, and waiting tasks return."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_mul
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_warm_shutdown_finishes_and_gives_back(site, pool):
-    """Running tasks finish and are acked, prefetched ones go back, nothing runs twice."""
-    # A solo worker hears of the end between two tasks: the first must still be running then.
-    # A prefork worker gives back what it has not begun while its tasks run.
+    """Running tasks finish and are acked, prefetched ones are released, and none runs twice."""
+    # A solo worker learns of the shutdown between two tasks, so the first must still be running
+    # then. A prefork worker releases the tasks that have not begun while others run.
     running, seconds = {"solo": (1, 4.0), "prefork": (2, 5.0)}.get(pool, (2, 2.5))
     ids = [site.send("record", seconds).id for _ in range(10)]
     worker = site.worker(pool=pool, concurrency=2, config=LATE)
@@ -33,8 +33,8 @@ def test_warm_shutdown_finishes_and_gives_back(site, pool):
     ran = len(site.journal.started())
     assert site.journal.started() == site.journal.finished()
     site.settled(ready=len(ids) - ran)
-    # A threads pool runs all it was given before it ends. In gevent Celery waits with
-    # one message for a place in its pool, and takes one more as it ends.
+    # A threads pool runs all its tasks before it ends. In gevent Celery waits with one message for
+    # a place in its pool, and takes one more as it ends.
     assert running <= ran <= {"threads": 8, "gevent": 4}.get(pool, running)
     site.worker(pool="gevent", concurrency=10, config=LATE)
     for task_id in ids:
@@ -70,7 +70,7 @@ def test_early_acked_prefetched_tasks_go_back_too(site):
 
 @pytest.mark.slow
 def test_eta_tasks_go_back(redis_server, redis_url, site_factory):
-    """A warm shutdown gives back a task that a worker holds for its ETA; it runs when due."""
+    """A warm shutdown releases a task that a worker holds for its ETA; the task runs when due."""
     options = {**FAST, "native_delay": False}
     site = site_factory(redis_server, broker_transport_options=options)
     worker = site.worker(config=LATE)
@@ -87,16 +87,16 @@ def test_eta_tasks_go_back(redis_server, redis_url, site_factory):
 
 @pytest.mark.slow
 def test_cold_shutdown_gives_back_what_runs(site):
-    """SIGQUIT abandons running late-acked tasks: they are back in the queue, and run again.
+    """SIGQUIT abandons running late-acked tasks: they return to the queue, and run again.
 
-    In prefork only: Celery 5.7 cannot end the tasks of a threads pool, and acks
-    those of a gevent pool as it kills them.
+    This is so in prefork only: Celery 5.7 cannot end the tasks of a threads pool, and acks those of
+    a gevent pool as it kills them.
     """
     worker = site.worker(concurrency=2, config=LATE)
     for _ in range(6):
         site.send("long_first", 60.0)
     wait_until(lambda: len(site.journal.started()) == 2, what="running tasks")
-    # Celery cancels what it knows to be running, and waits for what it does not know yet.
+    # Celery cancels the tasks that it knows to be running, and waits for the others.
     inspect = site.app.control.inspect([worker.name], timeout=2)
     wait_until(lambda: len((inspect.active() or {}).get(worker.name, ())) == 2)
     worker.quit()
@@ -111,12 +111,12 @@ def test_cold_shutdown_gives_back_what_runs(site):
 
 @pytest.mark.slow
 def test_soft_shutdown_waits_a_while(site):
-    """A soft shutdown lets a short task finish, and gives a long one back."""
+    """A soft shutdown lets a short task finish, and returns a long one to the queue."""
     config = {**LATE, "worker_soft_shutdown_timeout": 2.0}
     worker = site.worker(concurrency=2, config=config)
     long = site.send("long_first", 60.0).id
     site.journal.wait_started(long)
-    # Celery cancels only what its main process knows to have begun: so it takes another one first.
+    # Celery cancels only tasks whose begin its main process knows, so it takes another one first.
     short = site.send("record_late", 1.0).id
     site.journal.wait_started(short)
     worker.signal(signal.SIGQUIT)

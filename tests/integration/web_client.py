@@ -1,4 +1,4 @@
-"""The page, asked over HTTP as a browser would ask it, without a socket."""
+"""A client of the web page that sends the requests of a browser, without a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOID = {"meta", "link", "input", "br", "hr", "img", "path", "rect", "circle"}
 
 @contextmanager
 def page(*urls, client=HERE, base_url="http://localhost:5580", headers=None, **given):
-    """Give a client of an application of these brokers."""
+    """Yield a client of an application for these brokers."""
     application = app(*urls, **given)
     made = TestClient(application, base_url, client=client, headers=headers, follow_redirects=False)
     try:
@@ -29,7 +29,7 @@ def page(*urls, client=HERE, base_url="http://localhost:5580", headers=None, **g
 
 
 class Read(HTMLParser):
-    """What a page consists of; fails where it is not well-formed."""
+    """The elements of a page; reading a page that is not well-formed fails."""
 
     def __init__(self, text):
         super().__init__()
@@ -41,7 +41,7 @@ class Read(HTMLParser):
         assert [] == self._open
 
     def handle_starttag(self, tag, attrs):
-        """Note an element."""
+        """Record the start of an element."""
         found = dict(attrs)
         self.tags.append(tag)
         self.attributes += [(tag, *pair) for pair in attrs]
@@ -53,13 +53,13 @@ class Read(HTMLParser):
             self._open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
-        """Note an element that is closed at once."""
+        """Record an empty element, such as `<br/>`."""
         self.handle_starttag(tag, attrs)
         if tag not in VOID:
             self._open.pop()
 
     def handle_endtag(self, tag):
-        """Close what was opened last."""
+        """Close the innermost open element."""
         if tag in VOID:
             return
         if tag in {"p", "li"}:
@@ -68,15 +68,15 @@ class Read(HTMLParser):
         assert tag == self._open.pop(), (tag, self._open, self.getpos())
 
     def handle_data(self, data):
-        """Note text."""
+        """Record text."""
         self.text += data
 
 
 def read(response, status=200):
-    """Return what a page consists of, which has nothing in it that a policy forbids."""
+    """Return the elements of a page; fail if it has one that its security policy forbids."""
     assert status == response.status_code, response.text
     found = Read(response.text)
-    assert 1 == found.tags.count("script")  # our own file
+    assert 1 == found.tags.count("script")  # reliq's own file
     assert "style" not in found.tags
     assert not {"iframe", "object", "embed", "base"} & {*found.tags}
     for tag, name, value in found.attributes:
@@ -88,7 +88,7 @@ def read(response, status=200):
 
 
 def fill(url, queue, *bodies, options=None, **properties):
-    """Publish messages to a queue, which is declared."""
+    """Declare a queue, and publish messages to it."""
     with Connection(url, transport_options=options or {}) as connection:
         Queue(queue, Exchange(""), queue)(connection.default_channel).declare()
         producer = connection.Producer()
@@ -97,7 +97,7 @@ def fill(url, queue, *bodies, options=None, **properties):
 
 
 def kill(url, queue, count, requeue=False):
-    """Take messages and reject them: they are dead."""
+    """Reject *count* messages of a queue; they are dead letters unless they are requeued."""
     with Connection(url) as connection:
         channel = connection.default_channel
         for _ in range(count):

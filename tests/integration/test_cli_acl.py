@@ -1,4 +1,4 @@
-"""`reliq acl`: everything that a role does runs under exactly its rule, and uses all of it."""
+"""`reliq acl`: the operations of each role run under its rule and use all of the rule."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ PASSWORD = "s3cret"
 
 
 class Guarded:
-    """A server with a user of one role, and what that user has used of its rule."""
+    """A server with a user of one role, and the commands that the user has used."""
 
     def __init__(self, server, role, **options):
         self.server, self.role = server, role
@@ -42,7 +42,7 @@ class Guarded:
         prefix = options.get("prefix", "")
         self.options = {"global_keyprefix": prefix} if role != "migration" else {}
         self.url = server.url("reliq", db=1).replace("://", f"://reliq-{role}:{quote(PASSWORD)}@")
-        # The pass over a queue trusts no lease that is older than the server itself.
+        # A pass over a queue does not trust leases that are older than the server process.
         wait_until(lambda: self.admin.info("server")["uptime_in_seconds"] >= 1)
         self.admin.config_resetstat()
 
@@ -53,13 +53,13 @@ class Guarded:
 
     @property
     def used(self):
-        """The commands that were used, by calls and in scripts; of anybody."""
+        """The commands that any user has run, by calls and in scripts."""
         stats = self.admin.info("commandstats")
         return {name.removeprefix("cmdstat_") for name in stats}
 
     @property
     def refused(self):
-        """What the server refused to the user; 6.2 does not say which subcommand it was."""
+        """The commands that the server refused to the user; Redis 6.2 names no subcommands."""
         log = [entry for entry in self.admin.acl_log() if entry["username"] != "default"]
         return {entry["object"] for entry in log}
 
@@ -68,9 +68,9 @@ class Guarded:
         return Connection(self.url, transport_options={**self.options, **options})
 
     def check(self, *unused):
-        """Fail unless all that was asked for was allowed, and all that is allowed was used.
+        """Fail unless the server refused no command and the user has used every allowed command.
 
-        But for *unused*, and the PING by which a connection is tried after 25 s of silence.
+        Exceptions: *unused*, and the PING that checks a connection after 25 s of silence.
         """
         assert set() == self.refused
         if self.server.version >= (7,):  # 6.2 does not count subcommands
@@ -79,7 +79,7 @@ class Guarded:
 
 @pytest.fixture
 def guarded(redis_factory):
-    """Return a function that makes a server with a user of a role."""
+    """Return a function that starts a server with a user of one role."""
     made = []
 
     def make(role, **options):
@@ -92,7 +92,7 @@ def guarded(redis_factory):
 
 
 def use_producer(guarded):
-    """Declare, bind and publish in every way there is."""
+    """Declare, bind and publish in every possible way."""
     with guarded.connect() as connection:
         channel = connection.default_channel
         connection.ensure_connection()
@@ -107,7 +107,7 @@ def use_producer(guarded):
                 channel
             ).declare()
         Queue("divided", queue_arguments={"x-partitions": 2})(channel).declare()
-        channel.queue_bind("small", "shop", "small.#")  # it is bound: nothing changes
+        channel.queue_bind("small", "shop", "small.#")  # the binding exists: nothing changes
         producer = connection.Producer()
         for name in ("plain", "small", "bytes"):
             for number in range(4):
@@ -117,10 +117,10 @@ def use_producer(guarded):
         assert {"plain", "small", "bytes"} <= {queue for queue, *_ in channel.list_bindings()}
         channel.queue_declare("plain", passive=True)
         channel.queue_unbind("plain", "shop", "plain.#")
-        # Whoever declares a queue whose x-expires has passed deletes the old one first.
+        # A declaration of a queue whose x-expires has passed first deletes the expired queue.
         brief = Queue("brief", exchange, routing_key="brief", queue_arguments={"x-expires": 1})
         wait_until(lambda: brief(channel).declare() and "unlink" in guarded.used)
-        # What publishers left that were killed is looked for now and then.
+        # Publishers sometimes check for the remains of killed publishers.
         wait_until(
             lambda: publish(connection, "lucky", 1) or {"hrandfield", "pttl"} <= guarded.used,
             interval_s=0,
@@ -131,7 +131,7 @@ def use_producer(guarded):
 
 
 def use_batch(guarded):
-    """Make a batch of jobs, change it, and look at it; return its store, which is open."""
+    """Make a batch of jobs, change it and read it."""
     with store_of(guarded) as store:
         batches = store.batches
         batches.open_batch("b", "enrol", {"tenant": "7"})
@@ -146,7 +146,7 @@ def use_batch(guarded):
 
 
 def look_at_batch(batches):
-    """Read all there is of it."""
+    """Read everything about the batch."""
     assert 1 == batches.batch("b").total
     assert ["b"] == batches.batches(10)
     assert "waiting" == job_of(batches, "b", "j").state
@@ -156,7 +156,7 @@ def look_at_batch(batches):
 
 
 def cancel_batch(operator, owner_url):
-    """Look at batches that another has made, seal one, whose callback is due, and cancel one."""
+    """Read the batches of another user, seal one with a pending callback, and cancel the other."""
     with contextlib.closing(connect(owner_url, operator.options, "owner/1")) as store:
         message = CallbackMessage("", "callbacks", b"x", 0, "a" * 30)
         store.batches.open_batch("c", "enrol", {"on_complete": packed(message)})
@@ -181,7 +181,7 @@ def cancel_batch(operator, owner_url):
 
 @contextlib.contextmanager
 def store_of(guarded):
-    """Return a store of that user."""
+    """Return a store of the user."""
     store = connect(guarded.url, guarded.options, "batches/1")
     try:
         yield store
@@ -190,7 +190,7 @@ def store_of(guarded):
 
 
 def test_a_producer(guarded):
-    """It publishes and declares with its rule, and can neither look after a queue nor take."""
+    """A producer publishes and declares under its rule, but may not run passes or reserve."""
     producer = guarded("producer")
     use_producer(producer)
     with producer.connect() as connection, pytest.raises(BrokerRefused, match="lacks a permission"):
@@ -201,7 +201,7 @@ def test_a_producer(guarded):
 
 
 def test_a_producer_that_confirms(guarded):
-    """WAIT is one word more, and only where it is asked for."""
+    """A rule contains WAIT or WAITAOF only if `confirm` is requested."""
     assert "+wait" not in acl_rule("producer")
     assert "+waitaof" in acl_rule("worker", confirm="fsynced")
     producer = guarded("producer", confirm="replicated")
@@ -214,7 +214,7 @@ def test_a_producer_that_confirms(guarded):
 
 @pytest.mark.slow
 def test_a_worker(guarded):
-    """It does what producers do, consumes, returns what others held, and claims."""
+    """A worker publishes, consumes, returns the messages of dead consumers, and claims."""
     worker = guarded("worker")
     use_producer(worker)
     options = {"visibility_timeout": 3, "restore_interval": 0.2, "orphan_grace": 0.2}
@@ -234,11 +234,11 @@ def test_a_worker(guarded):
         waiting = Taker(connection, "created", auto_declare=False)
         waiting.take(2)
         assert waiting.gets_nothing()
-        # The wait for one queue is ended, to begin anew for two.
+        # The wait for one queue is interrupted and starts again for two queues.
         second = Taker(connection, "bytes", auto_declare=False)
         second.take()[0].requeue()
     with store_of(worker) as store:
-        store.batches.open_batch("c", "enrol", {})  # the consumer has looked after the other one
+        store.batches.open_batch("c", "enrol", {})  # the consumer has already checked the other one
         assert "c" in store.batches.next_batches(10, 1000)
         assert {"t": ""} == store.reads.whereabouts("orders", ["t"])
         assert [] == store.job_events("orders", 10)
@@ -250,7 +250,7 @@ def test_a_worker(guarded):
 @pytest.mark.slow
 @pytest.mark.timeout(400, method="signal")  # thirty processes, on a machine that may be busy
 def test_an_operator(guarded, redis_factory, tmp_path):
-    """Every command of reliq runs under the rule of operators, against a prefix too."""
+    """Every reliq command runs under the rule of operators, also with a key prefix."""
     operator = guarded("operator", prefix="shop:", config=True)
     other = redis_factory()
     prefix = ("--prefix", "shop:")
@@ -301,14 +301,14 @@ def test_an_operator(guarded, redis_factory, tmp_path):
     data(url, "queue", "delete", "orders", "--yes", *prefix)
     operator.admin.delete("shop:reliq:{%}:exchanges", "shop:reliq:bindings:{orders}")
     assert 0 == run(None, "move", "orders", "--from", other.url(), "--to", url, *prefix).returncode
-    # What scripts do for workers only: a consumer with many leases, a message too many, and
-    # deliveries that fail.
+    # Scripts run these commands for workers only: for a consumer with many leases, for a message
+    # above the limit, and for failed deliveries.
     operator.check("zrank", "lpush", "ltrim")
     assert_balanced(other.url(), operator.options)
 
 
 def look_around(url, *prefix):
-    """Audit, scrape, watch, and ask the doctor, who finds nothing that this user may not do."""
+    """Audit, scrape, watch, and run the doctor, which finds no missing permission."""
     data(url, "audit", *prefix)
     assert "reliq_up" in scraped(url, *prefix)
     (line,) = run(url, "top", "--json", "--count", 1, *prefix).stdout.splitlines()
@@ -320,7 +320,7 @@ def look_around(url, *prefix):
 
 
 def scraped(url, *arguments):
-    """Return what an exporter of its own says of the broker."""
+    """Return the metrics of the broker from a new exporter."""
     command = [*RELIQ, "exporter", "--port", "0", *arguments]
     with subprocess.Popen(
         command, env=environment(url), stdout=subprocess.PIPE, text=True
@@ -336,13 +336,13 @@ def scraped(url, *arguments):
 
 @pytest.mark.slow
 def test_an_exporter(guarded):
-    """It reads with its rule, and can write nothing."""
+    """An exporter reads under its rule and cannot write."""
     exporter = guarded("exporter")
     with Connection(exporter.server.url("reliq", db=1)) as connection:
         declare(connection, "orders")
         publish(connection, "orders", 1, 2, priority=3)
         declare(connection, "empty")
-        Taker(connection, "empty", auto_declare=False)  # one in the register
+        Taker(connection, "empty", auto_declare=False)  # one consumer in the register
         exporter.admin.config_resetstat()
         text = scraped(exporter.url)
     assert re.search(r'^reliq_messages_ready\{.*queue="orders".*\} 2.0$', text, re.MULTILINE)
@@ -352,7 +352,7 @@ def test_an_exporter(guarded):
 
 
 def test_a_viewer(guarded):
-    """Everything that there is to see is seen with its rule, and nothing can be written."""
+    """A viewer reads everything under its rule and cannot write."""
     viewer = guarded("viewer")
     with Connection(viewer.server.url("reliq", db=1)) as connection:
         declare(connection, "orders")
@@ -366,7 +366,7 @@ def test_a_viewer(guarded):
         viewer.admin.config_resetstat()
         with Inspector(viewer.url) as inspector:
             look_as_viewer(inspector)
-    # The doctor asks for the settings, too.
+    # The doctor also reads the configuration, which the rule does not allow.
     assert {"config|get" if viewer.server.version >= (7,) else "config"} == viewer.refused
     viewer.admin.acl_log_reset()
     viewer.check()
@@ -375,7 +375,7 @@ def test_a_viewer(guarded):
 
 
 def look_as_viewer(inspector):
-    """Look at all that a page shows."""
+    """Read everything that the web page shows."""
     assert ["orders"] == [item.queue for item in inspector.report().queues]
     wait_until(lambda: inspector.history("orders"))
     assert 1 == len(inspector.consumers())
@@ -400,7 +400,7 @@ def look_as_viewer(inspector):
 
 @pytest.mark.slow
 def test_an_operator_who_may_not_read_the_configuration(guarded):
-    """All is shown but what stands in it, and the server's passwords are not to be had."""
+    """Without CONFIG GET an operator sees all but the settings and cannot read server passwords."""
     operator = guarded("operator")
     (broker,) = data(operator.url, "status", "--interval", 0)["brokers"]
     assert "RDB or none" == broker["persistence"]
@@ -430,7 +430,7 @@ HARM = [
 
 @pytest.mark.slow
 def test_a_viewer_of_the_page(guarded):
-    """Whoever looks at the page sees all of it, under a rule that lets nobody write."""
+    """The rule of a viewer is sufficient for the whole web page and allows no write."""
     viewer = guarded("viewer")
     url = viewer.server.url("reliq", db=1)
     headers = {"task": "pay", "id": "1"}
@@ -452,14 +452,14 @@ def test_a_viewer_of_the_page(guarded):
             assert {"/batch?id=b", "/queue?queue=q", "/dead", "/consumers"} <= {*seen}
             assert "pay" in browser.get("/search?text=pay").text
             browser.get("/batch?id=b&state=failed")
-    # The doctor does without.
+    # The doctor runs without CONFIG GET.
     assert {"config|get" if viewer.server.version >= (7,) else "config"} == viewer.refused
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["producer", "worker", "operator", "exporter", "viewer"])
 def test_what_no_rule_allows(guarded, role):
-    """Nobody takes another application's scripts, functions, keys or the server."""
+    """No role may use another application's keys, scripts or functions, or control the server."""
     user = guarded(role)
     user.admin.set("another", "one's")
     raw = redis.Redis(
@@ -474,7 +474,7 @@ def test_what_no_rule_allows(guarded, role):
 
 
 def test_what_a_rule_does_not_keep_apart(guarded):
-    """Databases, and what EVAL can do: docs/operations.md says so. A prefix it does keep apart."""
+    """Rules separate key prefixes, but neither databases nor EVAL effects (docs/operations.md)."""
     place = guarded("viewer", prefix="shop:")
     for db in (2, 3):
         with contextlib.closing(place.server.client(db=db)) as owner:
@@ -497,7 +497,7 @@ def test_what_a_rule_does_not_keep_apart(guarded):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_real_workers(guarded, site_factory, pool):
-    """Celery's workers do all they do, die and are helped up: nothing is refused to them."""
+    """Celery workers run tasks, die and recover under the rule of workers without a refusal."""
     user = guarded("worker")
     site = site_factory(user.server)
     site.broker = user.url
@@ -529,7 +529,7 @@ def test_real_workers(guarded, site_factory, pool):
 
 
 def test_a_bench_needs_a_worker(guarded):
-    """`reliq bench` runs with a worker's rule."""
+    """`reliq bench` runs under the rule of a worker."""
     worker = guarded("worker")
     data(worker.url, "bench", "--messages", 20, "--size", 10, "--prefetch", 4)
     assert set() == worker.refused
@@ -537,7 +537,7 @@ def test_a_bench_needs_a_worker(guarded):
 
 @pytest.mark.slow
 def test_a_migration(guarded):
-    """Messages go from Kombu's transport to reliq and back, over one Redis."""
+    """A migration's rule suffices to move messages from Kombu's transport to reliq and back."""
     migration = guarded("migration")
     theirs = migration.server.url("redis", db=1)
     with Connection(theirs) as connection, connection.SimpleQueue("orders") as queue:
@@ -556,7 +556,7 @@ def test_a_migration(guarded):
 
 
 def test_behind_sentinels():
-    """A worker with one rule at the server and another at the Sentinels."""
+    """A worker connects with one rule at the server and another rule at the Sentinels."""
     group = SentinelGroup(replicas=0, sentinels=1)
     try:
         group.start()
@@ -581,7 +581,7 @@ def test_behind_sentinels():
 
 @pytest.mark.slow
 def test_each_role_alone_and_all_of_them():
-    """One line for each role, to be pasted; JSON by role."""
+    """`reliq acl` prints one line for each role; with --json it prints an object by role."""
     rules = json.loads(run(None, "acl", "--json").stdout)
     assert list(ROLES) == list(rules)
     assert list(rules.values()) == run(None, "acl").stdout.splitlines()
@@ -594,7 +594,7 @@ def test_each_role_alone_and_all_of_them():
 
 
 def test_a_rule_that_lacks_something_is_found_by_the_doctor(guarded):
-    """What this user may not use is named, with what it costs and the remedy."""
+    """The doctor names each missing command, its consequence and the remedy."""
     operator = guarded("operator")
     less = operator.rule.replace(" +scan", "")
     operator.admin.execute_command(*less.split())

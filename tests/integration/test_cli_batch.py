@@ -1,4 +1,4 @@
-"""`reliq batch`, the audit of batches, and what the doctor says of them."""
+"""`reliq batch`, the audit of batches, and the doctor's findings about batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOON = 0.1
 
 
 class Broker:
-    """A broker with batches, whose keys are looked into where a test breaks something."""
+    """A broker with batches; tests that damage a batch write its keys directly."""
 
     def __init__(self, url, raw=None):
         self.url, self._raw = url, raw
@@ -43,23 +43,23 @@ class Broker:
         self.batches = self.store.batches
 
     def open(self, batch="b", jobs=0, name="import", **fields):
-        """Open a batch with so many jobs."""
+        """Open a batch with *jobs* jobs."""
         self.batches.open_batch(batch, name, fields)
         self.batches.change(batch, [enter(f"j{n}") for n in range(jobs)])
         return batch
 
     def end(self, *jobs, batch="b", how="succeeded", why=""):
-        """Let jobs run, and end."""
+        """Begin and end jobs."""
         for job in jobs:
             self.batches.change(batch, [begin(job), end(how, job, why=why)])
 
     def settled(self):
-        """Wait until no change is as young as what is read now."""
+        """Wait until the broker's clock is later than all earlier changes."""
         now_ms = self.store.now_ms()
         wait_until(lambda: self.store.now_ms() > now_ms)
 
     def ask(self, *arguments, code=0):
-        """Run a command in this process; return what it printed with --json."""
+        """Run a command in this process; return its --json output."""
         done = self.run(*arguments, "--json", code=code)
         found = json.loads(done.stdout)
         name = " ".join(arguments[:2]) if arguments[0] == "batch" else arguments[0]
@@ -67,31 +67,31 @@ class Broker:
         return found
 
     def run(self, *arguments, code=0):
-        """Run a command in this process, on a wide terminal that is none."""
+        """Run a command in this process, without a terminal, at a width of 220 columns."""
         done = CliRunner().invoke(
             main, [*map(str, arguments)], env={"RELIQ_URL": self.url, "COLUMNS": "220"}
         )
         assert code == done.exit_code, done.output
         return done
 
-    # -- what only somebody else can do
+    # -- changes outside reliq
 
     def set(self, batch, **fields):
-        """Write fields of a batch: counters, and times."""
+        """Write fields of a batch: counters and times."""
         self._raw.hset(batch_keys("", batch).batch, mapping=fields)
 
     def unlist_failure(self, batch, job):
-        """Take a job off the list of those that failed."""
+        """Remove a job from the list of failures."""
         assert 1 == self._raw.zrem(batch_keys("", batch).failures, job)
 
     def remove_job(self, batch, job):
-        """Remove a job, and leave the counters."""
+        """Remove a job without changing the counters."""
         assert 1 == self._raw.hdel(batch_keys("", batch).jobs, job)
 
 
 @pytest.fixture
 def broker(redis_url, redis_server):
-    """Return a broker, empty."""
+    """Return an empty broker."""
     with redis_server.client() as raw:
         made = Broker(redis_url, raw)
         yield made
@@ -100,7 +100,7 @@ def broker(redis_url, redis_server):
 
 @pytest.fixture
 def inspector(broker):
-    """Return an Inspector of it."""
+    """Return an Inspector of the broker."""
     with Inspector(broker.url) as inspector:
         yield inspector
 
@@ -115,7 +115,7 @@ def only(rows):
 
 
 def test_batches_are_listed(broker):
-    """Those opened last first, with how far they are; of one name, in one stage, page by page."""
+    """`batch list` shows the newest batches first, with progress, filters and paging."""
     for name in ("b1", "b2", "b3"):
         broker.open(name, 4, name="mail" if name == "b2" else "import")
         broker.settled()
@@ -145,7 +145,7 @@ def test_batches_are_listed(broker):
 
 
 def test_a_page_that_is_none(inspector):
-    """What cannot be meant is refused."""
+    """A negative limit or skip and an unknown stage are refused."""
     assert [] == inspector.batches(0)
     for wrong in ({"limit": -1}, {"skip": -1}, {"stage": "late"}):
         with pytest.raises(ConfigurationError):
@@ -156,7 +156,7 @@ def test_a_page_that_is_none(inspector):
 
 
 def test_one_batch(broker):
-    """How many jobs are in each state, which failed last, and why."""
+    """`batch show` prints the number of jobs in each state and the latest failures with reasons."""
     broker.open("b", 30, name="im[port]")
     broker.end(*(f"j{n}" for n in range(10)))
     for n in range(10, 15):
@@ -175,7 +175,7 @@ def test_one_batch(broker):
 
 
 def test_jobs_of_a_batch_by_state(broker, inspector):
-    """Page by page: each once, with where its message is and who works on it."""
+    """Jobs are listed by state in pages, each job once, with its queue and worker."""
     broker.open("b", 1200)
     broker.batches.change("b", [begin("j7", who="worker:1")])
     working = only(inspector.jobs("b", "working"))
@@ -202,14 +202,14 @@ def test_jobs_of_a_batch_by_state(broker, inspector):
     "command", ["show nothing", "watch nothing", "seal nothing", "cancel nothing --yes"]
 )
 def test_there_is_no_such_batch(broker, command):
-    """It is said, with what may be the reason; exit 2."""
+    """An unknown batch is an error with the likely reasons; exit code 2."""
     done = broker.run("batch", *shlex.split(command), code=2)
     assert "no batch 'nothing': it was not opened here, or its batch_ttl has expired" in done.stderr
     assert broker.batches.batch("nothing") is None
 
 
 def test_several_brokers(broker, redis_factory):
-    """The one that has the batch is asked; where none is away, nobody complains."""
+    """A command finds the broker that has the batch; the other brokers cause no error."""
     other = Broker(redis_factory().url())
     broker.open("b", 1)
     other.open("c", 1)
@@ -230,7 +230,7 @@ def test_several_brokers(broker, redis_factory):
 
 
 def test_a_batch_is_sealed(broker):
-    """Once; it ends when its jobs have ended."""
+    """A batch is sealed once and ends when its jobs have ended."""
     broker.open("b", 1)
     broker.end("j0")
     rows = broker.ask("batch", "seal", "b")
@@ -241,19 +241,19 @@ def test_a_batch_is_sealed(broker):
 
 
 def test_a_cancelled_batch(broker):
-    """Who cancels is asked first; what waits does not begin."""
+    """`batch cancel` requires confirmation, and waiting jobs of a cancelled batch do not begin."""
     broker.open("b", 2)
     done = broker.run("batch", "cancel", "b", code=2)
     assert "2 of 2 jobs not yet ended? There is no terminal to confirm: use --yes" in done.stderr
     assert 0 == broker.batches.batch("b").cancelled_ms
     assert only(broker.ask("batch", "cancel", "b", "--yes"))["cancelled"]
     assert [CANCELLED] == broker.batches.change("b", [begin("j0")]).outcomes
-    # Nothing is destroyed now: nobody is asked.
+    # Cancelling again destroys nothing: no confirmation is required.
     assert not only(broker.ask("batch", "cancel", "b"))["cancelled"]
 
 
 def test_who_seals_publishes_what_is_due(client):
-    """The callback is in its queue, once. Without its exchange it stays due, and nobody fails."""
+    """Sealing publishes a due callback once; without its exchange the callback stays pending."""
     owner = Broker(client.url)
     with closing(owner.store), client.inspector() as inspector:
         connection = client.connect()
@@ -277,7 +277,7 @@ def test_who_seals_publishes_what_is_due(client):
 
 
 def test_a_batch_is_watched_to_its_end(broker):
-    """Each look is one line, with the rate and what has failed since the look before."""
+    """A watch prints one line per query, with the rate and the new failures, until its end."""
     broker.open("b", 30)
     broker.end("j0", how="failed", why="first")
     looked = []
@@ -305,7 +305,7 @@ def test_a_batch_is_watched_to_its_end(broker):
 
 
 def test_a_job_that_fails_again_is_said_again(broker, inspector):
-    """After it was replayed; and one of which nothing is new is not."""
+    """A watch reports a job that fails again after a replay, and repeats no known failure."""
     from reliq.cli.batch_watch import _Following
 
     broker.open("b", 400)
@@ -327,7 +327,7 @@ def test_a_job_that_fails_again_is_said_again(broker, inspector):
     ("ends", "code"), [("succeeded", 0), ("failed", 1), ("error", 1), ("cancelled", 1), ("", 0)]
 )
 def test_how_a_watch_ends(broker, ends, code):
-    """With 0 where all jobs succeeded, of a batch without jobs too; else with 1."""
+    """A watch exits with 0 if all jobs succeeded or the batch has no jobs, else with 1."""
     broker.open("b", 1 if ends else 0)
     if ends == "cancelled":
         broker.batches.change("b", [Change("cancel"), begin("j0")])
@@ -340,7 +340,7 @@ def test_how_a_watch_ends(broker, ends, code):
 
 
 def test_a_watch_on_a_terminal(client, terminal):  # noqa: F811 - the fixture
-    """A bar that follows, failures above it as they come, and under it what it came to."""
+    """A watch on a terminal shows a progress bar, new failures above it, and a final summary."""
     owner = Broker(client.url)
     with closing(owner.store):
         owner.open("b", 4, name="im[port]")
@@ -358,7 +358,7 @@ def test_a_watch_on_a_terminal(client, terminal):  # noqa: F811 - the fixture
 
 
 def test_a_watch_is_interrupted(client):
-    """Ctrl-C is no verdict on the batch: 130."""
+    """Ctrl-C ends a watch with exit code 130, which is not a result of the batch."""
     owner = Broker(client.url)
     with closing(owner.store):
         owner.open("b", 1)
@@ -382,7 +382,7 @@ def test_a_watch_is_interrupted(client):
 
 @pytest.mark.slow
 def test_a_watch_outlives_its_broker(redis_factory):
-    """It is said that it is away, and the watch goes on when it is back; not for ever."""
+    """A watch reports an unreachable broker and continues after its return, within its patience."""
     server = redis_factory(appendonly=True)
     owner = Broker(server.url())
     owner.open("b", 1)
@@ -423,7 +423,7 @@ def test_a_watch_outlives_its_broker(redis_factory):
 
 
 def test_the_audit_counts_jobs(broker, inspector):
-    """Counters, jobs and the list of failures agree: in a batch with jobs in every state."""
+    """Counters, jobs and the list of failures agree in a batch with jobs in every state."""
     broker.open("b", 700)
     broker.batches.change("b", [enter("d", "delayed"), enter("r"), begin("r")])
     broker.batches.change("b", [enter("r", retries=1)])
@@ -460,7 +460,7 @@ def test_the_audit_counts_jobs(broker, inspector):
     ids=["one less", "one more", "another state", "no job", "no failed job", "no failure"],
 )
 def test_what_does_not_agree_is_found(broker, harm, difference, failures):
-    """The batch is named, with by how much; exit 1."""
+    """The audit names a damaged batch with the differences; exit code 1."""
     broker.open("b", 10)
     broker.end("j0", "j1", how="failed")
     broker.open("sound", 3)
@@ -476,7 +476,7 @@ def test_what_does_not_agree_is_found(broker, harm, difference, failures):
 
 
 def test_what_cannot_be_read_is_named(client):
-    """A key that is somebody else's: the others are shown, and that one is complained of."""
+    """A batch with a foreign value in a key is named in an error; the other batches are shown."""
     owner = Broker(client.url, raw=client.raw)
     with closing(owner.store):
         for name in ("sound", "jobs", "hash"):
@@ -496,7 +496,7 @@ def test_what_cannot_be_read_is_named(client):
 
 
 def test_jobs_that_go_on_are_no_difference(broker, inspector):
-    """The audit is never wrong about a batch that is sound, whatever its jobs do meanwhile."""
+    """The audit of a sound batch balances while its jobs change state."""
     broker.open("b", 1500)
     over = threading.Event()
 
@@ -530,7 +530,7 @@ def test_jobs_that_go_on_are_no_difference(broker, inspector):
 
 
 def test_more_batches_than_one_page(broker, inspector, monkeypatch):
-    """The audit is of all of them; a list, of those opened last."""
+    """The audit covers all batches beyond one page; a list shows the latest."""
     monkeypatch.setattr("reliq.admin.batches.MOST", 3)
     for n in range(8):
         broker.open(f"b{n}", 1)
@@ -543,7 +543,7 @@ def test_more_batches_than_one_page(broker, inspector, monkeypatch):
 
 
 def test_the_doctor_looks_at_batches(broker, inspector):
-    """One that was never sealed, and a callback that stays due, are warnings with a remedy."""
+    """The doctor warns of an abandoned batch and of an overdue callback, each with a remedy."""
 
     def found():
         return [
@@ -553,7 +553,7 @@ def test_the_doctor_looks_at_batches(broker, inspector):
         ]
 
     broker.open("fresh", 1)
-    # What is due without a message hurts nobody.
+    # A pending callback without a message has no effect.
     broker.open("quiet", 1)
     broker.end("j0", batch="quiet")
     broker.batches.change("quiet", [Change("seal")])
@@ -573,7 +573,7 @@ def test_the_doctor_looks_at_batches(broker, inspector):
 
 
 def test_ids_are_completed(broker):
-    """Those that a shell takes as they are."""
+    """Completion offers only batch ids that need no quotes in a shell."""
     for name in ("b1", "b2", "c1", "b 3", "b;4"):
         broker.open(name)
     done = CliRunner().invoke(
@@ -591,7 +591,7 @@ def test_ids_are_completed(broker):
 
 
 def test_a_broker_that_is_away(broker):
-    """Exit 2, and it is named; the one that answers is shown."""
+    """An unreachable broker is named, and reachable brokers are shown; exit code 2."""
     nobody = "reliq://127.0.0.1:1/0"
     broker.open("b", 1)
     for command in ("list", "watch b", "seal b"):
@@ -606,7 +606,7 @@ def test_a_broker_that_is_away(broker):
 
 
 def test_batches_of_the_api_are_seen(client):
-    """What `reliq.batches` opens and what commands show is one thing; here in a process."""
+    """Commands, started as processes, show a batch that `reliq.batches` opened."""
     with Batch("import", url=client.url) as batch:
         pass
     row = only(data(client.url, "batch", "list"))

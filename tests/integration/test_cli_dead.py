@@ -1,4 +1,4 @@
-"""`reliq dead`, as an operator runs it, and as Ctrl-C ends it."""
+"""`reliq dead`, as an operator runs it, and its end by Ctrl-C."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def connection(client):
 
 
 def ids(rows):
-    """Return the ids of dead letters without their beginning."""
+    """Return the numbers in the ids of dead letters."""
     return [int(row["id"].removeprefix("id-")) for row in rows]
 
 
@@ -63,7 +63,7 @@ def count(rows):
     ],
 )
 def test_listed(client, connection, filters, expected):
-    """By task, reason, age and a regular expression in what is known of them."""
+    """Dead letters are listed by task, reason, age, and a regular expression."""
     rows = data(client.url, "dead", "list", "orders", *filters)
     assert expected == ids(rows)
     assert {"rejected"} >= {row["reason"] for row in rows}
@@ -71,7 +71,7 @@ def test_listed(client, connection, filters, expected):
 
 @pytest.mark.slow
 def test_one_of_them(client, connection):
-    """With its headers and properties; an unknown one is an error, a list is a table."""
+    """`dead show` prints headers and properties; an unknown tag is an error."""
     first = data(client.url, "dead", "list", "orders", "--limit", 1)[0]
     dead_letter = data(client.url, "dead", "show", "orders", first["tag"])
     assert ("shop.pay", "(0,)", "orders") == (
@@ -86,7 +86,7 @@ def test_one_of_them(client, connection):
 
 @pytest.mark.slow
 def test_replayed(client, connection):
-    """A dry run counts; then some, by filter, then the rest into another queue."""
+    """A replay counts with --dry-run, applies filters, and can target another queue."""
     declare(connection, "other")
     assert 3 == count(data(client.url, "dead", "replay", "orders", "--match", "pay", "--dry-run"))
     assert 4 == client.status("orders").dead
@@ -101,7 +101,7 @@ def test_replayed(client, connection):
 
 
 def test_a_rate_is_kept(client):
-    """No more letters a second than asked for, though each step has several."""
+    """A replay stays below the requested rate, although each step has several letters."""
     connection = client.connect()
     declare(connection, "orders")
     died(connection, *range(30))
@@ -112,13 +112,13 @@ def test_a_rate_is_kept(client):
         with pytest.raises(ConfigurationError, match="rate to be above 0"):
             inspector.replaying("orders", rate=0)
     assert (30, 4) == (sum(steps), max(steps))
-    # All but the first and last steps were waited for.
+    # Every step but the first and the last waits for the rate.
     assert 1.2 <= ended[0] - began[0] + (ended[1] - began[1]) / 1e6
 
 
 @pytest.mark.slow
 def test_interrupted_and_run_again(client, tmp_path):
-    """Ctrl-C says how far it came and exits with 130; the next run does the rest, each once."""
+    """Ctrl-C prints the progress and exits with 130; the next run replays the rest, each once."""
     connection = client.connect()
     declare(connection, "orders")
     died(connection, *range(40))
@@ -147,7 +147,7 @@ def test_interrupted_and_run_again(client, tmp_path):
 
 @pytest.mark.slow
 def test_purged_after_a_question(client, connection):
-    """Without --yes nobody is there to say it, and nothing is removed."""
+    """Without --yes and without a terminal a purge removes nothing."""
     done = run(client.url, "dead", "purge", "orders")
     assert (2, True) == (done.returncode, "use --yes" in done.stderr)
     assert 4 == client.status("orders").dead
@@ -164,7 +164,7 @@ def test_purged_after_a_question(client, connection):
 
 @pytest.mark.slow
 def test_written_and_read_elsewhere(client, connection, redis_factory, tmp_path):
-    """What is written on one broker is dead on the other, once, with all that is known of it."""
+    """Exported dead letters are imported at another broker once, with all their fields."""
     other, path = redis_factory(), tmp_path / "orders.jsonl"
     assert 4 == count(data(client.url, "dead", "export", "orders", path))
     assert 4 == client.status("orders").dead
@@ -189,7 +189,7 @@ def test_written_and_read_elsewhere(client, connection, redis_factory, tmp_path)
 
 @pytest.mark.slow
 def test_a_file_that_was_cut_off(client, connection, tmp_path):
-    """It is not overwritten; --resume drops the half line and writes what is missing."""
+    """A truncated file is not overwritten; --resume drops the partial line and adds the rest."""
     path = tmp_path / "orders.jsonl"
     run(client.url, "dead", "export", "orders", path)
     whole = path.read_bytes()
@@ -221,7 +221,7 @@ def test_a_file_that_was_cut_off(client, connection, tmp_path):
     ],
 )
 def test_a_file_that_is_wrong(client, connection, tmp_path, change, words):
-    """It is refused with the line that is wrong, before anything of it is stored."""
+    """An invalid file is refused with the line number before any letter is stored."""
     path = tmp_path / "orders.jsonl"
     with client.inspector() as inspector:
         assert 4 == sum(inspector.export_dead_letters("orders", path))
@@ -239,7 +239,7 @@ def test_a_file_that_is_wrong(client, connection, tmp_path, change, words):
 
 @pytest.mark.slow
 def test_arguments_that_make_no_sense(client, connection):
-    """A misspelt duration, reason or pattern is an error that says what was expected."""
+    """An invalid duration, reason or pattern is an error that states the expected form."""
     for arguments, words in (
         (("--older", "soon"), "expected seconds, or for example 15m"),
         (("--reason", "boredom"), "'boredom' is not one of"),

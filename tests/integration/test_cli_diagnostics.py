@@ -22,7 +22,7 @@ def only(rows):
 
 
 def queue_row(found, name="orders"):
-    """Return what `status --json` says of a queue."""
+    """Return the row of a queue from `status --json`."""
     return only(row for row in found["queues"] if row["queue"] == name)
 
 
@@ -31,7 +31,7 @@ def queue_row(found, name="orders"):
 
 @pytest.mark.slow
 def test_each_column_of_a_queue(client):
-    """Counts by state, consumers, the age of the oldest, and whether it is paused."""
+    """A row has counts by state, consumers, the age of the oldest message, and the pause."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 1, 2, 3, 4)
@@ -52,14 +52,14 @@ def test_each_column_of_a_queue(client):
 
 
 def test_an_empty_queue_has_no_oldest(client):
-    """No age is not an age of 0."""
+    """An empty queue has no age, instead of an age of 0."""
     declare(client.connect(), "orders")
     assert queue_row(data(client.url, "status", "--interval", 0))["oldest_age_s"] is None
 
 
 @pytest.mark.slow
 def test_rates_are_those_of_the_interval(client):
-    """Messages published and acknowledged a second, between two looks."""
+    """Rates are published and acked messages per second between two reports."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 0)
@@ -79,7 +79,7 @@ def test_rates_are_those_of_the_interval(client):
 
 @pytest.mark.slow
 def test_the_broker_itself(client, redis_factory):
-    """Its role, memory and persistence, whether it is reachable."""
+    """`status` shows the broker's role, memory and persistence, and whether it is reachable."""
     row = only(data(client.url, "status", "--interval", 0)["brokers"])
     assert (True, None, "master", "none") == (
         row["reachable"],
@@ -95,7 +95,7 @@ def test_the_broker_itself(client, redis_factory):
 
 @pytest.mark.slow
 def test_a_replica_says_that_it_is_one(redis_server, redis_factory):
-    """An operator who looks at the wrong end of a pair sees it."""
+    """`status` shows the role of a replica, so that an operator notices the wrong server."""
     replica = redis_factory(replica_of=redis_server)
     replica.wait_synced()
     assert "replica" == only(data(replica.url(), "status", "--interval", 0)["brokers"])["role"]
@@ -103,7 +103,7 @@ def test_a_replica_says_that_it_is_one(redis_server, redis_factory):
 
 @pytest.mark.slow
 def test_several_brokers_and_one_that_is_away(client, redis_factory):
-    """All are shown, each queue with its broker; the exit code says that one did not answer."""
+    """All brokers are shown, each queue with its broker; an unreachable broker is exit code 2."""
     other = redis_factory()
     for url in (client.url, other.url()):
         declare(client.connect(url), "orders")
@@ -118,7 +118,7 @@ def test_several_brokers_and_one_that_is_away(client, redis_factory):
 
 
 def test_no_colours_and_no_password_where_no_terminal_is(redis_factory):
-    """Output for a pipe is plain text, a row in a line, and keeps the secret."""
+    """Output for a pipe has no colours, no wrapped rows and no password."""
     server = redis_factory(password="hush")
     done = run([server.url(), "reliq://:hush@127.0.0.1:1/0"], "status", "--interval", 0)
     assert 2 == done.returncode
@@ -131,7 +131,7 @@ def test_no_colours_and_no_password_where_no_terminal_is(redis_factory):
 
 @pytest.mark.slow
 def test_who_consumes(client):
-    """Host, process, queues, what it holds, since when, its last heartbeat, its options."""
+    """A consumer's row has host, process, queues, held messages, start, heartbeat and options."""
     connection = client.connect(delivery_limit=3)
     declare(connection, "orders")
     publish(connection, "orders", 1)
@@ -152,7 +152,7 @@ def test_who_consumes(client):
 
 @pytest.mark.slow
 def test_the_pool_of_a_worker(redis_url, worker_factory):
-    """A Celery worker says of which pool it is."""
+    """A Celery worker reports the name of its pool."""
     worker = worker_factory(
         redis_url, pool="threads", config={"worker_enable_remote_control": False}
     )
@@ -166,7 +166,7 @@ def test_the_pool_of_a_worker(redis_url, worker_factory):
 
 @pytest.fixture
 def four_states(client):
-    """Return a client of a broker with a message in each state, those of "orders"."""
+    """Return a client of a broker whose queue "orders" has a message in each state."""
     connection = client.connect()
     declare(connection, "orders")
     for number in range(3):
@@ -183,7 +183,7 @@ def four_states(client):
 
 @pytest.mark.slow
 def test_a_ready_message(four_states):
-    """Its tag, age, task, id, and its arguments as Celery wrote them."""
+    """A ready message is shown with tag, age, task, id, and its arguments as Celery wrote them."""
     row = only(data(four_states.url, "peek", "orders"))
     assert ("shop.ship", "id-2", "(7,)", "{'by': 'sea'}", "2") == (
         row["task"],
@@ -199,7 +199,7 @@ def test_a_ready_message(four_states):
 
 
 def test_a_delayed_message(four_states):
-    """When it is due."""
+    """A delayed message is shown with its due time."""
     row = only(data(four_states.url, "peek", "orders", "--state", "delayed"))
     assert "id-3" == row["id"]
     assert 0 < row["due_ms"] - row["published_ms"] < 70_000
@@ -207,7 +207,7 @@ def test_a_delayed_message(four_states):
 
 @pytest.mark.slow
 def test_a_held_message(four_states):
-    """Who holds it, and until when."""
+    """An unacked message is shown with its consumer and the deadline of its lease."""
     row = only(data(four_states.url, "peek", "orders", "--state", "unacked"))
     holder = only(data(four_states.url, "consumers"))["id"]
     assert ("id-1", True) == (row["id"], row["consumer"].startswith(holder))
@@ -215,7 +215,7 @@ def test_a_held_message(four_states):
 
 
 def test_a_dead_message(four_states):
-    """Why, and when."""
+    """A dead message is shown with the reason and the time."""
     row = only(data(four_states.url, "peek", "orders", "--state", "dead"))
     assert ("id-0", "rejected") == (row["id"], row["reason"])
     assert row["died_ms"] >= row["published_ms"]
@@ -223,7 +223,7 @@ def test_a_dead_message(four_states):
 
 @pytest.mark.slow
 def test_nothing_is_unpickled_and_nothing_talks_to_the_terminal(client):
-    """A body that would run code when it is read is not read; escape codes are shown as text."""
+    """A pickled body is not decoded, and escape codes are shown as text."""
     connection = client.connect()
     declare(connection, "orders")
     bomb = b"cos\nsystem\n(S'touch /tmp/never'\ntR."
@@ -244,7 +244,7 @@ def test_nothing_is_unpickled_and_nothing_talks_to_the_terminal(client):
 
 @pytest.mark.slow
 def test_bytes_that_are_no_envelope(client):
-    """What cannot be read is listed all the same."""
+    """An unreadable message is listed with its tag and size."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 1)
@@ -256,7 +256,7 @@ def test_bytes_that_are_no_envelope(client):
 
 @pytest.mark.slow
 def test_some_of_many(client):
-    """--limit and --skip go through a long queue, more than one step of it at a time."""
+    """--limit and --skip work across the pages of a long queue."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", *range(130))
@@ -278,7 +278,7 @@ def test_some_of_many(client):
 
 @pytest.mark.slow
 def test_a_queue_that_one_of_two_brokers_has(client, redis_factory):
-    """It is shown; where no broker has it, that is an error."""
+    """A queue of one of two brokers is shown; a queue of neither is an error."""
     other = redis_factory()
     declare(client.connect(), "orders")
     both = [client.url, other.url()]
@@ -295,7 +295,7 @@ def test_a_queue_that_one_of_two_brokers_has(client, redis_factory):
 
 @pytest.mark.slow
 def test_audit_of_several_brokers(client, redis_factory):
-    """The queue that does not balance is named with its difference and its broker; exit 1."""
+    """The audit names an unbalanced queue with its difference and broker; exit code 1."""
     other = redis_factory()
     for url in (client.url, other.url()):
         connection = client.connect(url)
@@ -316,7 +316,7 @@ def test_audit_of_several_brokers(client, redis_factory):
 
 @pytest.mark.slow
 def test_what_is_wrong_with_a_command_is_an_error_of_its_own(client):
-    """A misspelt state, a wrong URL, no URL: exit 2, and the message names it."""
+    """An invalid state, an invalid URL and a missing URL are errors that name the value; exit 2."""
     for arguments, words in (
         (("peek", "orders", "--state", "dying"), "'dying' is not one of"),
         (("status", "--url", "http://x"), "expected a URL of reliq://"),

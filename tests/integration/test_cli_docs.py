@@ -1,4 +1,4 @@
-"""What docs/cli.md and --help show is run here, the pictures are drawn, the bench measures."""
+"""The examples of docs/cli.md and --help run, the pictures are drawn, and the bench measures."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def commands(group=main, names=()):
-    """Yield (words, command) of every command that is no group."""
+    """Yield (words, command) of every command that is not a group."""
     for name in group.commands:
         _, command, _ = group.resolve_command(click.Context(group), [name])
         if isinstance(command, click.Group):
@@ -35,7 +35,7 @@ def commands(group=main, names=()):
 
 
 def groups():
-    """Return the words of every group but the whole."""
+    """Return the words of every group except the main one."""
     return sorted({words[:-1] for words, _ in commands() if len(words) > 1})
 
 
@@ -46,7 +46,7 @@ def examples(command):
 
 @pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
 def test_help_has_examples_that_parse(words):
-    """Every command shows how it is used, and each example is one that it takes."""
+    """The help of every command has examples, and the command accepts each of them."""
     command = dict(commands())[words]
     shown = examples(command)
     assert shown
@@ -66,7 +66,7 @@ def test_help_has_examples_that_parse(words):
     "words", [(), *groups(), *(words for words, _ in commands())], ids=" ".join
 )
 def test_help_is_text(words):
-    """Examples stand in --help line by line, and no mark of the formatter is among them."""
+    """Examples in --help keep their lines and contain no formatting marks."""
     done = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
     assert 0 == done.exit_code
     assert "\\b" not in done.output
@@ -75,20 +75,20 @@ def test_help_is_text(words):
 
 
 def test_every_command_with_json_has_a_schema():
-    """No --json without its documentation, and no schema of what is not there."""
+    """Each command with --json has a schema, and each schema has a command."""
     with_json = {
         " ".join(words)
         for words, command in commands()
         if any("--json" in option.opts for option in command.params)
     }
-    without = {"demo"}  # what it prints is its own
+    without = {"demo"}  # its output is the application's own
     assert with_json - without == set(SCHEMAS)
 
 
 def test_the_commands_of_the_document_run(client, tmp_path, monkeypatch):
-    """The sh blocks of docs/cli.md, from the top, on a queue that has something in each state.
+    """The sh blocks of docs/cli.md run in order on a queue with messages in each state.
 
-    In this process: other tests start the command, and thirty starts take their time.
+    The commands run in this process: other tests start processes, and thirty starts are slow.
     """
     monkeypatch.chdir(tmp_path)
     connection = client.connect()
@@ -120,21 +120,21 @@ def test_the_commands_of_the_document_run(client, tmp_path, monkeypatch):
 
 
 def test_the_bench_measures_and_leaves_nothing(client):
-    """Figures of this broker, and no queue of its own afterwards."""
+    """The bench prints figures of the broker and leaves no queue."""
     (row,) = data(client.url, "bench", "--messages", 50, "--size", 10, "--prefetch", 8)
     assert (50, 10, 8) == (row["messages"], row["size"], row["prefetch"])
     assert 0 < row["answer_ms_p50"] <= row["answer_ms_p99"]
     assert 0 < row["publish_ms_p50"] <= row["publish_ms_p99"]
     assert row["publish_per_s"] > 0
     assert row["consume_per_s"] > 0
-    # What makes a retried publish idempotent goes by itself, a day later.
+    # The keys that make a retried publish idempotent expire after a day.
     lasting = [key for key in client.raw.keys("*") if client.raw.ttl(key) == -1]
     assert [b"reliq:{%}:stored_format"] == lasting
 
 
 @pytest.mark.slow
 def test_the_pictures_are_drawn(tmp_path):
-    """The script draws what the commands show; the pictures fetch nothing and name no password."""
+    """The script draws the commands' output; the pictures load nothing and contain no address."""
     done = subprocess.run(
         [sys.executable, ROOT / "docs" / "pictures" / "make.py", tmp_path],
         capture_output=True,
@@ -155,7 +155,7 @@ def test_the_pictures_are_drawn(tmp_path):
 
 @pytest.mark.slow
 def test_a_schema_is_one():
-    """`reliq schema` prints valid JSON Schema, of one command and of all."""
+    """`reliq schema` prints valid JSON Schema, for one command and for all."""
     import jsonschema
 
     for words in ((), ("status",), ("dead", "show")):

@@ -1,4 +1,4 @@
-"""`reliq doctor`: each thing that can be wrong is made wrong, found, and has its remedy."""
+"""`reliq doctor` finds each misconfiguration and failure, with a remedy."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 
 def findings(url, check, **options):
-    """Return (severity, message, remedy) of what `doctor --json` says of one check."""
+    """Return (severity, message, remedy) of each finding of one check."""
     return [
         (row["severity"], row["message"], row["remedy"])
         for row in data(url, "doctor", **options)
@@ -26,12 +26,12 @@ def findings(url, check, **options):
 
 @pytest.fixture
 def sound(redis_factory):
-    """Return a server as it should be."""
+    """Return a server without findings."""
     return redis_factory(appendonly=True, password="hush", extra=["--maxmemory", "200mb"])
 
 
 def test_a_sound_broker(sound, client):
-    """Nothing is wrong: exit 0 under --strict too, and every check was made."""
+    """A sound broker has no warnings, so --strict exits with 0, and every check runs."""
     with_queue = client.connect(sound.url())
     declare(with_queue, "orders")
     rows = data(sound.url(), "doctor", "--strict")
@@ -61,7 +61,7 @@ def test_a_sound_broker(sound, client):
     ],
 )
 def test_a_setting_that_is_wrong(sound, setting, value, check, severity, words):
-    """It is found with what it costs, and with its remedy; an error is exit code 1."""
+    """A wrong setting is found with its consequence and remedy; an error is exit code 1."""
     admin = sound.client()
     admin.config_set(setting, value)
     code = 1 if severity == "error" else 0
@@ -72,7 +72,7 @@ def test_a_setting_that_is_wrong(sound, setting, value, check, severity, words):
 
 
 def test_a_snapshot_is_not_enough(sound):
-    """With RDB alone a crash forgets what came since; the doctor says so."""
+    """With RDB alone, the doctor warns that a crash loses all messages since the last snapshot."""
     sound.client().config_set("appendonly", "no")
     sound.client().config_set("save", "900 1")
     ((severity, message, _),) = findings(sound.url(), "persistence")
@@ -83,9 +83,9 @@ def test_a_snapshot_is_not_enough(sound):
 
 
 def test_a_snapshot_that_failed(sound):
-    """What is confirmed now does not survive a crash: an error, exit code 1."""
+    """A failed snapshot is an error, because confirmed messages would not survive a crash."""
     admin = sound.client()
-    (sound.directory / "dump.rdb").mkdir()  # nothing can be renamed to it
+    (sound.directory / "dump.rdb").mkdir()  # the snapshot cannot be renamed to a directory
     admin.bgsave()
     wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
     (severity, message, remedy), _ = findings(sound.url(), "persistence", code=1)
@@ -94,7 +94,7 @@ def test_a_snapshot_that_failed(sound):
 
 
 def test_scripts_that_pile_up(sound):
-    """A client that makes a new script for each call fills the server's memory."""
+    """The doctor warns of many cached scripts: one per call fills the server's memory."""
     pipeline = sound.client().pipeline(transaction=False)
     for number in range(1010):
         pipeline.script_load(f"return {number}")
@@ -105,7 +105,7 @@ def test_scripts_that_pile_up(sound):
 
 
 def test_a_clock_that_is_wrong(redis_url, monkeypatch):
-    """Ages and an eta are off by as much as the two clocks differ."""
+    """A clock difference is a warning, because ages and ETAs are wrong by that difference."""
     real = time.time
     monkeypatch.setattr("reliq.engines.redis.server.time.time", lambda: real() + 90)
     with Inspector(redis_url) as inspector:
@@ -117,7 +117,7 @@ def test_a_clock_that_is_wrong(redis_url, monkeypatch):
 
 @pytest.mark.slow
 def test_a_replica(redis_factory):
-    """It takes no messages: an error, and one more where its link is down."""
+    """A replica is an error, because it takes no messages; a broken link is a second error."""
     primary = redis_factory()
     replica = redis_factory(replica_of=primary)
     replica.wait_synced()
@@ -139,14 +139,14 @@ def test_a_replica(redis_factory):
 
 
 def test_a_broker_without_a_password(redis_url):
-    """Whoever reaches the port can do anything."""
+    """A broker without a password is a warning."""
     ((severity, message, remedy),) = findings(redis_url, "login")
     assert ("warning", "there is no password") == (severity, message.partition(":")[0])
     assert "reliq acl" in remedy
 
 
 def test_keys_that_are_not_ours(client):
-    """Those under our prefix are counted and named; those of others are none of our business."""
+    """Foreign keys under our prefix are counted and named; keys of other prefixes are ignored."""
     declare(client.connect(), "orders")
     for key in ("other", "reliq2", "shop:reliq:{%}:queues"):
         client.raw.set(key, 1)
@@ -164,7 +164,7 @@ def test_keys_that_are_not_ours(client):
 
 
 def test_every_key_of_ours_is_known_to_be(redis_url, redis_server):
-    """After all that producers and consumers do no key is taken for foreign."""
+    """After all operations of producers and consumers, no key counts as foreign."""
     with Connection(redis_url, transport_options=FAST) as connection:
         exercise(connection)
         claim_twice(redis_url)
@@ -174,7 +174,7 @@ def test_every_key_of_ours_is_known_to_be(redis_url, redis_server):
 
 @pytest.mark.slow
 def test_a_consumer_that_was_killed(client):
-    """It is in the register and not connected: found, with what brings its messages back."""
+    """A killed consumer is found in the register, with a remedy that returns its messages."""
     take_and_die(client.url, {})
     row = wait_until(lambda: [r for r in data(client.url, "consumers") if not r["connected"]])[0]
     ((severity, message, remedy),) = findings(client.url, "consumers")
@@ -187,14 +187,14 @@ def test_a_consumer_that_was_killed(client):
         severity,
         message,
     )
-    Taker(client.connect(), "orders")  # it serves the queue, and returns what the dead one held
+    Taker(client.connect(), "orders")  # it serves the queue, and returns the dead one's messages
     others = findings(client.url, "consumers")
     assert [("ok", "")] == [(severity, remedy) for severity, _, remedy in others], others
 
 
 @pytest.mark.slow
 def test_nothing_is_to_be_done_for_a_consumer_that_held_nothing(client):
-    """Killed at a queue that stays and one that does not: only what waits in the first counts."""
+    """A dead consumer matters only if it held messages or messages wait in its durable queue."""
     script = (
         "import os, signal, sys, time, reliq; from kombu import Connection, Consumer, Queue\n"
         "connection = Connection(sys.argv[1])\n"
@@ -213,7 +213,7 @@ def test_nothing_is_to_be_done_for_a_consumer_that_held_nothing(client):
 
 
 def test_passes_that_fail(client):
-    """The queue, the error and who met it are named, until a pass has succeeded."""
+    """A failing pass is reported with queue and error until a pass succeeds."""
     connection = client.connect()
     taker = Taker(connection, "q")
     publish(connection, "q", "held")
@@ -236,7 +236,7 @@ def test_passes_that_fail(client):
 
 
 def test_options_in_conflict(client):
-    """Consumers of one queue that go by different options are named with their values."""
+    """Consumers of one queue with different options are named with their values."""
     takers = []
     for limit in (3, 5):
         connection = client.connect(delivery_limit=limit)
@@ -252,7 +252,7 @@ def test_options_in_conflict(client):
 
 
 def test_queues_that_need_somebody(client):
-    """Paused, deserted, with dead letters: each with the command that helps."""
+    """Paused and abandoned queues, and those with dead letters, are found with a remedy."""
     connection = client.connect()
     for name in ("paused", "deserted", "dying"):
         declare(connection, name)
@@ -274,7 +274,7 @@ def test_queues_that_need_somebody(client):
 
 
 def test_a_ledger_that_does_not_balance(redis_factory, client):
-    """It is an error that says where to look first."""
+    """A ledger that does not balance is an error with the first thing to check."""
     server = redis_factory()
     connection = client.connect(server.url())
     declare(connection, "orders")
@@ -286,7 +286,7 @@ def test_a_ledger_that_does_not_balance(redis_factory, client):
 
 
 def test_the_worst_comes_first_in_the_table(redis_factory):
-    """Whoever is called at night reads the top."""
+    """The table lists the most severe findings first."""
     server = redis_factory(extra=["--maxmemory-policy", "allkeys-lru"])
     done = run(server.url(), "doctor")
     assert 1 == done.returncode

@@ -1,4 +1,4 @@
-"""How commands end where an operator interrupts, declines, or mistypes; and odd names of queues."""
+"""The end of commands after an interrupt, a refused question or a typo; unusual queue names."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ ODD = "a[/b]\x1b[31m"
 
 
 def interrupted(url, *arguments, until):
-    """Start a command, send it Ctrl-C when *until* says so; return its code and its output."""
+    """Start a command and send Ctrl-C when *until* is true; return its exit code and output."""
     process = subprocess.Popen(
         [*RELIQ, *arguments],
         stdout=subprocess.PIPE,
@@ -37,15 +37,15 @@ def interrupted(url, *arguments, until):
 
 
 def connected(raw):
-    """Return a function that says whether somebody has connected since now."""
+    """Return a function: whether a client has connected since this call."""
     before = raw.info("stats")["total_connections_received"]
     return lambda: raw.info("stats")["total_connections_received"] > before
 
 
 @pytest.mark.slow
 def test_ctrl_c_is_no_fault_found(client, fresh_redis):
-    """A command that is interrupted ends with 130, and not with the 1 of a fault."""
-    url, raw = fresh_redis.url(), fresh_redis.client()  # nobody else connects to it
+    """An interrupted command exits with 130, not with 1, which reports a finding."""
+    url, raw = fresh_redis.url(), fresh_redis.client()  # without other clients
     code, _, err = interrupted(url, "bench", "--messages", "1000000", until=connected(raw))
     assert 130 == code, err
     with Connection(url) as connection:
@@ -53,14 +53,14 @@ def test_ctrl_c_is_no_fault_found(client, fresh_redis):
     code, _, err = interrupted(url, "status", "--interval", "60", until=connected(raw))
     assert (130, True) == (code, "interrupted" in err), err
     publish(client.connect(), "orders", 1)
-    # The end of input, at a question, is what Ctrl-C is there.
+    # At a question, the end of input acts as Ctrl-C.
     assert 130 == answer(client.url, "\x04", "queue", "purge", "orders")[0]
     assert 1 == client.status("orders").ready
 
 
 @pytest.mark.slow
 def test_a_migration_that_is_interrupted_says_how_far_it_came(client, redis_server):
-    """It prints what has moved, and that running it again goes on."""
+    """An interrupted migration prints the moved count, and a second run continues."""
     raw = redis_server.client()
     for start in range(0, 20_000, 5_000):
         raw.lpush("q", *range(start, start + 5_000))
@@ -75,7 +75,7 @@ def test_a_migration_that_is_interrupted_says_how_far_it_came(client, redis_serv
 
 
 def test_each_of_several_brokers_is_asked_about(client, redis_factory):
-    """Who says yes to one and no to the other is told what was done, and what was not."""
+    """After yes for one broker and no for another, the output states what was done at each."""
     other = redis_factory()
     urls = (client.url, other.url())
     for url in urls:
@@ -90,7 +90,7 @@ def test_each_of_several_brokers_is_asked_about(client, redis_factory):
 
 
 def test_only_what_was_asked_about_is_removed(client):
-    """A letter that dies while the question is on the screen stays."""
+    """A purge keeps a letter that died while the confirmation was open."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 1, 2)
@@ -110,7 +110,7 @@ def test_only_what_was_asked_about_is_removed(client):
     ids=" ".join,
 )
 def test_the_name_of_a_queue_is_text(client, words):
-    """It is no markup of ours, and sends nothing to the terminal."""
+    """A queue name is printed without markup and without control characters."""
     declare(client.connect(), ODD)
     done = run(client.url, *words, ODD)
     assert 0 == done.returncode, done.stderr
@@ -120,7 +120,7 @@ def test_the_name_of_a_queue_is_text(client, words):
 
 @pytest.mark.slow
 def test_the_name_of_a_queue_is_text_where_it_moves(client, redis_factory):
-    """The same in what `move` and `migrate` print."""
+    """`move` and `migrate` print a queue name without markup and without control characters."""
     other = redis_factory()
     declare(client.connect(), ODD)
     for arguments in (
@@ -145,7 +145,7 @@ def test_the_name_of_a_queue_is_text_where_it_moves(client, redis_factory):
     ],
 )
 def test_a_value_that_is_none(client, arguments):
-    """It is an error that names it, and no traceback."""
+    """An invalid value is an error that names it, without a traceback."""
     declare(client.connect(), "orders")
     done = run(client.url, *arguments)
     assert (2, False) == (done.returncode, "Traceback" in done.stderr), done.stderr

@@ -1,4 +1,4 @@
-"""Operators see one queue, whatever it is divided into, and an audit sees each part."""
+"""Operators see a divided queue as one queue; an audit checks each partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def broker(client):
 
 
 def kill(url, count):
-    """Make dead letters of so many messages."""
+    """Make *count* dead letters."""
     with Connection(url, transport_options=FAST) as connection:
         queue = Queue("q", no_declare=True)(connection.default_channel)
         for _ in range(count):
@@ -33,7 +33,7 @@ def kill(url, count):
 
 @pytest.mark.slow
 def test_status_shows_one_queue(broker):
-    """With the counts of its partitions together; audit has a line for each of them."""
+    """`status` shows the sums of all partitions; `audit` has a line for each partition."""
     kill(broker, 3)
     (row,) = data(broker, "status")["queues"]
     assert ("q", 17, 3) == (row["queue"], row["ready"], row["dead"])
@@ -44,7 +44,7 @@ def test_status_shows_one_queue(broker):
 
 
 def test_messages_and_dead_letters_of_all_partitions(broker):
-    """They are peeked at, listed, replayed and purged as those of one queue."""
+    """Messages and dead letters of all partitions are handled as those of one queue."""
     with Inspector(broker) as inspector:
         assert 20 == len(inspector.peek("q", limit=50))
         assert 5 == len(inspector.peek("q", limit=5, skip=15))
@@ -68,7 +68,7 @@ def test_messages_and_dead_letters_of_all_partitions(broker):
 
 @pytest.mark.slow
 def test_it_is_divided_by_command(broker):
-    """Up and down; settings are those of the whole queue."""
+    """`queue set` raises and lowers the number of partitions; settings apply to the whole queue."""
     assert 0 == run(broker, "queue", "set", "q", "--partitions", "8").returncode
     held = data(broker, "queue", "set", "q")[0]["settings"]
     assert (8, 100) == (held["x-partitions"], held["x-max-length"])
@@ -88,7 +88,7 @@ def test_it_is_divided_by_command(broker):
 
 @pytest.mark.slow
 def test_it_is_paused_purged_and_deleted_by_command(broker, client):
-    """All partitions."""
+    """Pause, purge and delete apply to all partitions."""
     assert 0 == run(broker, "queue", "pause", "q").returncode
     connection = client.connect()
     queue = Queue("q", no_declare=True)(connection.default_channel)
@@ -102,7 +102,7 @@ def test_it_is_paused_purged_and_deleted_by_command(broker, client):
 
 @pytest.mark.slow
 def test_one_partition_is_not_changed_by_itself(broker):
-    """It would say of a part what holds for the whole; what is in it may be looked at."""
+    """A single partition cannot be changed, because settings are the queue's, but can be read."""
     kill(broker, 8)
     changes = (
         ("queue", "pause", NAMES[1]),
@@ -127,7 +127,7 @@ def test_one_partition_is_not_changed_by_itself(broker):
 
 
 def test_a_partition_that_its_queue_has_lost_is_removed(broker):
-    """Under its own name: there is no other way to it."""
+    """A partition without its queue is deleted by its own name, the only way to reach it."""
     with Inspector(broker) as inspector:
         inspector._store.delete_queue("q")
         assert 5 == inspector.delete(NAMES[1])
@@ -135,7 +135,7 @@ def test_a_partition_that_its_queue_has_lost_is_removed(broker):
 
 
 def test_its_own_partition_is_the_last(broker, monkeypatch):
-    """Whoever is cut off half way leaves a queue that is not paused, resumed or purged yet."""
+    """The partition with the queue's name changes last, so an interrupted change is visible."""
     done = []
     with Inspector(broker) as inspector:
         store = inspector._store
@@ -153,7 +153,7 @@ def test_its_own_partition_is_the_last(broker, monkeypatch):
 
 @pytest.mark.parametrize("change", ["pause", "resume"])
 def test_a_partition_that_is_made_meanwhile(broker, monkeypatch, change):
-    """By who had asked the queue's own before that was changed: it is changed as well."""
+    """A partition that is created during a pause or resume is changed as well."""
     with Inspector(broker) as inspector:
         store = inspector._store
         inspector.resume("q") if change == "pause" else inspector.pause("q")
@@ -175,7 +175,7 @@ def test_a_partition_that_is_made_meanwhile(broker, monkeypatch, change):
 
 @pytest.mark.slow
 def test_it_is_moved_to_a_broker_that_divides_it_otherwise(broker, fresh_redis):
-    """Each message once, whichever partition it was in."""
+    """A move to a broker with other partitions keeps each message once."""
     target = fresh_redis.url("reliq")
     kill(broker, 2)
     moved = run(broker, "move", "q", "--from", broker, "--to", target)

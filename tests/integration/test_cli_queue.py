@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 @pytest.mark.slow
 def test_paused_and_resumed(client):
-    """A paused queue gives nothing out until it is resumed; both brokers of a list are."""
+    """A paused queue delivers no messages until it is resumed."""
     connection = client.connect()
     declare(connection, "orders")
     (row,) = data(client.url, "queue", "pause", "orders")
@@ -33,7 +33,7 @@ def test_paused_and_resumed(client):
 
 @pytest.mark.slow
 def test_purged_after_a_question(client):
-    """Ready and delayed messages go, held and dead ones stay; a dry run only counts."""
+    """A purge removes ready and delayed messages only; a dry run counts them."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 1, 2, 3)
@@ -52,7 +52,7 @@ def test_purged_after_a_question(client):
 
 
 def answer(url, text, *arguments):
-    """Run a command on a terminal, and type *text*; return its exit code and output."""
+    """Run a command on a terminal and type *text*; return its exit code and output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*RELIQ, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(url)
@@ -70,7 +70,7 @@ def answer(url, text, *arguments):
 
 
 def test_the_question_names_what_is_lost(client):
-    """On a terminal it is asked, with the numbers; "no" leaves everything as it is."""
+    """On a terminal, the confirmation states the numbers; "no" changes nothing."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 1, 2)
@@ -83,7 +83,7 @@ def test_the_question_names_what_is_lost(client):
 
 
 def test_deleted_on_conditions(client):
-    """Not while messages wait in it, or while it has consumers, where that is asked for."""
+    """--if-empty and --if-unused keep a queue with waiting messages or consumers."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 1)
@@ -102,7 +102,7 @@ def test_deleted_on_conditions(client):
 
 
 def test_deleting_a_queue_removes_its_bindings(client):
-    """A message that was routed to it is routed nowhere, and stored nowhere."""
+    """Deleting a queue removes its bindings."""
     connection = client.connect()
     with connection.SimpleQueue("orders"), client.inspector() as inspector:
         inspector.delete("orders")
@@ -110,7 +110,7 @@ def test_deleting_a_queue_removes_its_bindings(client):
 
 
 def test_settings_hold_and_go_back(client):
-    """A limit that is set holds for the next publish; taken back, what was declared holds."""
+    """A changed limit applies from the next publish; its removal restores the declared value."""
     connection = client.connect()
     declare(connection, "orders", max_length=50)
     assert "x-max-length=50" in run(client.url, "queue", "set", "orders").stdout
@@ -125,7 +125,7 @@ def test_settings_hold_and_go_back(client):
 
 
 def test_settings_that_make_no_sense(client):
-    """Each is an error that names the queue and what was expected; nothing is changed."""
+    """An invalid setting is an error that names the expected values; nothing changes."""
     declare(client.connect(), "orders")
     with client.inspector() as inspector:
         for changes, words in (
@@ -146,7 +146,7 @@ def test_settings_that_make_no_sense(client):
 
 
 def test_a_delivery_limit_that_was_set_holds_in_a_worker(client):
-    """A consumer that was there before goes by the new limit."""
+    """A running consumer applies a changed delivery limit."""
     connection = client.connect()
     declare(connection, "orders")
     taker = Taker(connection, "orders")

@@ -1,4 +1,4 @@
-"""`reliq doctor` for a user who may not do everything, and beside a migration that was cut off."""
+"""`reliq doctor` for a user with missing rights, and after an interrupted migration."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.support.commands import data
     ],
 )
 def test_what_a_user_may_not_do_is_found(client, redis_server, rights, words):
-    """Each missing right is an error with its remedy; the other checks are in the result."""
+    """Each missing right is an error with a remedy; the other checks still run."""
     declare(client.connect(), "orders")
     raw = redis_server.client()
     raw.execute_command("ACL", "SETUSER", "some", "reset", "on", ">secret", *rights.split())
@@ -32,7 +32,7 @@ def test_what_a_user_may_not_do_is_found(client, redis_server, rights, words):
 
 
 def test_what_a_migration_has_half_way_is_ours(client, redis_server):
-    """Nobody is told to look for who wrote it: deleting it would lose messages."""
+    """The keys of an interrupted migration are not foreign: deleting them would lose messages."""
     raw = redis_server.client()
     for number in range(3):
         raw.lpush("q", f"message {number}")

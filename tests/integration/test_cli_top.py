@@ -1,4 +1,4 @@
-"""`reliq top` on a terminal, the shell's completion, and `celery -A proj reliq`."""
+"""`reliq top` on a terminal, shell completion, and `celery -A proj reliq`."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 
 class Terminal:
-    """A command on a pseudo-terminal: what it writes, and keys for it."""
+    """A command on a pseudo-terminal: its output, and keys for it."""
 
     def __init__(self, url, *arguments):
         self.pid, self._fd = pty.fork()
@@ -33,11 +33,11 @@ class Terminal:
         self._code = None
 
     def said(self):
-        """Return all that it wrote so far."""
+        """Return the whole output so far."""
         try:
             while part := os.read(self._fd, 65536):
                 self._said += part
-        except OSError:  # nothing now, or it has ended
+        except OSError:  # no output now, or the command has ended
             pass
         return self._said.decode("utf-8", "replace")
 
@@ -46,7 +46,7 @@ class Terminal:
         os.write(self._fd, keys)
 
     def ended(self):
-        """Return (exit code,) when it has ended, else None."""
+        """Return (exit code,) after the end of the command, else None."""
         self.said()
         if self._code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -55,7 +55,7 @@ class Terminal:
         return None if self._code is None else (self._code,)
 
     def close(self):
-        """End it, whatever it does."""
+        """Kill the command if it still runs."""
         if not self.ended():
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -64,7 +64,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal():
-    """Return a function that starts a command on a terminal; it is gone after the test."""
+    """Return a function that starts a command on a terminal; the test's end kills it."""
     started = []
 
     def start(*arguments):
@@ -77,13 +77,13 @@ def terminal():
 
 
 def ready_of(text):
-    """Return the counts of ready messages that stood on the screen, in their order."""
+    """Return the counts of ready messages that the screen has shown, in order."""
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
     return [int(number) for number in re.findall(r"│ orders *│ *(\d+) ", plain)]
 
 
 def test_top_is_live(client, terminal):
-    """The screen follows what happens; Ctrl-C leaves it, and leaves the terminal as it was."""
+    """The screen follows the counts; Ctrl-C ends the command and restores the terminal."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", 1)
@@ -91,17 +91,17 @@ def test_top_is_live(client, terminal):
     wait_until(lambda: ready_of(top.said())[-1:] == [1], what=top.said)
     publish(connection, "orders", 2, 3)
     wait_until(lambda: ready_of(top.said())[-1:] == [3], what=top.said)
-    assert "\x1b[?1049h" in top.said()  # a screen of its own
+    assert "\x1b[?1049h" in top.said()  # the alternate screen
     assert "Ctrl-C" in top.said()
     top.type(b"\x03")
     assert (0,) == wait_until(top.ended, what=top.said)
     after = top.said().rpartition("^C")[2]
-    assert {"\x1b[?25h", "\x1b[?1049l"} == set(re.findall(r"\x1b\[\?\w+", after))  # as it was
+    assert {"\x1b[?25h", "\x1b[?1049l"} == set(re.findall(r"\x1b\[\?\w+", after))  # restored
     assert "Traceback" not in top.said()
 
 
 def test_top_outlives_its_broker(redis_factory, client, terminal):
-    """A broker that goes away is shown so, and shown again when it is back."""
+    """`top` shows that its broker is unreachable, and continues after its return."""
     server = redis_factory(appendonly=True)
     declare(client.connect(server.url()), "orders")
     client.close()
@@ -116,7 +116,7 @@ def test_top_outlives_its_broker(redis_factory, client, terminal):
 
 @pytest.mark.slow
 def test_colours_on_a_terminal_and_none_elsewhere(client, terminal):
-    """The same command, to a person and to a pipe."""
+    """Output has colours on a terminal and none in a pipe."""
     declare(client.connect(), "orders")
     shown = terminal(client.url, "status", "--interval", "0")
     assert (0,) == wait_until(shown.ended, what=shown.said)
@@ -126,7 +126,7 @@ def test_colours_on_a_terminal_and_none_elsewhere(client, terminal):
 
 @pytest.mark.slow
 def test_a_long_replay_shows_how_far_it_is(client, terminal):
-    """A bar with the numbers, which is gone when it is done; elsewhere there is none."""
+    """A long replay shows a progress bar with counts on a terminal only."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", *range(20))
@@ -144,7 +144,7 @@ def test_a_long_replay_shows_how_far_it_is(client, terminal):
 
 @pytest.mark.slow
 def test_top_without_a_terminal(client):
-    """It says what to use instead; with --json it is one line a look."""
+    """Without a terminal, `top` names --json, which prints one line per query."""
     declare(client.connect(), "orders")
     done = run(client.url, "top")
     assert (2, True) == (done.returncode, "top needs a terminal: use --json" in done.stderr)
@@ -159,7 +159,7 @@ def test_top_without_a_terminal(client):
 
 
 def completed(url, words):
-    """Return what bash is offered for the last word."""
+    """Return the words that bash is offered for the last word."""
     done = subprocess.run(
         [sys.executable, "-c", "from reliq.cli import main; main(prog_name='reliq')"],
         env=environment(
@@ -178,7 +178,7 @@ def completed(url, words):
 
 @pytest.mark.slow
 def test_words_are_completed(client):
-    """Commands, options, choices, and the names of queues; no broker, no names, no error."""
+    """Commands, options, choices and queue names are completed; without a broker, no names."""
     connection = client.connect()
     for name in ("orders", "other", "mail"):
         declare(connection, name)
@@ -205,7 +205,7 @@ HOSTILE = (
 
 @pytest.mark.slow
 def test_names_that_a_shell_would_run_are_not_offered(client):
-    """Whatever a queue is called, only harmless words come into somebody's line."""
+    """Completion offers only queue names that are harmless in a shell."""
     connection = client.connect()
     for name in (*HOSTILE, "pay.good-1"):
         declare(connection, name)
@@ -216,7 +216,7 @@ def test_names_that_a_shell_would_run_are_not_offered(client):
 @pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE[:3:2])
 def test_tab_and_enter_in_a_real_shell_run_nothing(client, tmp_path, hostile):
-    """Bash on a terminal completes the good name, and makes nothing of the hostile one."""
+    """Bash on a terminal completes a harmless name and runs nothing for a hostile one."""
     connection = client.connect()
     declare(connection, hostile)
     declare(connection, "good")
@@ -251,7 +251,7 @@ def test_tab_and_enter_in_a_real_shell_run_nothing(client, tmp_path, hostile):
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell(shell):
-    """It is printed, and asks the command for the words."""
+    """The completion script of each shell is printed and runs the command for the words."""
     done = run(None, "completion", shell)
     assert (0, True) == (done.returncode, f"_RELIQ_COMPLETE={shell}_complete" in done.stdout)
 
@@ -284,7 +284,7 @@ def celery(folder, *arguments, **more):
 
 @pytest.mark.slow
 def test_the_brokers_of_an_application(client, tmp_path, redis_factory):
-    """URL, password and prefix are the application's; RELIQ_URL does not matter, --url does."""
+    """URL, password and prefix are the application's; --url overrides them, RELIQ_URL does not."""
     server, second = redis_factory(password="hush/1"), redis_factory()
     options = {"global_keyprefix": "shop:"}
     for url in (server.url(), second.url()):
@@ -305,7 +305,7 @@ def test_the_brokers_of_an_application(client, tmp_path, redis_factory):
 
 @pytest.mark.slow
 def test_the_exporter_of_an_application(client, tmp_path):
-    """It needs no --url there; several in RELIQ_URL stand between semicolons, as everywhere."""
+    """The exporter uses the application's URL; semicolons separate several URLs in RELIQ_URL."""
     (tmp_path / "proj.py").write_text(APP.format(broker=client.url, options={}))
     taken = socket.create_server(("127.0.0.1", 0))
     port = str(taken.getsockname()[1])
@@ -320,7 +320,7 @@ def test_the_exporter_of_an_application(client, tmp_path):
 
 @pytest.mark.slow
 def test_an_application_of_another_broker(tmp_path):
-    """It is refused by name; help needs no broker, and other commands do not load ours."""
+    """An application with another transport is refused; loading the command imports no engine."""
     (tmp_path / "proj.py").write_text(APP.format(broker="redis://127.0.0.1:1/0", options={}))
     done = celery(tmp_path, "reliq", "status")
     assert (2, True) == (done.returncode, "is redis://, not reliq://" in done.stderr)

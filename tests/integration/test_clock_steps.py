@@ -1,4 +1,4 @@
-"""The server's clock is set back, as by NTP after a boot: what is to come back does."""
+"""Messages return although the server's clock is set back, as by NTP after a boot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_store(fresh_redis):
 
 
 def test_below_its_start(open_store, monkeypatch):
-    """INFO tells a negative uptime: leases that ended, or ran out, return their messages."""
+    """Ended and expired leases return their messages while INFO reports a negative uptime."""
     asked, text = "redis.pcall('INFO', 'server')", scripts.RESTORE_VISIBLE.text
     assert asked in text
     said = f"string.gsub({asked}, '(uptime_in_seconds:)', '%1-1')"
@@ -47,7 +47,7 @@ def test_below_its_start(open_store, monkeypatch):
 
 
 def test_a_duty_of_before_is_another_s(open_store, fresh_redis):
-    """A lock and a next look that were set by the clock as it was do not last for the step."""
+    """A duty's lock and due time that were set before the clock step do not delay the next duty."""
     dead, store = open_store("dead/1"), open_store("s/1")
     dead.publish(message())
     dead.store.list_queue("q")

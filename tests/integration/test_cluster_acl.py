@@ -1,4 +1,4 @@
-"""`reliq acl --cluster`: real users at every node, limited to what is printed."""
+"""`reliq acl --cluster`: each node has users that are limited to the printed rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUES = ("celery", "red", "green", "blue")
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Return a cluster of three masters with a replica each."""
+    """Return a cluster of three masters, each with one replica."""
     with RedisCluster(3, 1) as cluster:
         yield cluster
 
@@ -44,7 +44,7 @@ def user(cluster):
 
 
 def refusals(cluster):
-    """Return what was refused to users of ours, at any node."""
+    """Return the commands that any node refused to our users."""
     found = []
     for node in cluster.nodes:
         with node.client(decode_responses=True) as client:
@@ -53,14 +53,14 @@ def refusals(cluster):
 
 
 def test_the_rule(cluster):
-    """One right more, for every role that speaks to nodes."""
+    """Each role that connects to nodes has one additional right, CLUSTER SLOTS."""
     rules = data(None, "acl", "--cluster")
     assert {"sentinel"} == {role for role, rule in rules.items() if "+cluster|slots" not in rule}
     assert acl_rule("worker", cluster=True).replace(" +cluster|slots", "") == acl_rule("worker")
 
 
 def test_a_producer(cluster, user):
-    """It declares, routes and publishes at all nodes, confirmed by replicas."""
+    """A producer declares, routes and publishes at all nodes, with confirmation by replicas."""
     url = user("producer", arguments=("--confirm", "replicated"))
     with Connection(url, transport_options={"confirm": "replicated"}) as connection:
         for name in QUEUES:
@@ -75,7 +75,7 @@ def test_a_producer(cluster, user):
 
 @pytest.mark.slow
 def test_real_workers(cluster, user, tmp_path):
-    """Celery's workers consume, and help up one that was killed: nothing is refused."""
+    """Celery workers run tasks and return those of a killed worker without a refusal."""
     url = user("worker")
     late = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
     site = CelerySite(cluster, "reliq", tmp_path, late)
@@ -97,7 +97,7 @@ def test_real_workers(cluster, user, tmp_path):
 
 @pytest.mark.slow
 def test_an_operator_and_an_exporter(cluster, user):
-    """Looking, putting right and measuring; the doctor finds every right it looks for."""
+    """Operators and exporters run under their rules; the doctor finds no missing right."""
     with Connection(cluster.url()) as connection:
         for name in QUEUES:
             declare(connection, name)
@@ -141,7 +141,7 @@ UNLIKE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("unlike", UNLIKE)
 def test_a_user_that_is_another_at_a_replica(cluster, user, unlike):
-    """The doctor names replica, user and remedy: after a failover clients would be refused."""
+    """The doctor names replica, user and remedy, because a failover would lock clients out."""
     change, said = UNLIKE[unlike]
     url = user("operator", arguments=("--config",))
     replica = cluster.replicas[1]

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that are away: who notices, what goes on, and what is not done any more."""
+"""Unreachable nodes of a cluster: their detection, and the operations that continue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENT_MS = 60_000  # no failover while a test freezes a node
 
 @pytest.fixture(scope="module")
 def shared():
-    """Return a cluster of three masters, which serves what slots it has."""
+    """Return a cluster of three masters that serves the remaining slots after a loss."""
     extra = ["--cluster-require-full-coverage", "no"]
     with RedisCluster(3, node_timeout_ms=PATIENT_MS, extra=extra) as cluster:
         yield cluster
@@ -39,7 +39,7 @@ def shared():
 
 @pytest.fixture
 def cluster(shared):
-    """Return it, empty; its nodes are thawed at the end."""
+    """Return the cluster, empty; the end of the test thaws its nodes."""
     shared.flush()
     yield shared
     for node in shared.masters:
@@ -71,7 +71,7 @@ def key_at(cluster, node):
 
 
 def anchor_of(cluster):
-    """Return the node of what belongs to no queue."""
+    """Return the node that has the keys outside queues."""
     return cluster.owner(slot_of(broker_keys("").queues))
 
 
@@ -82,7 +82,7 @@ def not_the_anchor(cluster):
 
 @pytest.mark.slow
 def test_all_nodes_are_silent(cluster, connect):
-    """The cluster is lost, although nobody asks for anything over one of the connections."""
+    """A wire is lost if all nodes are silent, although one of its connections is idle."""
     wire = connect(socket_timeout=3.0)
     idle, other = not_the_anchor(cluster)
     asked = [key_at(cluster, node) for node in (anchor_of(cluster), other)]
@@ -96,7 +96,7 @@ def test_all_nodes_are_silent(cluster, connect):
         wire.check()
         return not wire.alive
 
-    # A second of silence, the nodes asked in turn for one each, and socket_timeout.
+    # One second of silence, then one second for each node in turn, then socket_timeout.
     wait_until(lost, interval_s=0.2)
     idle.thaw()
     other.thaw()
@@ -117,7 +117,7 @@ def connects(wire):
 def test_a_worker_leaves_a_cluster_that_is_silent(
     cluster, redis_factory, tmp_path_factory, pool, request
 ):
-    """It goes to the next URL of its list."""
+    """A worker leaves a silent cluster and connects to the next URL of its list."""
     options = {**FAST, "socket_timeout": 3.0, "socket_connect_timeout": 1.0}
     config = {
         "task_ignore_result": True,
@@ -138,11 +138,11 @@ def test_a_worker_leaves_a_cluster_that_is_silent(
 
 
 def test_a_post_over_an_idle_connection_does_not_wait(cluster, connect):
-    """Nor does a call wait for longer than it has patience for."""
+    """A post over an idle connection does not wait, and a call waits no longer than its limit."""
     wire = connect(socket_timeout=20.0, health_check_interval=1.0)
     first, second = not_the_anchor(cluster)
     keys = key_at(cluster, first), key_at(cluster, second)
-    time.sleep(1.1)  # so that both are idle for long
+    time.sleep(1.1)  # both connections must be idle for longer than the check interval
     for node in (first, second):
         node.freeze()
     began = time.monotonic()
@@ -153,7 +153,7 @@ def test_a_post_over_an_idle_connection_does_not_wait(cluster, connect):
 
 
 def test_a_connection_that_has_ended_is_looked_at_once(cluster, connect):
-    """Not as long as nobody uses it: that may be for ever."""
+    """A closed connection starts one look at the nodes, even if it stays unused."""
     wire = connect()
     ended, _ = not_the_anchor(cluster)
     wire.post(("GET", key_at(cluster, ended)))
@@ -171,8 +171,8 @@ def test_a_connection_that_has_ended_is_looked_at_once(cluster, connect):
     wait_until(found)
     for _ in range(20):
         found()
-        time.sleep(0.02)  # so that a thread that was begun would have looked
-    assert 2 >= len(asked)  # a doubt may come while the one before is looked into
+        time.sleep(0.02)  # time for a started thread to look at the nodes
+    assert 2 >= len(asked)  # a new suspicion may arise during the first look
     dials = wire.dials
     assert wire.call(("GET", key_at(cluster, ended))) is None
     assert dials + 1 == wire.dials
@@ -180,27 +180,27 @@ def test_a_connection_that_has_ended_is_looked_at_once(cluster, connect):
 
 @pytest.mark.slow
 def test_a_node_that_was_found_to_be_away_stays_so_until_it_answers(cluster, connect):
-    """Whoever asks again has not to find it out again, over another connection neither."""
+    """A node stays known as unreachable, for other connections as well, until it answers."""
     wire, other = connect(socket_timeout=1.0), connect()
     key = key_at(cluster, silent := not_the_anchor(cluster)[0])
     there = slot_of(key_at(cluster, anchor_of(cluster)))
     silent.freeze()
     with pytest.raises(BrokerTimeout):
         wire.call(("GET", key))
-    for _ in range(40):  # as somebody who publishes, for longer than it is left alone
+    for _ in range(40):  # as a publisher, for longer than the node is left alone
         assert wire.is_away(slot_of(key))
         assert other.is_away(slot_of(key))
         assert not wire.is_away(there)
         time.sleep(0.05)
     silent.thaw()
-    # Nobody else asks it for anything.
+    # No other command is sent to the node.
     wait_until(lambda: not wire.is_away(slot_of(key)))
     wait_until(lambda: not other.is_away(slot_of(key)))
 
 
 @pytest.fixture
 def application(cluster):
-    """Return a function that opens a connection of an application; a queue in eight partitions."""
+    """Return a function that opens an application's connection; queue q has eight partitions."""
     opened = []
 
     def connect():
@@ -229,19 +229,19 @@ def partitions_at(cluster, node):
 
 
 def bystander(cluster):
-    """Return a node that has partitions, but not the queue's own, and is not the anchor."""
+    """Return a node that has partitions, except the queue's own, and is not the anchor."""
     found = [node for node in not_the_anchor(cluster) if "q" not in partitions_at(cluster, node)]
     return found[0]
 
 
 def ready(connection, names):
-    """Return how many messages wait in these partitions, whose nodes must be there."""
+    """Return the number of ready messages in these partitions, whose nodes must be reachable."""
     store = connection.transport.link.store
     return sum(store.reads.status(name).ready for name in names)
 
 
 def stored(connection):
-    """Return the bodies that are in all partitions, whose nodes must be there."""
+    """Return the bodies in all partitions, whose nodes must be reachable."""
     store = connection.transport.link.store
     names = partition_names("q", 8)
     pages = [(name, skip) for name in names for skip in range(0, 1000, 100)]
@@ -253,7 +253,7 @@ def stored(connection):
 
 @pytest.mark.slow
 def test_publishers_go_round_a_node_that_does_not_answer(cluster, application):
-    """Whoever was in time to write to it waits once, and no other."""
+    """Publishes avoid a silent node after one of them has waited for it."""
     connection = application()
     producer = connection.Producer()
     for number in range(8):
@@ -261,11 +261,11 @@ def test_publishers_go_round_a_node_that_does_not_answer(cluster, application):
     silent = bystander(cluster)
     silent.freeze()
     attempt = partial(producer.publish, 0, routing_key="q")
-    # Each of the partitions has its turn, until one is at that node.
+    # Publishes use the partitions in turn, so one of them meets the silent node.
     assert 1 == sum(refusals(attempt, 1) for _ in range(8))
     for _ in range(40):
         producer.publish(0, routing_key="q")
-        time.sleep(0.05)  # for longer than it is left alone
+        time.sleep(0.05)  # for longer than the node is left alone
     silent.thaw()
     names = partitions_at(cluster, silent)
     before = ready(connection, names)
@@ -278,7 +278,7 @@ def test_publishers_go_round_a_node_that_does_not_answer(cluster, application):
 
 
 def refusals(attempt, tries):
-    """Try so often, until it succeeds; return how many tries failed."""
+    """Call *attempt* up to *tries* times, until it succeeds; return the number of failures."""
     for count in range(tries):
         with suppress(BrokerUnavailable, BatchUncertain):
             attempt()
@@ -288,7 +288,7 @@ def refusals(attempt, tries):
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_what_was_not_sent_goes_elsewhere_when_it_is_retried(cluster, application, batched):
-    """Its node could not be connected to: it is certainly not there. It is stored once."""
+    """If its node cannot be connected to, a retried message goes elsewhere and is stored once."""
     channel = application().default_channel  # not connected to the other nodes yet
     channel.transport.link.store.partitions["q"] = 8
     silent = bystander(cluster)
@@ -309,7 +309,7 @@ def test_what_was_not_sent_goes_elsewhere_when_it_is_retried(cluster, applicatio
 
 
 def test_a_large_batch_goes_elsewhere_when_it_is_retried(cluster, application):
-    """As small ones do: what was stored is found again, what was not sent goes round the node."""
+    """A retried batch finds its stored messages again; the unsent ones avoid the silent node."""
     channel = application().default_channel
     channel.transport.link.store.partitions["q"] = 8
     batch = channel.create_publish_batch(2000)
@@ -324,7 +324,7 @@ def test_a_large_batch_goes_elsewhere_when_it_is_retried(cluster, application):
 
 @pytest.mark.slow
 def test_what_has_a_key_waits_for_its_node(cluster, application):
-    """Elsewhere it would be out of order."""
+    """A message with a partition key waits for its node; elsewhere it would lose its order."""
     channel = application().default_channel
     channel.transport.link.store.partitions["q"] = 8
     silent = bystander(cluster)
@@ -344,7 +344,7 @@ def test_what_has_a_key_waits_for_its_node(cluster, application):
 
 @pytest.mark.parametrize("new", [False, True])
 def test_a_declaration_goes_past_a_node_that_is_away(cluster, application, new):
-    """Whoever declares what is there may go on, and learns what can be told."""
+    """A declaration of an existing queue succeeds, and counts the messages of reachable nodes."""
     connection = application()
     for number in range(16):
         connection.Producer().publish(number, routing_key="q")
@@ -363,7 +363,7 @@ def test_a_declaration_goes_past_a_node_that_is_away(cluster, application, new):
 
 @pytest.mark.slow
 def test_a_consumer_begins_while_a_node_is_away(cluster, application):
-    """And is given what is at the others; later the rest."""
+    """A consumer receives messages of the reachable nodes at once, and the rest after the thaw."""
     connection = application()
     for number in range(16):
         connection.Producer().publish(number, routing_key="q")
@@ -389,7 +389,7 @@ def test_a_consumer_begins_while_a_node_is_away(cluster, application):
 
 
 def test_what_is_missing_at_a_node_that_is_away_is_made_later(cluster, application):
-    """By the publisher that declared the queue, when it publishes next, wherever."""
+    """A partition missed by a declaration is created at the publisher's next publish."""
     connection = application()
     store = connection.transport.link.store
     silent = bystander(cluster)
@@ -403,7 +403,7 @@ def test_what_is_missing_at_a_node_that_is_away_is_made_later(cluster, applicati
 
 
 def test_queues_that_were_left_are_told_to_the_nodes_that_answer(cluster):
-    """Whatever else is owed to one that does not; that one is told when it does again."""
+    """Detached queues are reported to reachable nodes at once, to a silent node on its return."""
     silent, lively = not_the_anchor(cluster)
     with Connection(cluster.url()) as connection:
         channel = connection.default_channel
@@ -426,7 +426,7 @@ def test_queues_that_were_left_are_told_to_the_nodes_that_answer(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["catch_up", "finish"])
 def test_what_is_owed_to_a_silent_node_holds_up_no_connection(cluster, step):
-    """Neither one that is new, nor the end of the process."""
+    """Steps owed to a silent node delay neither a new connection nor the end of the process."""
     silent, lively = not_the_anchor(cluster)
     options = {"socket_timeout": 60.0}
     with Connection(cluster.url(), transport_options=options) as connection:
@@ -448,13 +448,13 @@ def test_what_is_owed_to_a_silent_node_holds_up_no_connection(cluster, step):
         took_s = time.monotonic() - began
         assert [] == store.consumers_of(here)
         silent.thaw()
-    assert took_s < 30  # of the 60 that a wait for each would take
+    assert took_s < 30  # a wait for the silent node would take 60 s
 
 
 def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
     cluster, monkeypatch, caplog
 ):
-    """A background loop that begins, or connects anew, needs only the nodes of the leases."""
+    """A background loop that starts or reconnects needs only the nodes of its leases."""
     anchor, (lively, _) = anchor_of(cluster), not_the_anchor(cluster)
     (name,) = names_at(cluster, lively, 1)
     with Connection(cluster.url(), transport_options={"visibility_timeout": 3.0}) as connection:
@@ -465,7 +465,7 @@ def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
         background = channel.transport.link.session.background
         background.stop()
         anchor.freeze()
-        # What asks every node takes as long as the lease.
+        # A query of every node would take as long as the lease.
         asking = []
         refresh = SlotMap.refresh
 
@@ -492,7 +492,7 @@ def test_leases_are_renewed_over_a_connection_of_a_moment_without_the_anchor(
 
 @pytest.mark.slow
 def test_a_consumer_says_once_which_queues_it_has_lost(cluster, caplog):
-    """All of one node in one line; and when they are back."""
+    """A consumer logs the lost queues of a node in one line, and their return in another."""
     caplog.set_level("INFO", "reliq")
     silent, lively = not_the_anchor(cluster)
     there, (here,) = names_at(cluster, silent, 2), names_at(cluster, lively, 1)
@@ -511,7 +511,7 @@ def test_a_consumer_says_once_which_queues_it_has_lost(cluster, caplog):
         with Consumer(connection, wanted, callbacks=[lambda *_: None]):
             silent.freeze()
             wait_until(lambda: said("cannot consume from"))
-            for _ in range(15):  # for longer than it takes to look again
+            for _ in range(15):  # for longer than the next attempt takes
                 drain()
             silent.thaw()
             wait_until(lambda: said("again: a node serves them"))
@@ -523,7 +523,7 @@ def test_a_consumer_says_once_which_queues_it_has_lost(cluster, caplog):
 
 @pytest.mark.slow
 def test_messages_that_nobody_waits_for_are_told_of_once(cluster, caplog):
-    """That they may be lost, however many they are; and that they arrive again."""
+    """One log line names a queue whose publishes may be lost, and one when they arrive again."""
     caplog.set_level("INFO", "reliq")
     silent, lively = not_the_anchor(cluster)
     (there,), (here,) = names_at(cluster, silent, 1), names_at(cluster, lively, 1)
@@ -538,7 +538,7 @@ def test_messages_that_nobody_waits_for_are_told_of_once(cluster, caplog):
         for _ in range(3):
             for name in (there, here):
                 producer.publish("x", routing_key=name)
-            store.wait_for_replies()  # until it is told that nobody answers
+            store.wait_for_replies()  # until the silence of the node is noticed
         texts = [one.getMessage() for one in caplog.records if "may be lost" in one.getMessage()]
         silent.thaw()
 
@@ -561,16 +561,16 @@ def names_at(cluster, node, count):
 
 
 def sent(session, store):
-    """Send what is owed; return whether nothing is any more."""
+    """Send the owed steps; return whether none are left."""
     with suppress(BrokerUnavailable):
         session.send_owed(store)
     return not session.owes
 
 
 def queues_around(cluster, silent):
-    """Declare q, in eight partitions; return the names at *silent*, which is not q's, and others'.
+    """Declare q with eight partitions; return the names at *silent* and the names at other nodes.
 
-    Its own partition is last among the latter.
+    The partition with the queue's name is the last of the latter.
     """
     there, here = [], []
     for name in reversed(partition_names("q", 8)):
@@ -583,15 +583,15 @@ def queues_around(cluster, silent):
 
 
 def beside(cluster, queue):
-    """Return a master that has neither *queue* nor what belongs to none."""
+    """Return a master that has neither *queue* nor the keys outside queues."""
     owner = cluster.owner(slot_of(queue_keys("", queue).meta))
     return next(node for node in not_the_anchor(cluster) if node is not owner)
 
 
 def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
-    """From no partition, whichever node is away: that one is told when it answers again.
+    """A cancelled consumer leaves all partitions, also those of a silent node once it answers.
 
-    It is waited for once, however many partitions it has.
+    The cancellation waits for the node once, however many partitions it has.
     """
     silent = beside(cluster, "q")
     there, here = queues_around(cluster, silent)
@@ -627,7 +627,7 @@ def test_who_is_cancelled_receives_no_more(cluster, monkeypatch):
 
 @pytest.mark.slow
 def test_operators_reach_the_partitions_whose_nodes_answer(cluster):
-    """Those that are paused, purged and resumed all the same; the rest is named in the end."""
+    """Pause, purge and resume change the partitions of reachable nodes and name the others."""
     silent = beside(cluster, "q")
     there, here = queues_around(cluster, silent)
     divided = Queue("q", queue_arguments={"x-partitions": 8})
@@ -657,7 +657,7 @@ def test_operators_reach_the_partitions_whose_nodes_answer(cluster):
 
 
 def reached(look):
-    """Whether *look* finds a broker that answers."""
+    """Whether *look* reaches a broker."""
     try:
         look()
     except BrokerUnavailable:
@@ -666,7 +666,7 @@ def reached(look):
 
 
 def test_an_unknown_format_is_refused_as_soon_as_its_node_answers(cluster):
-    """The node that has the key is away at first: others are used until it is back, and says."""
+    """An unknown format is refused once its node answers; until then, other nodes are used."""
     anchor = cluster.owner(slot_of(broker_keys("").queues))
     queue = next(
         q

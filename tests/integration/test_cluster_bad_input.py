@@ -1,4 +1,4 @@
-"""What is wrong with the address of a cluster, or with the cluster: said with its remedy."""
+"""A wrong address of a cluster, and a damaged cluster, are errors that state a remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(url, *words, error=ConfigurationError, **options):
 
 
 def test_a_seed_that_is_no_cluster(redis_server):
-    """It is named, with the scheme for a server of its own."""
+    """A seed that is a single server is named, with the scheme for such a server."""
     refused(
         f"reliq-cluster://127.0.0.1:{redis_server.port}",
         f"127.0.0.1:{redis_server.port}",
@@ -40,7 +40,7 @@ def test_a_seed_that_is_no_cluster(redis_server):
 
 
 def test_one_of_the_seeds_is_no_cluster(cluster, redis_server):
-    """The others suffice, whichever is asked first."""
+    """The other seeds suffice in any order."""
     for _ in range(5):
         with Inspector(f"{cluster.url()};reliq-cluster://127.0.0.1:{redis_server.port}") as found:
             assert [] == found.queues()
@@ -48,7 +48,7 @@ def test_one_of_the_seeds_is_no_cluster(cluster, redis_server):
 
 @pytest.mark.slow
 def test_no_seed_is_reachable():
-    """All that were tried are named."""
+    """The error names all tried nodes."""
     ports = (free_port(), free_port())
     url = ";".join(f"reliq-cluster://127.0.0.1:{port}" for port in ports)
     names = [f"127.0.0.1:{port}" for port in ports]
@@ -58,14 +58,14 @@ def test_no_seed_is_reachable():
 
 
 def test_another_database(cluster):
-    """There is none; a prefix keeps applications apart."""
+    """A database other than 0 is refused, and a prefix is recommended to separate applications."""
     urls = [f"{url}/1" for url in cluster.url().split(";")]
     refused(";".join(urls), "Redis Cluster has no other", "global_keyprefix")
     refused(f"{urls[0]};{urls[1][:-1]}0", "to agree on the database")
 
 
 def test_urls_that_disagree_on_the_password():
-    """It is said without showing one of them."""
+    """URLs with different passwords are refused without showing a password."""
     url = "reliq-cluster://:hush@a:7000;reliq-cluster://:other@b:7000"
     refused(url, "to agree on the password", "got 2 different ones")
     with pytest.raises(ConfigurationError) as caught, Inspector(url):
@@ -74,7 +74,7 @@ def test_urls_that_disagree_on_the_password():
 
 
 def test_a_prefix_with_a_brace(cluster):
-    """It would put every queue into one slot, or none where it belongs."""
+    """A prefix with a brace is refused, because all queues would share one slot."""
     refused(cluster.url(), "global_keyprefix", "{", global_keyprefix="{celery}:")
 
 
@@ -83,13 +83,13 @@ def test_a_prefix_with_a_brace(cluster):
     ["a:1", {"a:1": "b"}, {"a": "b:2"}, {"a:1": 2}, [("a:1",)], 7, {"a:1": "b:70000"}],
 )
 def test_an_address_map_that_is_none(cluster, wrong):
-    """It is refused with what is expected."""
+    """An invalid address_map is refused with the expected form."""
     refused(cluster.url(), "address_map", "a mapping of host:port to host:port", address_map=wrong)
 
 
 @pytest.mark.slow
 def test_a_wrong_password():
-    """The login is what is wrong, not the network."""
+    """A wrong password is reported as such, not as a network problem."""
     cluster = RedisCluster(1, password="hush")
     try:
         cluster.start()
@@ -101,7 +101,7 @@ def test_a_wrong_password():
 
 @pytest.mark.slow
 def test_a_user_without_the_right_to_ask_for_the_slots(cluster):
-    """It is told which rule it needs."""
+    """A user without the right to CLUSTER SLOTS receives an error that names the required rule."""
     for node in cluster.masters:
         node.ask("ACL", "SETUSER", "poor", "reset", "on", ">hush", "~*", "+@all", "-cluster")
     url = cluster.url().replace("://", "://poor:hush@")
@@ -111,7 +111,7 @@ def test_a_user_without_the_right_to_ask_for_the_slots(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("full_coverage", ["yes", "no"])
 def test_slots_that_no_node_has(full_coverage):
-    """Who needs one is told how to get it a node; the doctor counts them."""
+    """A command on an unassigned slot fails with the remedy; the doctor counts such slots."""
     extra = ("--cluster-require-full-coverage", full_coverage)
     cluster = RedisCluster(2, extra=extra)
     try:
@@ -144,7 +144,7 @@ def test_slots_that_no_node_has(full_coverage):
 
 @pytest.mark.slow
 def test_nodes_that_announce_what_cannot_be_reached():
-    """As behind NAT or in containers: address_map says where they are; MOVED is mapped too."""
+    """address_map translates unreachable announced addresses, as behind NAT, and those of MOVED."""
     cluster = RedisCluster(2)
     try:
         announced = {}
@@ -181,7 +181,7 @@ def test_nodes_that_announce_what_cannot_be_reached():
 
 
 def _commands_reach_them(url, announced, queues):
-    """Say the same to the command line: by its option, and by the environment."""
+    """Pass the same map to commands, by option and by environment variable."""
     pairs = [f"{one}={other}" for one, other in announced.items()]
     options = [word for pair in pairs for word in ("--address-map", pair)]
     found = data(url, "status", "--interval", 0, *options)
@@ -199,7 +199,7 @@ def _commands_reach_them(url, announced, queues):
 
 
 def _swap_slots(cluster):
-    """Move the slot of a queue to the other node, so that the next command is told MOVED."""
+    """Move the slot of a queue to the other node, so that the next command receives MOVED."""
     from tests.support.cluster import Migration
 
     key = queue_key("", "red", "meta")

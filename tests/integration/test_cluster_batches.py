@@ -1,4 +1,4 @@
-"""Batches of a cluster as operators see them: at each node; and while one of these is lost."""
+"""Operators' view of a cluster's batches, with all nodes and with one node lost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.support.cluster import RedisCluster
 
 BATCHES = [f"b{n}" for n in range(12)]
 ANCHOR = slot_of(broker_keys("").queues)
-# A node that is lost is asked for a second or two; the machine may be busy.
+# The timeout for a lost node is a second or two; the machine may be busy.
 SOON_S = 12
 
 
 @pytest.fixture(scope="module")
 def running():
-    """Return a cluster of three that serves what slots it has; its nodes keep their data."""
+    """Return a cluster of three persistent nodes that serves the remaining slots after a loss."""
     extra = ("--cluster-require-full-coverage", "no")
     with RedisCluster(3, appendonly=True, extra=extra) as cluster:
         yield cluster
@@ -40,7 +40,7 @@ def running():
 
 @pytest.fixture
 def cluster(running):
-    """Return it with batches at every node: of four jobs each, of which one has failed."""
+    """Return the cluster with batches at every node, each with four jobs, one of them failed."""
     running.flush()
     with Connection(running.url()) as connection:
         for queue in ("celery", "red", "green"):  # at three nodes
@@ -59,14 +59,14 @@ def owner(cluster, batch):
 
 
 def victim_and_its(cluster):
-    """Return a node that has batches and not their list, and its batches."""
+    """Return a node that has batches but not their list, and its batches."""
     anchor = cluster.owner(ANCHOR)
     victim = next(node for node in cluster.masters if node is not anchor)
     return victim, [batch for batch in BATCHES if owner(cluster, batch) is victim]
 
 
 def run(cluster, *arguments, code=0):
-    """Run a command in this process; return what it did, within the time that is allowed."""
+    """Run a command in this process; return its result. Fail if it takes too long."""
     began = time.monotonic()
     done = CliRunner().invoke(main, arguments, env={"RELIQ_URL": cluster.url(), "COLUMNS": "220"})
     assert code == done.exit_code, done.output
@@ -75,7 +75,7 @@ def run(cluster, *arguments, code=0):
 
 
 def test_all_of_it(cluster):
-    """One broker: listed, shown, sealed, cancelled, audited and measured, whichever node."""
+    """Batches of all nodes are listed, shown, sealed, cancelled, audited and measured alike."""
     assert 3 == len({owner(cluster, batch) for batch in BATCHES})
     with Inspector(cluster.url()) as inspector:
         assert set(BATCHES) == {item.id for item in inspector.batches()}
@@ -98,13 +98,13 @@ def test_all_of_it(cluster):
 
 @pytest.mark.parametrize("lose", [killed, pytest.param(frozen, marks=pytest.mark.slow)])
 def test_the_node_of_some_batches_is_lost(cluster, lose, monkeypatch):
-    """Those of the others are told of; the lost ones are named, and nobody waits for them."""
+    """With one node lost, its batches are named without a long wait, and the others are shown."""
     victim, lost = victim_and_its(cluster)
     assert 0 < len(lost) < len(BATCHES)
     others = set(BATCHES) - set(lost)
     at = f"127.0.0.1:{victim.port}"
     with lose(cluster, victim):
-        # Batches of a page that cannot be read are no end of the list.
+        # Unreadable batches on a page do not end the list.
         with monkeypatch.context() as patch, Inspector(cluster.url()) as inspector:
             patch.setattr("reliq.admin.batches.MOST", 5)
             found = inspector.audit_batches()
@@ -133,7 +133,7 @@ def test_the_node_of_some_batches_is_lost(cluster, lose, monkeypatch):
 
 @pytest.mark.slow
 def test_the_node_of_their_list_is_lost(cluster):
-    """It is said; a batch that is asked for by its id is shown all the same."""
+    """With the list of batches lost, commands report it, and a batch is still shown by its id."""
     anchor = cluster.owner(ANCHOR)
     there = next(batch for batch in BATCHES if owner(cluster, batch) is not anchor)
     with killed(cluster, anchor):
@@ -147,7 +147,7 @@ def test_the_node_of_their_list_is_lost(cluster):
 
 @pytest.mark.slow
 def test_a_watch_goes_on_when_its_node_is_back(cluster):
-    """It is named meanwhile."""
+    """A watch names its lost node and continues after the node's return."""
     victim, (batch, *_) = victim_and_its(cluster)
     named = []
 
@@ -171,7 +171,7 @@ def test_a_watch_goes_on_when_its_node_is_back(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_node_that_freezes_while_it_is_asked(cluster, place, monkeypatch):
-    """Its batches are errors that name it; those of the others are there."""
+    """Batches of a node that freezes during a query are errors naming it; the others are read."""
     victim = cluster.masters[place]
     lost = {batch for batch in BATCHES if owner(cluster, batch) is victim}
     with closing(connect(cluster.url(), {}, "owner/1")) as store:

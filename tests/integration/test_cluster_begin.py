@@ -1,4 +1,4 @@
-"""Celery workers and publishers that begin, and workers that end, while a node is lost."""
+"""Celery workers and publishers that start, and workers that stop, while a node is lost."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support.waiting import wait_until
 from tests.support.workers import pools
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "result_backend": None}
-# What a test waits for is a node's silence, again and again.
+# The tests wait repeatedly for the timeout of a silent node.
 SOON = {"broker_transport_options": {**FAST, "socket_timeout": 4.0}}
-PATIENT_MS = 60_000  # nobody is taken for dead by the cluster: a test tells when a node is back
+PATIENT_MS = 60_000  # no failover: the tests decide when a node returns
 
 
 @pytest.fixture(scope="module")
 def running():
-    """Return a cluster that serves what slots it has; its nodes keep their data."""
+    """Return a cluster of persistent nodes that serves the remaining slots after a loss."""
     extra = ("--cluster-require-full-coverage", "no")
     with RedisCluster(3, appendonly=True, node_timeout_ms=PATIENT_MS, extra=extra) as cluster:
         yield cluster
@@ -38,7 +38,7 @@ def running():
 
 @pytest.fixture
 def cluster(running):
-    """Return it, empty; all of its nodes are there again at the end."""
+    """Return the cluster, empty; the end of the test restarts or thaws its nodes."""
     running.flush()
     yield running
     for node in running.masters:
@@ -50,14 +50,14 @@ def cluster(running):
 
 @pytest.fixture
 def site(cluster, tmp_path):
-    """Return a Celery application on it."""
+    """Return a Celery application on the cluster."""
     site = CelerySite(cluster, "reliq", tmp_path, LATE | SOON)
     yield site
     site.close()
 
 
 def owner(cluster, queue):
-    """Return the node that has a queue."""
+    """Return the node of a queue."""
     return cluster.owner(slot_of(queue_keys("", queue).meta))
 
 
@@ -76,7 +76,7 @@ def victim(cluster):
 
 @pytest.fixture
 def lost(cluster, victim):
-    """Return a queue at the node that is to be lost."""
+    """Return a queue at the node that a test loses."""
     return named(cluster, victim, "{}")
 
 
@@ -100,9 +100,10 @@ def other(cluster, victim):
 def test_a_worker_begins_without_the_queues_of_a_lost_node(
     site, cluster, victim, lost, other, pool, way
 ):
-    """Its mailbox is there, too. It says so, works, and consumes from them when the node is back.
+    """A worker starts without the queues of a lost node, and consumes from them after its return.
 
-    Also from one that was not there before: it is declared and bound then.
+    The worker's mailbox is at that node, too. The worker logs the missing queue. A queue that did
+    not exist before is declared and bound after the node's return.
     """
     known = [site.send("record", queue=lost).id] if way == "killed" else []
     name = named(cluster, victim, "{}@test.celery.pidbox")
@@ -136,9 +137,9 @@ def test_a_worker_begins_without_the_queues_of_a_lost_node(
 
 
 def test_a_node_that_is_back_before_its_queue_is_consumed_from(cluster, victim):
-    """The queue, which could not be declared, is declared then."""
+    """A queue whose declaration failed is declared when the node answers."""
     app = Celery("begins", set_as_current=False)
-    app.loader.worker_initialized = True  # as in a worker that begins
+    app.loader.worker_initialized = True  # as in a starting worker
     queue = Queue(named(cluster, victim, "{}"), Exchange("news", "fanout"), auto_delete=True)
     with Connection(cluster.url(), transport_options=FAST) as connection:
         victim.freeze()
@@ -149,7 +150,7 @@ def test_a_node_that_is_back_before_its_queue_is_consumed_from(cluster, victim):
         store = connection.default_channel.transport.link.store
 
         def consumed():
-            with suppress(TimeoutError):  # where the node was slow to answer it begins in here
+            with suppress(TimeoutError):  # if the node answered slowly, consuming begins in here
                 connection.drain_events(timeout=0.1)
             return store.consumers_of(queue.name)
 
@@ -162,7 +163,7 @@ def test_a_node_that_is_back_before_its_queue_is_consumed_from(cluster, victim):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads", "solo")))
 def test_a_worker_that_began_without_a_queue_ends(site, cluster, victim, lost, other, pool):
-    """SIGTERM is not held up by what has not begun."""
+    """A missing queue does not delay a worker's end after SIGTERM."""
     victim.freeze()
     worker = site.worker(pool=pool, queues=(lost, other))
     site.journal.wait_finished(site.send("record", queue=other).id)
@@ -173,7 +174,7 @@ def test_a_worker_that_began_without_a_queue_ends(site, cluster, victim, lost, o
 
 @pytest.fixture
 def anchor(cluster):
-    """Return the node where consumers and exchanges are registered."""
+    """Return the node of the consumers' register and of the exchanges."""
     return cluster.owner(slot_of(broker_keys("").queues))
 
 
@@ -188,7 +189,7 @@ def anchor(cluster):
     ],
 )
 def test_a_worker_that_waits_for_the_register_says_so_and_ends(site, cluster, anchor, pool, way):
-    """It can declare nothing while that node is lost: two tries of ``socket_timeout`` at most."""
+    """A worker logs that the register's node is lost, and ends within twice ``socket_timeout``."""
     if way == "killed":
         anchor.kill()
     else:
@@ -200,7 +201,7 @@ def test_a_worker_that_waits_for_the_register_says_so_and_ends(site, cluster, an
 
 @pytest.mark.slow
 def test_a_worker_that_waited_for_the_register_begins(site, cluster, anchor):
-    """When that node is back."""
+    """A worker that waits for the register starts after the return of its node."""
     anchor.kill()
     worker = site.worker(ready=False)
     wait_until(lambda: "Trying to re-establish" in worker.log(), timeout_s=60)
@@ -211,7 +212,7 @@ def test_a_worker_that_waited_for_the_register_begins(site, cluster, anchor):
 
 
 def publisher(url, lost, other):
-    """Return an application with a queue in six partitions, and another one of its exchange."""
+    """Return an application with a queue in six partitions, and another queue of its exchange."""
     app = Celery("publisher", broker=url, set_as_current=False)
     divided = Queue(lost, queue_arguments={"x-partitions": 6})
     app.conf.update(LATE, task_default_queue=lost, task_queues=[divided, Queue(other)])
@@ -220,7 +221,7 @@ def publisher(url, lost, other):
 
 
 def send(app, way, *names):
-    """Publish four messages to each of these queues; return how many failed."""
+    """Publish four messages to each of these queues; return the number of failures."""
     failed = 0
     for name in names * 4:
         try:
@@ -254,17 +255,18 @@ NEW = (
 def test_publishers_go_on_without_the_node_of_a_divided_queue(
     cluster, victim, lost, other, loss, way
 ):
-    """Of its own partition, and of the bindings of their exchange: a running one and a new one.
+    """Publishers continue without the node of a queue's own partition and its exchange's bindings.
 
-    Only what may have reached that node fails. What could not be bound is, when it is back.
+    Both a running and a new publisher do. Only a publish that may have reached the node fails. A
+    binding that could not be made is made after the node's return.
     """
     app = publisher(cluster.url(), lost, other)
     names = partition_names(lost, 6)
     with app.connection() as connection:
         store = connection.default_channel.transport.link.store
-        # The node may have been away to this process, in the test before.
+        # In the test before, the node may have been unreachable to this process.
         wait_until(lambda: not any(map(store.is_away, names)))
-        for _ in range(2):  # Celery declares but once
+        for _ in range(2):  # Celery declares only once
             cluster.flush()
             assert 0 == send(app, "celery", lost, other)
             assert all(map(store.layout, names))

@@ -1,4 +1,4 @@
-"""What breaks off or goes away: a move of slots, the majority, the nodes of the URL, a consumer."""
+"""Interrupted moves of slots, a lost majority, lost nodes of the URL, and a killed consumer."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ PATIENT = {"max_retries": 60, "interval_start": 0.1, "interval_step": 0.1, "inte
 
 @pytest.fixture
 def cluster():
-    """Return a cluster of three masters with a replica each."""
+    """Return a cluster of three masters, each with one replica."""
     with RedisCluster(3, 1, node_timeout_ms=int(NODE_TIMEOUT_S * 1000)) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def site(cluster, tmp_path_factory):
-    """Return a Celery application on it."""
+    """Return a Celery application on the cluster."""
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
     yield site
     site.close()
 
 
 def meta(queue):
-    """Return a key of a queue, which is there as long as the queue."""
+    """Return a key that exists as long as the queue."""
     return queue_keys("", queue).meta
 
 
@@ -87,7 +87,7 @@ def reconnected(worker):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_move_is_broken_off(cluster, site, pool):
-    """Its queue waits, and says why; the others go on; what was held is kept, and runs once."""
+    """An interrupted move blocks only its queue, with the reason; a held message runs once."""
     worker = site.worker(pool=pool, concurrency=3, queues=QUEUES)
     for queue in QUEUES:
         site.journal.wait_finished(site.send("record", queue=queue).id)
@@ -113,7 +113,7 @@ def test_a_move_is_broken_off(cluster, site, pool):
         site.journal.wait_finished(task)
         longest = max(longest, time.monotonic() - began)
     print(f"the longest task elsewhere took {longest:.2f} s")
-    assert longest < 2  # of a machine that is busy; nothing of it waits for the slot
+    assert longest < 2  # a limit for a busy machine; none of these tasks waits for the slot
     site.journal.wait_finished(held)
 
     migration.end()
@@ -126,7 +126,7 @@ def test_a_move_is_broken_off(cluster, site, pool):
 
 
 def test_a_move_is_broken_off_before_a_key_has_moved(cluster, site):
-    """All keys are at the source, and scripts name one that is not there: nothing is half done."""
+    """A move without a moved key leaves nothing half done, although publishes fail meanwhile."""
     worker = site.worker(pool="threads", queues=QUEUES)
     site.journal.wait_finished(site.send("record", queue="red").id)
     migration = begin_move(cluster, "red")
@@ -143,7 +143,7 @@ def test_a_move_is_broken_off_before_a_key_has_moved(cluster, site):
 
 
 def test_a_minority_confirms_nothing(cluster):
-    """Alone, a master stores and does not confirm; then it refuses. A retry stores once."""
+    """An isolated master first stores without confirming, then refuses; a retry stores once."""
     alone = cluster.owner(slot("red"))
     options = {**OPTIONS, "confirm": "replicated", "confirm_timeout": 0.5}
     outcomes = []
@@ -169,14 +169,15 @@ def test_a_minority_confirms_nothing(cluster):
                 outcomes.append(type(caught.value))
                 print(caught.value)
             assert b"cluster_state:fail" in alone.ask("CLUSTER", "INFO")
-            # The retry begins while it is alone, and ends when the others are back.
+            # The retry begins while the master is isolated, and ends after the return of the
+            # others.
             last = number + 1
             healing = threading.Timer(1.0, stack.close)
             healing.start()
             send(last, retry=True, retry_policy=PATIENT)
             healing.join()
         assert NotConfirmed in outcomes
-        assert NotConfirmed is not outcomes[-1]  # it had refused to store any by then
+        assert NotConfirmed is not outcomes[-1]  # by then the master had refused to store messages
         found = []
         while (message := get(connection, "red")) is not None:
             found.append(message.payload)
@@ -189,7 +190,7 @@ def test_a_minority_confirms_nothing(cluster):
 
 
 def test_the_nodes_of_the_url_are_gone(cluster, tmp_path_factory):
-    """Those that were learned from them suffice: for who is there, and for connections made now."""
+    """Known nodes suffice after all nodes of the URL are lost, also for new connections."""
     cluster.seeds = list(cluster.replicas)
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
     try:
@@ -200,7 +201,7 @@ def test_the_nodes_of_the_url_are_gone(cluster, tmp_path_factory):
             node.kill()
         longest = 0.0
         for number in range(20):
-            if number == 10:  # nobody who is named in the URL could say where it is now
+            if number == 10:  # no node of the URL could name its new node
                 migration = begin_move(cluster, "red")
                 migration.end()
             began = time.monotonic()
@@ -224,7 +225,7 @@ def test_the_nodes_of_the_url_are_gone(cluster, tmp_path_factory):
 
 
 def test_the_only_node_of_the_url_is_gone(cluster, tmp_path_factory):
-    """It is a master: its replica is promoted, which the URL never named."""
+    """The URL's only node, a master, is replaced by its replica, which the URL does not name."""
     seed = cluster.owner(slot_of(broker_keys("").queues))
     cluster.seeds = [seed]
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
@@ -249,7 +250,7 @@ def test_the_only_node_of_the_url_is_gone(cluster, tmp_path_factory):
 
 
 def sent(site):
-    """Whether each queue takes a task now, and runs it."""
+    """Whether each queue accepts a task now and the task runs."""
     try:
         tasks = [site.send("record", queue=queue).id for queue in QUEUES]
     except OperationalError:
@@ -264,8 +265,8 @@ def sent(site):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_consumer_is_killed(cluster, tmp_path_factory, pool):
-    """What it held at several nodes runs again within seconds, long before its leases end."""
-    options = {"visibility_timeout": 600.0}  # the rest is what it is by default
+    """Messages of a killed consumer run again within seconds, long before its leases expire."""
+    options = {"visibility_timeout": 600.0}  # all other options have their defaults
     config = {**CONFIG, "broker_transport_options": options}
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), config)
     try:

@@ -1,4 +1,4 @@
-"""Operators of a divided queue while one node of its cluster is lost: parts of it are there."""
+"""Operators' view of a divided queue while one node of its cluster is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAITING, ACKED = 40, 8
 
 @pytest.fixture(scope="module")
 def running():
-    """Return a cluster that serves what slots it has; its nodes keep their data."""
+    """Return a cluster of persistent nodes that serves the remaining slots after a loss."""
     extra = ("--cluster-require-full-coverage", "no")
     with RedisCluster(3, appendonly=True, extra=extra) as cluster:
         yield cluster
@@ -41,7 +41,7 @@ def running():
 
 @pytest.fixture
 def cluster(running):
-    """Return it with a queue in four partitions, of which some messages are acknowledged."""
+    """Return the cluster with a queue in four partitions; some of its messages are acked."""
     running.flush()
     with Connection(running.url()) as connection:
         queue = Queue(QUEUE, queue_arguments={"x-partitions": PARTITIONS})
@@ -60,13 +60,13 @@ def node_of(cluster, name):
 
 @pytest.fixture(params=["another", pytest.param("first", marks=pytest.mark.slow)])
 def which(request):
-    """Return which node is lost: that of the queue's own partition, or of others only."""
+    """Return the node to lose: that of the queue's own partition, or of other partitions only."""
     return request.param
 
 
 @pytest.fixture
 def victim(cluster, which):
-    """Return that node."""
+    """Return the node to lose."""
     anchor = cluster.owner(slot_of(broker_keys("").queues))
     victim = anchor if which == "anchor" else node_of(cluster, LOST[which][0])
     assert LOST[which] == tuple(name for name in NAMES if node_of(cluster, name) is victim)
@@ -75,7 +75,7 @@ def victim(cluster, which):
 
 
 def ready(cluster):
-    """Return how many messages wait in each partition."""
+    """Return the number of ready messages in each partition."""
     with Inspector(cluster.url()) as inspector:
         return {name: inspector._store.reads.status(name).ready for name in NAMES}
 
@@ -95,7 +95,7 @@ def scrape(registry):
 
 
 def of(name):
-    """Return the key of a series that has no labels of its own."""
+    """Return the key of a series without further labels."""
     return (name, ("queue", QUEUE))
 
 
@@ -107,7 +107,7 @@ UNTOLD = of("reliq_queue_partitions_untold")
 
 @pytest.mark.slow
 def test_no_counter_goes_back(cluster, which, victim):
-    """The queue has none while partitions are missing; then they are what they were."""
+    """Counters are absent while partitions are unreachable, and unchanged afterwards."""
     there = sum(count for name, count in ready(cluster).items() if name not in LOST[which])
     registry = CollectorRegistry()
     with closing(Collector(cluster.url())) as collector:
@@ -129,7 +129,7 @@ def test_no_counter_goes_back(cluster, which, victim):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["anchor"])
 def test_an_exporter_that_cannot_list_the_queues(cluster, which, victim):
-    """Those partitions that it finds say how many there are."""
+    """Without the list of queues, an exporter learns the partition count from those it finds."""
     registry = CollectorRegistry()
     with closing(Collector(cluster.url())) as collector:
         registry.register(collector)
@@ -144,7 +144,7 @@ def test_an_exporter_that_cannot_list_the_queues(cluster, which, victim):
 
 @pytest.mark.slow
 def test_status_says_what_is_missing(cluster, which, victim):
-    """In the row, the JSON and the report; there are no rates of a part."""
+    """The row, the JSON and the report state the missing partitions, and rates are absent."""
     there = sum(count for name, count in ready(cluster).items() if name not in LOST[which])
     with Inspector(cluster.url()) as inspector:
         before = inspector.report()
@@ -173,7 +173,7 @@ def test_status_says_what_is_missing(cluster, which, victim):
 
 
 def refused(inspector, act):
-    """Return what the error says, and how long it took."""
+    """Return the text of the error and the duration of the attempt."""
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable) as caught:
         act(inspector)
@@ -191,7 +191,7 @@ REFUSED = {
 
 @pytest.mark.slow
 def test_what_needs_all_partitions(cluster, which, victim):
-    """It is refused soon, and says node, queue and remedy; nothing is changed."""
+    """An operation on all partitions soon fails with node, queue and remedy; nothing changes."""
     before = ready(cluster)
     url, options = cluster.url(), {"socket_timeout": 30.0}
     with killed(cluster, victim):
@@ -200,7 +200,7 @@ def test_what_needs_all_partitions(cluster, which, victim):
         with Inspector(url, options, lost_node_s=0.3) as inspector:
             said.update({name: refused(inspector, act) for name, act in REFUSED.items()})
     for name, (text, took_s) in said.items():
-        assert took_s < 10, name  # of the socket_timeout: 30
+        assert took_s < 10, name  # far below the socket_timeout of 30
         assert at(victim) in text, name
         assert f"queue {QUEUE!r}" in text, name
         assert f"if {at(victim)} is down, start it again" in text, name
@@ -213,7 +213,7 @@ def test_what_needs_all_partitions(cluster, which, victim):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["another"])
 def test_settings_are_changed_where_that_is_possible(cluster, which, victim):
-    """Those that are not are named; doing it again changes them, too."""
+    """Settings change at the reachable partitions; a second run changes the named others."""
     url, (lost,) = cluster.url(), LOST[which]
     change = {"x-delivery-limit": 7}
     with killed(cluster, victim), Inspector(url) as inspector:
@@ -229,7 +229,7 @@ def test_settings_are_changed_where_that_is_possible(cluster, which, victim):
 
 @pytest.mark.slow
 def test_messages_and_dead_letters_that_can_be_seen(cluster, which, victim):
-    """Those of the others are shown; which are missing is said, and the code is 2."""
+    """Reachable messages and dead letters are shown, missing partitions are named; exit code 2."""
     with Connection(cluster.url()) as connection:
         for _ in range(WAITING // 2):
             get(connection, QUEUE).reject()

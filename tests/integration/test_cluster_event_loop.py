@@ -1,4 +1,4 @@
-"""An event loop over a cluster: the descriptors it watches come and go."""
+"""An event loop over a cluster: the set of watched descriptors changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cluster():
 
 @pytest.mark.slow
 def test_a_descriptor_that_is_somebody_elses_by_now(cluster):
-    """A connection that another thread has closed: its number may be in use again."""
+    """A descriptor that another thread closed and another file reuses stays with the other file."""
     anchor = cluster.owner(slot_of(broker_keys("").queues))
     name = next(
         name
@@ -65,7 +65,7 @@ def test_a_descriptor_that_is_somebody_elses_by_now(cluster):
             hub.remove_reader(number)
             os.close(number)
             os.close(writer)
-            # And the connection that takes its place is watched.
+            # The replacement connection is watched.
             with Connection(cluster.url()) as other:
                 other.Producer().publish({}, routing_key=name, exchange="")
             wait_until(lambda: turns() and got)
@@ -73,7 +73,7 @@ def test_a_descriptor_that_is_somebody_elses_by_now(cluster):
 
 
 def test_a_descriptor_that_is_closed_before_it_is_watched(cluster, monkeypatch):
-    """Another thread has given its connection up in that moment: the next turn watches others."""
+    """A connection that another thread closes before it is watched is replaced at the next turn."""
     hub = Hub()
     with Connection(cluster.url()) as connection:
         got = []
@@ -83,7 +83,7 @@ def test_a_descriptor_that_is_closed_before_it_is_watched(cluster, monkeypatch):
             def closed(fd, _callback):
                 for place, wire in nodes.all():
                     nodes.drop(place, wire, BrokerUnavailable("it has been replaced"))
-                raise OSError(EBADF, f"descriptor {fd}")  # as long as its number is not used anew
+                raise OSError(EBADF, f"descriptor {fd}")  # as long as its number is not reused
 
             monkeypatch.setattr(hub, "add_reader", closed)
             connection.transport.register_with_event_loop(connection.connection, hub)
@@ -96,7 +96,7 @@ def test_a_descriptor_that_is_closed_before_it_is_watched(cluster, monkeypatch):
 
 
 def test_a_turn_runs_one_task_though_several_nodes_have_answered(cluster):
-    """Celery acknowledges between two turns: a task that is done waits for no other (solo)."""
+    """A turn runs one task although two nodes have answered, because Celery acks between turns."""
     owner = {cluster.owner(slot_of(queue_keys("", name).meta)): name for name in map(str, range(9))}
     queues, hub, got = [*map(Queue, owner.values())], Hub(), []
     assert 2 == len(queues)

@@ -1,4 +1,4 @@
-"""What happens to a cluster under load: slots move, nodes die, freeze and come back."""
+"""A cluster under load: slots move, and nodes die, freeze and return."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ CONFIG = {
 
 @pytest.fixture
 def cluster():
-    """Return a cluster of three masters with a replica each."""
+    """Return a cluster of three masters, each with one replica."""
     with RedisCluster(3, 1, node_timeout_ms=int(NODE_TIMEOUT_S * 1000)) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def site(cluster, tmp_path_factory):
-    """Return a Celery application on it."""
+    """Return a Celery application on the cluster."""
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
     yield site
     site.close()
 
 
 class Load:
-    """A thread for each queue that publishes to it, and notes what was stored."""
+    """A thread for each queue that publishes to it, and notes the stored tasks."""
 
     def __init__(self, site):
         self._site = site
@@ -59,7 +59,7 @@ class Load:
             thread.start()
 
     def end(self):
-        """Publish no more."""
+        """Stop publishing."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -76,7 +76,7 @@ class Load:
             self.longest[queue] = max(self.longest[queue], time.monotonic() - began)
 
     def goes_on(self, count=10):
-        """Wait until so many more are stored in each queue."""
+        """Wait until *count* more tasks are stored in each queue."""
         wanted = {queue: len(sent) + count for queue, sent in self.sent.items()}
         wait_until(
             lambda: self.errors or all(len(self.sent[name]) >= wanted[name] for name in QUEUES),
@@ -84,9 +84,9 @@ class Load:
         )
 
     def check(self, *, timeout_s=40.0):
-        """Wait until all has run; fail unless each has run once.
+        """Wait until all tasks have run; fail unless each has run once.
 
-        Returns how long tasks of each queue have waited at most.
+        Returns the longest wait of a task for each queue.
         """
         tasks = {task for sent in self.sent.values() for task in sent}
         journal = self._site.journal
@@ -103,7 +103,7 @@ class Load:
 
 @contextmanager
 def frozen(node):
-    """Freeze a node for as long as the block takes."""
+    """Freeze a node during the block."""
     node.freeze()
     try:
         yield
@@ -112,7 +112,7 @@ def frozen(node):
 
 
 def elsewhere(cluster, number):
-    """Return the queues that are at other nodes than a slot."""
+    """Return the queues of other nodes than that of a slot."""
     node = cluster.owner(number)
     return [name for name in QUEUES if cluster.owner(slot(name)) is not node]
 
@@ -143,7 +143,7 @@ def worker(site, pool):
 
 @pytest.fixture
 def load(site, worker):
-    """Begin to publish: there is a worker."""
+    """Publish continuously, after the start of a worker."""
     del worker
     load = Load(site)
     yield load
@@ -157,13 +157,13 @@ def reconnected(worker):
 
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_slots_of_loaded_queues_move(cluster, worker, load):
-    """Nothing is lost or doubled, and nobody hears of it."""
+    """Moves of slots under load lose and repeat no task, and cause no error and no reconnection."""
     for number in range(12):
         queue = QUEUES[number % len(QUEUES)]
         key = broker_keys("").queues if number % 5 == 4 else queue_keys("", queue).meta
         load.goes_on(3)
         for _ in moves(cluster, key, number):
-            time.sleep(0.1)  # so long is the slot at neither node
+            time.sleep(0.1)  # meanwhile, the slot's keys are divided between both nodes
     load.goes_on()
     load.end()
     print(load.longest, load.check())
@@ -182,14 +182,14 @@ def test_slots_of_loaded_queues_move(cluster, worker, load):
     ],
 )
 def test_a_master_is_killed(cluster, worker, load, what):
-    """Its queues go on at its replica, the others all the time; the worker does not reconnect."""
+    """Queues of a killed master continue at its replica, without a reconnection of the worker."""
     load.goes_on()
     key = queue_keys("", "red").meta if what == "queue" else broker_keys("").queues
     victim = cluster.owner(slot_of(key))
     victim.kill()
 
     def replaced():
-        with suppress(LookupError):  # by nobody yet
+        with suppress(LookupError):  # not replaced yet
             return cluster.owner(slot("red")).running
 
     wait_until(replaced)
@@ -203,7 +203,7 @@ def test_a_master_is_killed(cluster, worker, load, what):
 
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_master_is_frozen(cluster, worker, load):
-    """It never says that it was replaced."""
+    """Queues of a frozen master, which reports no replacement, continue at its replica."""
     load.goes_on()
     with frozen(cluster.owner(slot("red"))):
         time.sleep(NODE_TIMEOUT_S + 6)
@@ -216,7 +216,7 @@ def test_a_master_is_frozen(cluster, worker, load):
 
 @pytest.fixture
 def bare_cluster():
-    """Return a cluster without replicas, which serves what slots it has; nodes keep their data."""
+    """Return a cluster of persistent nodes without replicas that serves the remaining slots."""
     options = {"node_timeout_ms": int(NODE_TIMEOUT_S * 1000), "appendonly": True}
     extra = ["--cluster-require-full-coverage", "no"]
     with RedisCluster(3, extra=extra, **options) as cluster:
@@ -225,12 +225,12 @@ def bare_cluster():
 
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_a_node_without_a_replica_is_away(bare_cluster, tmp_path_factory, pool):
-    """Who publishes to it hears so; leases are kept, acks are owed, and the others go on."""
+    """Publishes to a lost node fail; its leases and acks are kept, and other queues are served."""
     options = {**CONFIG["broker_transport_options"], "socket_timeout": 3.0}
     config = {**CONFIG, "broker_transport_options": options, "task_publish_retry": False}
     site = CelerySite(bare_cluster, "reliq", tmp_path_factory.mktemp("site"), config)
     try:
-        # Not the node of what belongs to no queue: declarations wait for that one.
+        # Not the node of the keys outside queues: declarations wait for that node.
         away, *_ = elsewhere(bare_cluster, slot_of(broker_keys("").queues))
         others = elsewhere(bare_cluster, slot(away))
         worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
@@ -238,7 +238,7 @@ def test_a_node_without_a_replica_is_away(bare_cluster, tmp_path_factory, pool):
         site.journal.wait_started(held)
         victim = bare_cluster.owner(slot(away))
         victim.kill()
-        with pytest.raises(OperationalError):  # over a connection that it has closed, perhaps
+        with pytest.raises(OperationalError):  # perhaps over a connection that it has closed
             site.send("record", queue=away)
         with pytest.raises(OperationalError, match=r"slot \d+ was not served"):
             site.send("record", queue=away)
@@ -258,9 +258,9 @@ def test_a_node_without_a_replica_is_away(bare_cluster, tmp_path_factory, pool):
 
 @pytest.mark.parametrize("pool", pools("prefork"))
 def test_the_anchor_is_frozen_for_long(tmp_path_factory, pool):
-    """Nobody takes its place; queues at other nodes are served, and their leases renewed."""
+    """During a long freeze of the anchor, queues at other nodes are served and leases renewed."""
     cluster = RedisCluster(3, node_timeout_ms=60_000).start()
-    # Each takes what it can run at once: a task that waits behind a long one is not late.
+    # Each worker takes only what it can run: a task behind a long one would be late.
     config = {**CONFIG, "task_publish_retry": False, "worker_prefetch_multiplier": 1}
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), config)
     try:
@@ -272,7 +272,7 @@ def test_the_anchor_is_frozen_for_long(tmp_path_factory, pool):
         long = [site.send("record_late", 15, queue=healthy[0]).id for _ in range(many)]
         for task in long:
             site.journal.wait_started(task)
-        # Declared by who publishes: a declaration would wait for the anchor.
+        # The publisher has declared the queue: a declaration would wait for the anchor.
         site.journal.wait_finished(site.send("record", queue=healthy[-1]).id)
         longest = 0.0
         with frozen(anchor):
@@ -288,7 +288,7 @@ def test_the_anchor_is_frozen_for_long(tmp_path_factory, pool):
         for queue in QUEUES:
             site.settled(queue)
         assert set(site.journal.started().values()) == {1}
-        assert longest < 8  # of the 20, on a machine that is busy: they were served meanwhile
+        assert longest < 8  # far below the 20 s of the freeze, on a busy machine
         for one in (worker, other):
             assert not reconnected(one)
             assert one.shut_down() == 0

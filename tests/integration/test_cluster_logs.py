@@ -1,4 +1,4 @@
-"""What a worker's log says while one node of a cluster is away: what is lost, once, and its end."""
+"""A worker's log while a node of its cluster is unreachable: each loss once, and its end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CONFIG = {
     "broker_transport_options": {**FAST, "visibility_timeout": 5.0, "socket_timeout": 1.0},
 }
 EVENTS = Exchange("celeryev", "fanout")
-# Of a worker's events: more than are sent while it is found out that a node is away.
+# Number of a worker's events: more than it sends until it knows that the node is unreachable.
 MANY = 6
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Return a cluster without replicas, which serves what slots it has; nodes keep their data."""
+    """Return a cluster of persistent nodes without replicas that serves the remaining slots."""
     extra = ["--cluster-require-full-coverage", "no"]
     with RedisCluster(3, node_timeout_ms=1000, appendonly=True, extra=extra) as cluster:
         yield cluster
@@ -35,7 +35,7 @@ def cluster():
 
 @pytest.fixture
 def site(cluster, tmp_path_factory):
-    """Return a Celery application on it; it is empty."""
+    """Return a Celery application on the cluster, which is empty."""
     cluster.flush()
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
     yield site
@@ -49,7 +49,7 @@ def owner(cluster, queue):
 
 @pytest.mark.parametrize("pool", pools("prefork", of=("prefork", "threads")))
 def test_an_outage_is_told_once(cluster, site, pool):
-    """Which queues were lost, with their node, and when they are back; of events, once."""
+    """A worker logs an outage once: lost queues with their node, lost events, and the return."""
     anchor = cluster.owner(slot_of(broker_keys("").queues))
     victim = next(node for node in cluster.masters if node is not anchor)
     names = [f"{pool}{number}" for number in range(100)]
@@ -82,7 +82,7 @@ def test_an_outage_is_told_once(cluster, site, pool):
     for name in there:
         site.journal.wait_finished(site.send("record", queue=name).id)
     wait_until(lambda: all(repr(name) in str(lines(worker, "consuming from")) for name in there))
-    # All at once, or one after the other, as the node begins to serve them.
+    # In one line, or in several, as the node begins to serve the queues.
     said = lines(worker, "consuming from")
     assert {"INFO"} == {level for level, _ in said}
     text = str(said)

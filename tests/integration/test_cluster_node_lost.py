@@ -1,4 +1,4 @@
-"""Operators while one node of a cluster is lost: the others are told of, and what is missing."""
+"""Operators' view of a cluster with one lost node: the other queues, and the missing ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.cluster import Migration, RedisCluster
 from tests.support.commands import data, run
 from tests.support.waiting import wait_until
 
-# At three nodes of three, and one whose name is escaped in keys.
+# At all three nodes; one name is escaped in keys.
 QUEUES = ("celery", "red", "green", "blue", "a{b}%c")
 
 
@@ -39,7 +39,7 @@ ANCHOR = slot_of(broker_keys("").queues)
 
 @pytest.fixture(scope="module")
 def running():
-    """Return a cluster that serves what slots it has; its nodes keep their data."""
+    """Return a cluster of persistent nodes that serves the remaining slots after a loss."""
     extra = ("--cluster-require-full-coverage", "no")
     with RedisCluster(3, appendonly=True, extra=extra) as cluster:
         yield cluster
@@ -47,7 +47,7 @@ def running():
 
 @pytest.fixture
 def cluster(running):
-    """Return it with a message in each queue."""
+    """Return the cluster with a message in each queue."""
     running.flush()
     with Connection(running.url()) as connection:
         for name in QUEUES:
@@ -59,7 +59,7 @@ def cluster(running):
 
 @contextmanager
 def killed(cluster, node):
-    """Kill a node; it is there again at the end."""
+    """Kill a node; start it again at the end."""
     node.kill()
     try:
         yield
@@ -70,7 +70,7 @@ def killed(cluster, node):
 
 @contextmanager
 def frozen(cluster, node):
-    """Freeze a node: its connections stay open, and it takes new ones."""
+    """Freeze a node: its connections stay open, and it accepts new ones."""
     node.freeze()
     try:
         yield
@@ -92,19 +92,19 @@ LOSSES = [
 
 @pytest.fixture(params=LOSSES)
 def loss(request):
-    """Return how a node is lost, and which."""
+    """Return the way of the loss, and which node is lost."""
     return request.param.split("-")
 
 
 @pytest.fixture
 def lose(loss):
-    """Return how a node is lost."""
+    """Return the context manager that makes a node unreachable."""
     return WAYS[loss[0]]
 
 
 @pytest.fixture
 def victim(loss, cluster):
-    """Return the node that is lost: that of the list of queues, or one that has only queues."""
+    """Return the node to lose: that of the list of queues, or one that has only queues."""
     anchor = cluster.owner(ANCHOR)
     if loss[1] == "anchor":
         return anchor
@@ -115,7 +115,7 @@ def victim(loss, cluster):
 
 @pytest.fixture
 def elsewhere(cluster, victim):
-    """Return the queues that can be told."""
+    """Return the queues at reachable nodes."""
     names = [name for name in QUEUES if cluster.owner(slot(name)) is not victim]
     assert 0 < len(names) < len(QUEUES)
     return sorted(names)
@@ -127,15 +127,15 @@ def at(node):
 
 
 def missing(cluster, victim, elsewhere):
-    """Return the queues whose names are known, at the node that is lost."""
+    """Return the queues at the lost node whose names are still known."""
     if victim is cluster.owner(ANCHOR):
-        return []  # their names are lost with it
+        return []  # their names are lost with the node
     return sorted(set(QUEUES) - set(elsewhere))
 
 
 @pytest.mark.slow
 def test_status(cluster, victim, elsewhere, lose):
-    """The queues of the other nodes, and which cannot be told; it does not wait for long."""
+    """`status` shows the other nodes' queues, names the missing ones, and does not wait long."""
     absent = missing(cluster, victim, elsewhere)
     with lose(cluster, victim):
         found = data(cluster.url(), "status", "--interval", 0, code=2)
@@ -146,7 +146,7 @@ def test_status(cluster, victim, elsewhere, lose):
             nodes.failed = lambda place, error: (waits.append(str(place)), failed(place, error))
             for _ in range(2):
                 inspector.report()
-    # It is waited for once: when the connection is opened, or at the first report.
+    # The node is waited for once: when the connection is opened, or at the first report.
     assert [at(victim)] * (victim is not cluster.owner(ANCHOR)) == waits
     assert elsewhere == sorted(queue["queue"] for queue in found["queues"])
     assert {1} == {queue["ready"] for queue in found["queues"]}
@@ -163,7 +163,7 @@ def test_status(cluster, victim, elsewhere, lose):
 
 @pytest.mark.slow
 def test_audit(cluster, victim, elsewhere, lose):
-    """2, as not all is known: the ledgers of the others are shown."""
+    """`audit` shows the ledgers of the other nodes, and exits with 2 because some are missing."""
     absent = missing(cluster, victim, elsewhere)
     with lose(cluster, victim):
         rows = data(cluster.url(), "audit", code=2)
@@ -181,7 +181,7 @@ def test_audit(cluster, victim, elsewhere, lose):
 
 @pytest.mark.slow
 def test_the_doctor(cluster, victim, elsewhere, lose):
-    """It names the node, looks at the others, and at their queues and ledgers."""
+    """The doctor names the lost node, and checks the other nodes, their queues and ledgers."""
     absent = missing(cluster, victim, elsewhere)
     with lose(cluster, victim):
         rows = data(cluster.url(), "doctor", code=1)
@@ -202,7 +202,7 @@ def test_the_doctor(cluster, victim, elsewhere, lose):
 
 
 def families(text):
-    """Return name -> labels -> value of what was scraped."""
+    """Return name -> labels -> value of the scraped metrics."""
     return {
         family.name: [(sample.labels, sample.value) for sample in family.samples]
         for family in text_string_to_metric_families(text)
@@ -216,7 +216,7 @@ def by(label, found, name):
 
 @pytest.mark.slow
 def test_the_exporter(cluster, victim, elsewhere, lose):
-    """The broker is up, the node is not, and queues elsewhere have their series."""
+    """An exporter reports the broker as up, the node as down, and series of the other queues."""
     absent = missing(cluster, victim, elsewhere)
     with lose(cluster, victim):
         found = families(scraped(cluster.url()))
@@ -230,7 +230,7 @@ def test_the_exporter(cluster, victim, elsewhere, lose):
 
 @pytest.mark.slow
 def test_an_exporter_that_was_there_before(cluster, victim, elsewhere, lose):
-    """It knows the names of what it has seen, also where the list of queues is lost."""
+    """A running exporter keeps the names of known queues, even if their list is lost."""
     registry = CollectorRegistry()
     with closing(Collector(cluster.url())) as collector:
         registry.register(collector)
@@ -252,7 +252,7 @@ def test_an_exporter_that_was_there_before(cluster, victim, elsewhere, lose):
 
 @pytest.mark.slow
 def test_the_page(cluster, victim, elsewhere, lose):
-    """It goes on with the queues of the other nodes, and names the one that is lost."""
+    """The web page shows the queues of the other nodes, and names the lost node."""
     with page(cluster.url()) as browser:
         assert {"/", "/dead", "/delayed", "/consumers"} <= {*walk(browser)}
         with lose(cluster, victim):
@@ -272,7 +272,7 @@ def test_the_page(cluster, victim, elsewhere, lose):
 
 @pytest.mark.slow
 def test_no_node_answers(cluster):
-    """Nothing is told, and that is said."""
+    """Commands fail with an error and exit code 2 if no node is reachable."""
     for node in cluster.masters:
         node.kill()
     try:
@@ -290,7 +290,7 @@ def test_no_node_answers(cluster):
 
 @pytest.mark.slow
 def test_full_coverage():
-    """Where the cluster then serves nothing, all queues are named, and the doctor goes on."""
+    """If the cluster then serves nothing, all queues are named, and the doctor still runs."""
     cluster = RedisCluster(2)
     try:
         cluster.start()
@@ -319,12 +319,12 @@ def test_full_coverage():
         cluster.destroy()
 
 
-# -- a slot that is left on its way
+# -- a slot that stays open
 
 
 @pytest.fixture
 def stuck(cluster):
-    """Return a migration that was broken off when half of the keys had moved."""
+    """Return a migration that was interrupted after half of the keys."""
     key = queue_key("", "red", "meta")
     source = cluster.owner(slot_of(key))
     target = next(node for node in cluster.masters if node is not source)
@@ -340,7 +340,7 @@ def stuck(cluster):
 
 @pytest.mark.slow
 def test_a_slot_left_open(cluster, stuck):
-    """The doctor names slot, nodes and remedy; other queues are told of."""
+    """The doctor names the open slot, its nodes and a remedy; other queues are shown."""
     rows = data(cluster.url(), "doctor", code=1)
     ((text, remedy),) = [
         (row["message"], row["remedy"])
@@ -352,7 +352,7 @@ def test_a_slot_left_open(cluster, stuck):
     assert "redis-cli --cluster fix" in remedy
     others = sorted(set(QUEUES) - {"red"})
     with Inspector(cluster.url()) as inspector:
-        for longest_s in (10.0, 1.5):  # it is not waited for again and again
+        for longest_s in (10.0, 1.5):  # the second report does not wait again
             began = time.monotonic()
             assert [("red",)] == [untold.queues for untold in inspector.report().untold]
             assert time.monotonic() - began < longest_s
@@ -365,7 +365,7 @@ def test_a_slot_left_open(cluster, stuck):
 
 
 def test_a_slot_that_is_being_moved(cluster):
-    """It is open when the doctor looks first, and not a second later: nothing is wrong."""
+    """A slot that is open at the doctor's first look, but not at the second, is no finding."""
     key = queue_key("", "red", "meta")
     source = cluster.owner(slot_of(key))
     target = next(node for node in cluster.masters if node is not source)

@@ -1,4 +1,4 @@
-"""The notifier of a cluster: many slots, few connections."""
+"""The notifier of a cluster: many slots over few connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUES = [f"queue{number}" for number in range(3 * MOST)]
 
 @pytest.fixture
 def store(cluster):
-    """Return a store over it."""
+    """Return a store over the cluster."""
     cluster.flush()
     store = store_of(cluster.url(), None, "s/1")
     store.connect()
@@ -31,7 +31,7 @@ def store(cluster):
 
 
 def connections(cluster):
-    """Return how many connections for notifications the nodes have."""
+    """Return the number of the nodes' connections for notifications."""
     found = 0
     for node in cluster.masters:
         with node.client() as client:
@@ -40,7 +40,7 @@ def connections(cluster):
 
 
 def connected(cluster):
-    """Return how many connections the nodes have been asked for so far."""
+    """Return the number of connections that the nodes have accepted so far."""
     found = 0
     for node in cluster.masters:
         with node.client() as client:
@@ -49,7 +49,7 @@ def connected(cluster):
 
 
 def listens(store, queues, *, until, timeout_s=0.6):
-    """Wait for notifications of *queues*, as a consumer does, until *until* has come."""
+    """Wait for notifications of *queues*, as a consumer does, until that of *until* arrives."""
     notifier = store.notifier
     deadline = monotonic() + 30
     while True:
@@ -63,7 +63,7 @@ def listens(store, queues, *, until, timeout_s=0.6):
 
 @pytest.mark.slow
 def test_more_slots_than_connections(cluster, store):
-    """Each has its turn, over the connections that there are."""
+    """Queues in more slots than connections take turns over the connections."""
     for queue in QUEUES:
         store.publish([message(queue)])
         listens(store, QUEUES, until=queue)
@@ -72,7 +72,7 @@ def test_more_slots_than_connections(cluster, store):
 
 @pytest.mark.slow
 def test_a_long_wait_for_few_does_not_keep_turns_from_many(store):
-    """A worker waits for its mailbox before it consumes from its queues."""
+    """A long wait for a worker's mailbox does not block the turns of its queues."""
     notifier = store.notifier
 
     def waits(queues):
@@ -94,19 +94,19 @@ def test_a_long_wait_for_few_does_not_keep_turns_from_many(store):
 
 
 def test_turns_dial_no_more(cluster, store):
-    """Turn after turn goes over the same connections."""
+    """Repeated turns use the same connections."""
     store.publish([message(QUEUES[-1])])
     listens(store, QUEUES, until=QUEUES[-1])
     before = connected(cluster)
     for _ in range(2):
         store.publish([message(QUEUES[0]), message(QUEUES[-1])])
         listens(store, QUEUES, until=QUEUES[-1], timeout_s=0.3)
-    # Three of the nodes' own, to look; and where turns differ in how many of a node there are.
+    # Three by the test's own queries, and others if turns differ in their connections per node.
     assert connected(cluster) - before <= 3 + 2 * MOST
 
 
 def one_at_each(cluster):
-    """Return a queue at each node but that of what belongs to no queue."""
+    """Return a queue at each node except the node of the keys outside queues."""
     anchor = cluster.owner(slot_of(broker_keys("").queues))
     found = {}
     for name in QUEUES:
@@ -117,7 +117,7 @@ def one_at_each(cluster):
 
 
 def test_a_message_costs_no_connection(cluster):
-    """Also where the other queues are waited for meanwhile."""
+    """A message opens no connection, even while the other queues are waited for."""
     names = one_at_each(cluster)
     with Connection(cluster.url()) as connection, Connection(cluster.url()) as other:
         wanted = [Queue(name) for name in names]
@@ -132,13 +132,14 @@ def test_a_message_costs_no_connection(cluster):
             before = connected(cluster)
             for _ in range(50):
                 one()
-            # Those of the test, which looks, and of the background loop; not one for each of 50.
+            # Connections of the test's queries and of the background loop; not one for each
+            # message.
             assert connected(cluster) - before <= 5 * len(cluster.masters)
 
 
 @pytest.mark.slow
 def test_a_node_that_is_lost_is_dialled_now_and_then():
-    """Who waits for messages of other nodes does so in peace."""
+    """A lost node is dialled rarely while a consumer waits for messages of other nodes."""
     extra = ["--cluster-require-full-coverage", "no"]
     cluster = RedisCluster(3, extra=extra).start()
     try:
@@ -154,7 +155,7 @@ def test_a_node_that_is_lost_is_dialled_now_and_then():
                     while monotonic() < until:
                         with suppress(TimeoutError):
                             connection.drain_events(timeout=1)
-        # What earlier tests have left behind in this process dials, too, but other servers.
+        # Remains of earlier tests in this process dial as well, but other servers.
         ports = {node.port for node in cluster.masters}
         assert len([dialled for dialled in counted if dialled.port in ports]) < 60
     finally:

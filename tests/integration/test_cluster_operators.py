@@ -1,4 +1,4 @@
-"""What operators do, over a real cluster: the commands, the doctor, metrics, moves."""
+"""Operators' tasks on a real cluster: commands, the doctor, metrics and moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.cluster import Migration, RedisCluster
 from tests.support.commands import data, run
 from tests.support.waiting import wait_until
 
-# At three nodes of three.
+# At all three nodes.
 QUEUES = ("celery", "red", "green", "blue")
 
 
@@ -31,7 +31,7 @@ def running():
 
 @pytest.fixture
 def cluster(running):
-    """Return it, empty; what is in it at the end balances."""
+    """Return the cluster, empty; the end of the test audits it."""
     running.flush()
     yield running
     assert_balanced(running.url())
@@ -39,13 +39,13 @@ def cluster(running):
 
 @pytest.fixture
 def connection(cluster):
-    """Return a connection of Kombu's."""
+    """Return a Kombu connection."""
     with Connection(cluster.url()) as connection:
         yield connection
 
 
 def fill(connection, queues=QUEUES):
-    """Let two messages wait in each queue, one be delayed and one be dead."""
+    """Make two ready messages, a delayed one and a dead one in each queue."""
     for name in queues:
         declare(connection, name)
         publish(connection, name, 0, headers={"task": "shop.ship"})
@@ -60,7 +60,7 @@ def name_of(cluster):
 
 
 def places(queue):
-    """Return what the status of a queue says of messages."""
+    """Return the numbers of messages in the status of a queue, without zeros."""
     names = ("ready", "delayed", "unacked", "dead")
     return {name: n for name in names if (n := queue[name])}
 
@@ -68,12 +68,12 @@ def places(queue):
 FILLED = {"ready": 2, "delayed": 1, "dead": 1}
 
 
-# -- looking
+# -- queries
 
 
 @pytest.mark.slow
 def test_status(cluster, connection):
-    """One broker with the queues of all nodes, and sums of what the nodes say."""
+    """`status` shows one broker with the queues of all nodes, and sums over the nodes."""
     fill(connection)
     found = data(None, "status", "--interval", 0, "--url", cluster.url())
     (broker,) = found["brokers"]
@@ -94,7 +94,7 @@ def test_status(cluster, connection):
 
 @pytest.mark.slow
 def test_peek_and_dead_letters(cluster, connection):
-    """Each queue from its own node: seen, exported, replayed into another, removed."""
+    """Messages and dead letters are read, exported, replayed and removed at each queue's node."""
     url = cluster.url()
     fill(connection)
     with Inspector(url) as inspector:
@@ -120,7 +120,7 @@ def test_peek_and_dead_letters(cluster, connection):
 
 @pytest.mark.slow
 def test_dead_letters_in_a_file(cluster, connection, tmp_path):
-    """Out of one queue, into a queue at another node."""
+    """Dead letters are exported from one queue and imported into a queue at another node."""
     url, file = cluster.url(), tmp_path / "letters"
     fill(connection, ("red", "green"))
     data(url, "dead", "export", "red", file)
@@ -130,7 +130,7 @@ def test_dead_letters_in_a_file(cluster, connection, tmp_path):
 
 @pytest.mark.slow
 def test_queues(cluster, connection):
-    """Paused, resumed, changed, purged and deleted: by the commands, and at every node."""
+    """Queues of every node are paused, resumed, changed, purged and deleted by commands."""
     url = cluster.url()
     fill(connection)
     data(url, "queue", "pause", "red")
@@ -156,7 +156,7 @@ def test_queues(cluster, connection):
 
 @pytest.mark.slow
 def test_top_and_consumers(cluster, connection):
-    """A consumer is in the register, with what it holds at several nodes."""
+    """A consumer of queues at several nodes has one entry in the register."""
     from tests.integration.kombu_client import Taker
 
     url = cluster.url()
@@ -180,7 +180,7 @@ def of_check(rows, check):
 
 @pytest.mark.slow
 def test_a_sound_cluster(tmp_path):
-    """Nothing is wrong, under --strict too; nodes are named where they are not all the same."""
+    """A sound cluster has no warnings; nodes are named only where they differ."""
     extra = ("--maxmemory", "200mb")
     cluster = RedisCluster(3, 1, appendonly=True, password="hush", extra=extra)
     try:
@@ -207,7 +207,7 @@ def test_a_sound_cluster(tmp_path):
 
 
 def test_what_is_wrong_with_one_node(cluster, connection):
-    """It is named; the others are not."""
+    """A finding about one node names that node and no other."""
     fill(connection)
     one, *_ = cluster.masters
     admin = one.client()
@@ -238,7 +238,7 @@ def test_what_is_wrong_with_one_node(cluster, connection):
 
 @pytest.mark.slow
 def test_a_single_servers_url(cluster):
-    """reliq:// at a node: told which URL it should be, by the doctor and by what fails."""
+    """With the reliq:// URL of a node, errors and the doctor name reliq-cluster://."""
     url = cluster.masters[0].url()
     rows = data(url, "doctor", code=1)
     (found,) = [row for row in rows if row["check"] == "cluster"]
@@ -253,7 +253,7 @@ def test_a_single_servers_url(cluster):
 
 @pytest.mark.slow
 def test_the_exporter(cluster, connection):
-    """Queues as on one server, and each node with what only it can tell."""
+    """The exporter has the series of queues as for one server, and series of each node."""
     fill(connection)
     families = {
         family.name: family for family in text_string_to_metric_families(scraped(cluster.url()))
@@ -273,12 +273,12 @@ def test_the_exporter(cluster, connection):
         assert all(least <= sample.value <= most for sample in samples), family
 
 
-# -- from elsewhere, and back
+# -- to and from other brokers
 
 
 @pytest.mark.slow
 def test_a_migration_from_kombus_redis(cluster, redis_factory):
-    """Out of Kombu's lists into a cluster, queues at several nodes; and back."""
+    """Messages move from Kombu's lists to queues at several nodes, and back."""
     server = redis_factory()
     theirs, ours = server.url("redis"), cluster.url()
     with Connection(theirs) as old:
@@ -315,7 +315,7 @@ def other_running():
 
 @pytest.fixture
 def other_cluster(other_running):
-    """Return it, empty."""
+    """Return the other cluster, empty."""
     other_running.flush()
     yield other_running
     assert_balanced(other_running.url())
@@ -324,7 +324,7 @@ def other_cluster(other_running):
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_a_move(cluster, redis_factory, direction):
-    """All that waits goes from one server into the cluster, or out of it, each once."""
+    """All messages move from a single server into the cluster, and out of it, each once."""
     server = redis_factory()
     urls = [server.url(), cluster.url()]
     moved(*(urls if direction == "in" else urls[::-1]))
@@ -334,13 +334,13 @@ def test_a_move(cluster, redis_factory, direction):
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["there", "back"])
 def test_a_move_between_clusters(cluster, other_cluster, direction):
-    """They are two brokers, although their queues have the same slots."""
+    """Two clusters are two brokers, although their queues have the same slots."""
     urls = [cluster.url(), other_cluster.url()]
     moved(*(urls if direction == "there" else urls[::-1]))
 
 
 def moved(source, target):
-    """Move all from one broker to another, and see that it is there, in its order."""
+    """Move all messages from one broker to another; require them there in order."""
     with Connection(source) as connection:
         fill(connection)
     done = run(None, "move", "--all", "--from", source, "--to", target)
@@ -356,7 +356,7 @@ def moved(source, target):
 
 
 def test_a_move_while_slots_move(cluster, other_cluster):
-    """Of either cluster, between its steps: each message is stored there once."""
+    """A move whose slots move at either cluster between its steps stores each message once."""
     with Connection(cluster.url()) as connection:
         declare(connection, "red")
         publish(connection, "red", *range(1500))
@@ -379,7 +379,7 @@ def test_a_move_while_slots_move(cluster, other_cluster):
 
 
 def test_a_move_into_itself(cluster):
-    """Two URLs of one cluster are one broker, whichever nodes they name: it is refused."""
+    """A move between two URLs of one cluster is refused, whichever nodes they name."""
     with Connection(cluster.url()) as connection:
         fill(connection, ("red",))
     one, *_, last = cluster.url().split(";")

@@ -1,4 +1,4 @@
-"""A queue that is divided over the nodes of a cluster: real nodes, real workers, under load."""
+"""A queue that is divided over the nodes of a cluster, with real workers under load."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ CONFIG = {
 
 @pytest.fixture
 def cluster():
-    """Return a cluster of three masters with a replica each."""
+    """Return a cluster of three masters, each with one replica."""
     with RedisCluster(3, 1, node_timeout_ms=1000) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def site(cluster, tmp_path_factory):
-    """Return a Celery application on it."""
+    """Return a Celery application on the cluster."""
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(CONFIG))
     yield site
     site.close()
 
 
 class Load:
-    """A thread that publishes tasks, and notes what was stored."""
+    """A thread that publishes tasks, and notes the stored ones."""
 
     def __init__(self, site):
         self._site = site
@@ -66,18 +66,18 @@ class Load:
             self.errors.append(str(exc))
 
     def goes_on(self, count=40):
-        """Wait until so many more are stored."""
+        """Wait until *count* more tasks are stored."""
         wanted = len(self.sent) + count
         wait_until(lambda: self.errors or len(self.sent) >= wanted, timeout_s=60)
         assert [] == self.errors
 
     def end(self):
-        """Publish no more."""
+        """Stop publishing."""
         self._over.set()
         self._thread.join()
 
     def check(self):
-        """Wait until all has run; fail unless each has run once."""
+        """Wait until all tasks have run; fail unless each has run once."""
         journal, tasks = self._site.journal, set(self.sent)
         wait_until(lambda: tasks <= journal.finished().keys(), timeout_s=60)
         self._site.settled("celery", timeout_s=30)
@@ -86,7 +86,7 @@ class Load:
 
 @pytest.fixture
 def load(site):
-    """Return what publishes to a queue that is created on the fly, in four partitions."""
+    """Publish to a queue that is created by the first publish, with four partitions."""
     load = Load(site)
     yield load
     load.end()
@@ -94,7 +94,7 @@ def load(site):
 
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_the_number_of_partitions_changes_under_load(site, load, pool):
-    """Up and down: every task runs once, and each partition's ledger balances."""
+    """Each task runs once while the number of partitions changes, and each ledger balances."""
     workers = [site.worker(pool=pool, concurrency=2, queues=["celery"]) for _ in range(2)]
     load.goes_on()
     with Inspector(site.broker, site.transport_options) as inspector:
@@ -111,7 +111,7 @@ def test_the_number_of_partitions_changes_under_load(site, load, pool):
 
 
 def test_partitions_at_a_node_that_dies(cluster, site, load):
-    """Those at the other nodes go on meanwhile; its own go on at its replica."""
+    """Partitions of a dead node continue at its replica; other partitions continue meanwhile."""
     site.worker(pool="threads", concurrency=4, queues=["celery"])
     load.goes_on()
     names = partition_names("celery", 4)
@@ -127,7 +127,7 @@ def test_partitions_at_a_node_that_dies(cluster, site, load):
 
 
 def test_a_publisher_finds_the_replica_that_takes_over(cluster):
-    """It goes round a node that is away: so it has to be told that others have its slots."""
+    """A publisher that avoids a lost node learns that a replica has taken over its slots."""
     names = partition_names("q", 4)
     options = {**FAST, "socket_timeout": 5.0}
     with Connection(cluster.url(), transport_options=options) as connection:
@@ -138,7 +138,7 @@ def test_a_publisher_finds_the_replica_that_takes_over(cluster):
         anchor = cluster.owner(slot_of(broker_keys("").queues))
         lost = next(i for i in range(4) if nodes[i] not in (nodes[0], anchor))
         nodes[lost].kill()
-        # As another connection of this process has found: this one never asks it for anything.
+        # As if another connection had found it lost: this connection never uses the node.
         slots = connection.transport.link.store._wire.slots
         slots.away.add(slots.place_of(places[lost]))
 
@@ -153,7 +153,7 @@ def test_a_publisher_finds_the_replica_that_takes_over(cluster):
 
 
 def test_a_worker_that_is_killed(site, load):
-    """Its messages come back, from whichever partition."""
+    """Messages of a killed worker return from all partitions."""
     first = site.worker(pool="prefork", concurrency=2, queues=["celery"])
     load.goes_on()
     site.worker(pool="prefork", concurrency=2, queues=["celery"])

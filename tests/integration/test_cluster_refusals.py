@@ -1,4 +1,4 @@
-"""A node refuses what a consumer asks of it: for good, or for now."""
+"""A node refuses a consumer's command, permanently or temporarily."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shared():
 
 @pytest.fixture
 def cluster(shared):
-    """Return it, empty."""
+    """Return the cluster, empty."""
     for node in shared.masters:
         node.ask("FLUSHALL")
         node.ask("CONFIG", "SET", "min-replicas-to-write", "0")
@@ -44,7 +44,7 @@ def queue_at(cluster, node):
 
 @pytest.fixture
 def consume(cluster):
-    """Return a function that consumes a queue of each node, as an application does."""
+    """Consume a queue of each node; return names, received bodies, and a drain function."""
     got = []
     names = [queue_at(cluster, node) for node in cluster.masters]
     options = {"poll_interval": POLL_S, "socket_timeout": 5.0}
@@ -67,7 +67,7 @@ def consume(cluster):
 
 @pytest.mark.slow
 def test_a_consumer_hears_of_a_refusal(cluster, consume):
-    """As it does from a single server: it is told, and nothing is asked again and again."""
+    """A consumer receives a node's refusal as from a single server, without endless retries."""
     (name, _), _, drain = consume
     node = cluster.masters[0]
     ready = queue_keys("", name).ready
@@ -79,10 +79,10 @@ def test_a_consumer_hears_of_a_refusal(cluster, consume):
 
 @pytest.mark.slow
 def test_a_consumer_hears_that_it_may_not_wait(cluster, consume):
-    """Once, as from a single server; it does not connect again and again to find that out."""
+    """A consumer that may not wait receives the refusal once and does not reconnect repeatedly."""
     _, _, drain = consume
     node = cluster.masters[0]
-    # The background loop's: one that is posted over, and one of the pool.
+    # Those of the background loop: one for posts, and one of the pool.
     wait_until(lambda: len(of_background_loop(node)) >= 2)
     before = connections(node)
     node.ask("ACL", "SETUSER", "default", "-blpop")
@@ -95,19 +95,19 @@ def test_a_consumer_hears_that_it_may_not_wait(cluster, consume):
 
 
 def of_background_loop(node):
-    """Return the connections that the background loop of the consumer has to a node."""
+    """Return the connections of the consumer's background loop to a node."""
     with node.client() as client:
         return [item for item in client.client_list() if item["name"].endswith("/2")]
 
 
 def connections(node):
-    """Return how many connections a node has had."""
+    """Return the number of connections that a node has accepted."""
     with node.client() as client:
         return client.info("stats")["total_connections_received"]
 
 
 def commands(node):
-    """Return how many scripts a node was asked to run."""
+    """Return the number of scripts that a node was requested to run."""
     with node.client() as client:
         stats = client.info("commandstats")
     return sum(
@@ -117,7 +117,7 @@ def commands(node):
 
 @pytest.mark.slow
 def test_a_node_that_cannot_serve_now_is_asked_now_and_then(cluster, consume, caplog):
-    """It is said once; the queues of other nodes go on, and its own when it can."""
+    """A temporarily refusing node is retried rarely and logged once; other queues are served."""
     (name, other), got, drain = consume
     node = cluster.masters[0]
     with caplog.at_level(logging.ERROR), Connection(cluster.url()) as connection:

@@ -1,8 +1,8 @@
-"""A slot that moves to another node: each script is carried out as a whole, or refused as a whole.
+"""While a slot moves to another node, each script runs completely or is refused completely.
 
-While a slot moves, a server refuses a script some of whose keys are gone, and lets one run whose
-keys are all there; a key that this one empties counts as gone from then on, and its next use
-would end the script after its writes. Every script is run in each state of the slot.
+During the move, a server refuses a script if some of its keys are gone, and runs it if all are
+there. A key that the script itself empties counts as gone from then on: its next use would end the
+script after its writes. Every script is run in each state of the slot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUEUES = count()
 @pytest.fixture(scope="module")
 def cluster():
     """Return two masters, of which the first has all slots but one."""
-    # One slot is the other's: a master without any becomes a replica.
+    # The other master has one slot: a master without slots becomes a replica.
     running = RedisCluster(2, slots=[SLOTS - 1, 1])
     try:
         yield running.start()
@@ -42,7 +42,7 @@ def cluster():
 
 
 class Moving:
-    """A queue with a message in every place, whose slot can be moved."""
+    """A queue with a message in every state; its slot can be moved."""
 
     def __init__(self, cluster):
         self.queue = f"q{next(QUEUES)}"
@@ -55,7 +55,7 @@ class Moving:
         return RedisStore(address(node.url()), parse({"delivery_limit": 5}), "s/1")
 
     def fill(self):
-        """Let one message be in each place; what a script takes out leaves the place empty."""
+        """Make one message in each state, so that a script that removes it leaves the key empty."""
         store, queue = self.source, self.queue
         store.declare_queue(queue, False, b"", {})
         store.attach(queue, "s", 1)
@@ -70,7 +70,7 @@ class Moving:
         store.publish([message(queue, b"expires", ttl_ms=1)])
 
     def close(self):
-        """Let go; the slot goes back."""
+        """Move the slot back and close the stores."""
         with suppress(ReliqError):
             self.migration.end()
         back = Migration(self.migration.target, self.migration.source, "")
@@ -91,11 +91,11 @@ def moving(cluster):
 
 
 def nothing(_result):
-    """Take a result."""
+    """Accept a result."""
 
 
 def posted(post):
-    """Return what posts, as a call that waits and raises."""
+    """Return the post as a call that waits and raises."""
 
     def call(store, moving):
         results = []
@@ -144,7 +144,7 @@ CALLS = {
     "layout": lambda store, m: store.lay_out(m.queue, 4, 4),
     "whereabouts": lambda store, m: store.reads.whereabouts(m.queue, tags(m.taken)),
 }
-"""One call for each script over the keys of a queue, and some for its other ways."""
+"""One call for each script over the keys of a queue, and more for variants of some."""
 
 STATES = {
     "slot open": lambda keys: [],
@@ -157,7 +157,7 @@ STATES = {
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_script_is_whole_or_refused(moving, name, state):
-    """While its slot moves it changes nothing, or all of it; afterwards it goes on over there."""
+    """During the move, a script changes all or nothing; a refused script succeeds afterwards."""
     call, migration = CALLS[name], moving.migration
     moving.mark = moving.source.attached(moving.queue).marks["s"]
     migration.open()
@@ -173,7 +173,7 @@ def test_a_script_is_whole_or_refused(moving, name, state):
         assert before == migration.contents()
     migration.end()
     audit(moving.target, [moving.queue])
-    # To declare begins in the slot of all queues, which is not at the target.
+    # A declaration begins in the slot of the list of queues, which is not at the target.
     if refusal is not None and name != "declare":
         call(moving.target, moving)
         audit(moving.target, [moving.queue])
@@ -183,14 +183,14 @@ def test_a_script_is_whole_or_refused(moving, name, state):
 
 
 class MovingBatch:
-    """A batch with a job in many states, whose slot can be moved."""
+    """A batch with jobs in many states; its slot can be moved."""
 
     def __init__(self, cluster):
         self.name = f"b{next(QUEUES)}"
         source, target = cluster.masters
         self.migration = Migration(source, target, batch_keys("", self.name).batch)
         self.source, self.target = (Moving._store(node) for node in cluster.masters)
-        # The list of all batches is another slot's: entering this one there is not what is tested.
+        # The list of batches is in another slot; entering the batch there is not tested here.
         known = batch_keys("", self.name)
         self.source._wire.run(scripts.OPEN_BATCH, known, ("enrol", 1))
         self.change(self.source, *map(enter, "abcdef"), *(begin(job) for job in "bcdef"))
@@ -199,11 +199,11 @@ class MovingBatch:
         )
 
     def change(self, store, *changes):
-        """Change jobs, over one node."""
+        """Change jobs over one node."""
         return store.batches.change(self.name, changes)
 
     def require_balanced(self):
-        """Fail unless each job is in one state, and those that failed are listed, once."""
+        """Fail unless each job is in one state, and each failed job is listed once."""
         found = [job for part in self.target.batches.jobs(self.name) for job in part]
         counts = self.target.batches.batch(self.name).counts
         assert Counter(job.state for job in found) == +Counter(counts)
@@ -217,7 +217,7 @@ OF_BATCHES = {
     "enter": lambda store, m: m.change(store, enter("new")),
     "withdraw": lambda store, m: m.change(store, Change("withdraw", "a", tag=TAG)),
     "begin": lambda store, m: m.change(store, begin("a")),
-    # These two empty a key, and use it again.
+    # These two empty a key and use it again.
     "end": lambda store, m: m.change(store, *(end("succeeded", i) for i in "bcdef"), begin("a")),
     "fail": lambda store, m: m.change(store, end("error", "b", why="no")),
     "replay": lambda store, m: m.change(
@@ -234,7 +234,7 @@ OF_BATCHES = {
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", OF_BATCHES)
 def test_a_script_of_a_batch_is_whole_or_refused(cluster, name, state):
-    """While its slot moves it changes nothing, or all of it; afterwards it goes on over there."""
+    """During the move, a script changes all or nothing; a refused script succeeds afterwards."""
     moving = MovingBatch(cluster)
     if name == "said":
         moving.change(moving.source, Change("seal"))
@@ -261,7 +261,7 @@ def test_a_script_of_a_batch_is_whole_or_refused(cluster, name, state):
 
 
 def test_every_script_of_a_queue_is_called():
-    """A new one is added to CALLS; what is no queue's has one key, or is tested beside it."""
+    """CALLS has every script of a queue; other scripts have one key or are tested elsewhere."""
     of_others = {"bind", "unbound", "once", "heartbeat", "look", "tell_running", "list_queue"}
     of_others |= {"note_bound", "declare_exchange", "wake"}
     of_batches = {"open_batch", "change_jobs", "note_job", "said", "list_batch", "next_batches"}

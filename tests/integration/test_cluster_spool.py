@@ -1,4 +1,4 @@
-"""A spool behind a cluster: publishers stay there until all nodes that they need answer."""
+"""A spool after a cluster: publishers use it until all required nodes answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import stays_true, wait_until
 
 @pytest.fixture
 def cluster():
-    """Return a cluster of two masters, which keep what they have confirmed."""
+    """Return a cluster of two masters that keep confirmed data."""
     cluster = RedisCluster(2, appendonly=True)
     try:
         yield cluster.start()
@@ -29,7 +29,7 @@ def cluster():
 
 
 def restart(cluster):
-    """Start all nodes again; return when each says that the cluster is whole."""
+    """Start all nodes again; return when each reports a complete cluster."""
     for node in cluster.nodes:
         node.start()
     cluster.wait_whole(timeout_s=60)
@@ -37,7 +37,7 @@ def restart(cluster):
 
 @pytest.mark.slow
 def test_a_cluster_is_away(cluster, tmp_path):
-    """All its nodes: what is published goes to the spool, and comes home when they are back."""
+    """While all nodes are down, publishes go to the spool, and are forwarded after the return."""
     home, path = cluster.url(), tmp_path / "spool.db"
     options = {**FAST, "socket_connect_timeout": 1, "socket_timeout": 3}
     settings = {**SETTINGS, "broker_transport_options": options}
@@ -66,7 +66,7 @@ def test_a_cluster_is_away(cluster, tmp_path):
 
 @pytest.fixture
 def switches():
-    """Return where connections have gone to, in order."""
+    """Return the targets of failovers and failbacks, in order."""
     found = []
 
     def note(sender, new, **_):
@@ -85,7 +85,7 @@ def owner(cluster, key):
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "lost"), [("round-robin", "queue"), ("primary", "anchor")])
 def test_one_node_is_away(bare_cluster, tmp_path, switches, strategy, lost):
-    """A publisher that needs it stays at the spool until it is back; then all is stored once."""
+    """A publisher that needs a lost node stays at the spool until its return; no duplicates."""
     cluster = bare_cluster
     anchor = owner(cluster, broker_keys("").queues)
     victim = next(node for node in cluster.masters if (node is anchor) == (lost == "anchor"))
@@ -102,7 +102,7 @@ def test_one_node_is_away(bare_cluster, tmp_path, switches, strategy, lost):
         queue = Queue(name, Exchange("e", "direct"), name)
         route = {"exchange": queue.exchange, "routing_key": name, "declare": [queue]}
         if lost == "queue":
-            route = {"routing_key": name}  # by no binding, so by this node alone
+            route = {"routing_key": name}  # no binding is involved: this node suffices
         producer.publish("x", **route, retry=True, retry_policy=policy)
         sent[name] += 1
         return True
@@ -116,13 +116,13 @@ def test_one_node_is_away(bare_cluster, tmp_path, switches, strategy, lost):
         victim.kill()
         send(there)
         assert [spool] == switches
-        # For longer than it takes the fail-back to find a cluster that answers.
+        # For longer than a failback takes to find a reachable cluster.
         stays_true(lambda: send(there) and send(here) and switches == [spool], for_s=4)
         assert spooled_in(path) >= sent[there] - 1
         if lost == "queue":
             forwarded = run(None, "spool", "forward", path, "--url", home)
             assert (2, True) == (forwarded.returncode, "is not reachable" in forwarded.stderr)
-            # The node that is lost holds up its own alone.
+            # The lost node delays only its own messages.
             assert sent[there] - 1 == spooled_in(path)
             with Inspector(home) as inspector:
                 assert sent[here] == inspector.status(here).ready
@@ -138,7 +138,7 @@ def test_one_node_is_away(bare_cluster, tmp_path, switches, strategy, lost):
 
 @pytest.mark.slow
 def test_one_node_of_a_divided_queue_is_away(bare_cluster, tmp_path, switches):
-    """What was not sent goes to another partition: nobody needs the spool."""
+    """A message for a lost node's partition goes to another partition, without the spool."""
     cluster = bare_cluster
     home, spool = cluster.url(), f"reliq-spool:///{tmp_path}/spool.db"
     names = partition_names("q", 8)
@@ -153,7 +153,7 @@ def test_one_node_of_a_divided_queue_is_away(bare_cluster, tmp_path, switches):
     policy = {"max_retries": 20, "interval_start": 0, "interval_max": 0.2}
     with Connection(f"{home};{spool}", transport_options=options) as connection:
         store = connection.default_channel.transport.link.store
-        store.partitions["q"] = 8  # it is connected to the anchor alone
+        store.partitions["q"] = 8  # it is connected to the anchor only
         victim.kill()
         producer = connection.Producer()
         for number in range(8):
@@ -164,13 +164,13 @@ def test_one_node_of_a_divided_queue_is_away(bare_cluster, tmp_path, switches):
 
 
 def wait_ready(url, queue, number):
-    """Wait until so many messages are ready, and no more."""
+    """Wait until exactly *number* messages are ready."""
     with Inspector(url) as inspector:
         wait_until(lambda: inspector.status(queue).ready >= number, timeout_s=60)
         assert number == inspector.status(queue).ready
 
 
 def restart_one(cluster, node):
-    """Start a node again; return when each says that the cluster is whole."""
+    """Start a node again; return when each node reports a complete cluster."""
     node.start()
     cluster.wait_whole(timeout_s=60)

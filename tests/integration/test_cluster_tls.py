@@ -1,4 +1,4 @@
-"""TLS over a cluster: every node, those that are learned too, and the name that is checked."""
+"""TLS over a cluster: at every node, with the checked name of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def slot(queue):
 
 
 def of_elsewhere(certificates):
-    """Return certificates of servers that are signed by the right CA, for another name."""
+    """Return server certificates that the right CA has signed, for another name."""
     return certificates._replace(
         server_cert=certificates.other_host_cert, server_key=certificates.other_host_key
     )
@@ -36,16 +36,16 @@ def of_elsewhere(certificates):
 
 @pytest.fixture(scope="module")
 def cluster(certificates):
-    """Return a cluster whose nodes have certificates for 127.0.0.1, and speak TLS to each other."""
+    """Return a cluster that uses TLS also between its nodes, with certificates for 127.0.0.1."""
     cluster = RedisCluster(3, tls=certificates)
-    cluster.seeds = cluster.masters[:1]  # the others are learned
+    cluster.seeds = cluster.masters[:1]  # the others are discovered
     yield cluster.start()
     cluster.destroy()
 
 
 @pytest.mark.slow
 def test_every_node(cluster):
-    """Nodes that the URL does not name are spoken to in TLS too; so are those of a MOVED."""
+    """Discovered nodes are used over TLS, those of a MOVED reply included."""
     with Connection(cluster.url(), transport_options=OPTIONS) as connection:
         for name in QUEUES:
             declare(connection, name)
@@ -68,7 +68,7 @@ def test_every_node(cluster):
 
 
 def test_workers(cluster, tmp_path):
-    """Celery's workers consume from queues at all nodes."""
+    """Celery workers consume from queues at all nodes."""
     config = {"result_backend": None, "task_ignore_result": True}
     site = CelerySite(cluster, "reliq", tmp_path, config)
     try:
@@ -81,14 +81,14 @@ def test_workers(cluster, tmp_path):
 
 
 def test_without_the_ca(cluster):
-    """It is refused as what it is."""
+    """Without the CA, the connection fails with an error of certificate verification."""
     url = f"{cluster.url().partition('?')[0]}?ssl=true"
     with pytest.raises(BrokerUnavailable, match="certificate verify failed"), Inspector(url):
         pass
 
 
 def test_a_certificate_of_another_name(certificates):
-    """The address that a node announces is what its certificate has to name."""
+    """A node's certificate must name the address that the node announces."""
     cluster = RedisCluster(1, tls=of_elsewhere(certificates))
     try:
         cluster.start()
@@ -105,7 +105,7 @@ def test_a_certificate_of_another_name(certificates):
 
 @pytest.mark.slow
 def test_one_node_with_a_certificate_of_another_name(certificates):
-    """Its queues are refused, and others are served."""
+    """A node whose certificate has another name is refused, and the other queues are served."""
     cluster = RedisCluster(3, tls=certificates)
     anchor = slot_of(broker_keys("").queues)
     wrong = cluster.masters[0 if anchor >= 16384 // 3 else 1]
@@ -135,7 +135,7 @@ NAMED_BY = ["address_map", "the nodes"] if server_version() >= (7, 0) else ["add
 @pytest.mark.slow
 @pytest.mark.parametrize("named_by", NAMED_BY)
 def test_names_for_the_nodes(certificates, monkeypatch, named_by):
-    """Where no certificate names the addresses: the name is checked, mapped or announced."""
+    """If certificates name hosts instead of addresses, the mapped or announced name is checked."""
     find = socket.getaddrinfo
 
     def found(host, *arguments, **named):

@@ -1,4 +1,4 @@
-"""The wire of a cluster: who waits for whom, in which order, and for how long."""
+"""The wire of a cluster: waits, their order, and their limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shared():
 
 @pytest.fixture
 def cluster(shared):
-    """Return it, empty."""
+    """Return the cluster, empty."""
     shared.flush()
     return shared
 
@@ -87,14 +87,14 @@ def keys_at(cluster, node):
 
 
 def not_the_anchor(cluster):
-    """Return the masters without the node of what belongs to no queue."""
+    """Return the masters except the node of the keys outside queues."""
     anchor = cluster.owner(slot_of(broker_keys("").queues))
     return [node for node in cluster.masters if node is not anchor]
 
 
 @pytest.mark.slow
 def test_a_node_that_never_answered_holds_up_no_other(cluster, connect):
-    """Not even where both are dialled for the first time, and many queues are at the first."""
+    """A silent node that has many queues and is dialled for the first time delays no other node."""
     wire = connect(cluster, socket_connect_timeout=5.0)
     frozen, other = not_the_anchor(cluster)
     frozen_keys, key = keys_at(cluster, frozen), next(keys_at(cluster, other))
@@ -104,7 +104,7 @@ def test_a_node_that_never_answered_holds_up_no_other(cluster, connect):
         for _ in range(8):
             wire.post(("GET", next(frozen_keys)))
         wire.post(("GET", key), told.append)
-        # A dial of the frozen one takes five seconds, and there are eight to do.
+        # A dial of the frozen node takes five seconds, and there are eight of them.
         wait_until(lambda: wire.receive() or told, timeout_s=20)
     finally:
         frozen.thaw()
@@ -112,7 +112,7 @@ def test_a_node_that_never_answered_holds_up_no_other(cluster, connect):
 
 
 def test_a_handler_that_raises_ends_nothing(cluster, connect):
-    """What is posted, and what waits for its slot, goes on."""
+    """An exception in a handler stops neither other posts nor calls that wait for a slot."""
     wire = connect(cluster, socket_timeout=5.0)
     source, target = not_the_anchor(cluster)
     key = next(keys_at(cluster, source))
@@ -120,7 +120,7 @@ def test_a_handler_that_raises_ends_nothing(cluster, connect):
     def raises(reply):
         raise KeyError(reply)
 
-    wire.post(("GET", key), raises)  # the first to its node: it waits for a connection
+    wire.post(("GET", key), raises)  # the first post to its node: it waits for a connection
     migration = Migration(source, target, key)
     migration.open()
     got = []
@@ -136,21 +136,21 @@ def test_a_handler_that_raises_ends_nothing(cluster, connect):
 
 
 def test_a_connection_that_is_made_anew_is_counted(cluster, connect):
-    """What a node was told over the one before may be lost: publishers tell it again."""
+    """A new connection is counted, so that publishers repeat what the old one may have lost."""
     wire = connect(cluster)
     node = not_the_anchor(cluster)[0]
     key = next(keys_at(cluster, node))
     wire.call(("GET", key))
     before = wire.dials
     node.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    with suppress(BrokerUnavailable):  # it was under way when the connection was found closed
+    with suppress(BrokerUnavailable):  # it was in transit when the connection was found closed
         wire.call(("GET", key))
     assert wire.call(("GET", key)) is None
     assert wire.dials > before
 
 
 def test_a_handler_may_ask_for_a_slot_that_is_not_served(cluster, connect):
-    """It waits until the slot has moved, and nobody waits for it who would have to help."""
+    """A handler may call into a moving slot: it waits for the move without a deadlock."""
     wire = connect(cluster, socket_timeout=20.0)
     source, target = not_the_anchor(cluster)
     keys = keys_at(cluster, source)
@@ -175,7 +175,7 @@ def test_a_handler_may_ask_for_a_slot_that_is_not_served(cluster, connect):
 
 
 def test_what_was_interrupted_is_not_sent_later(cluster, open_store):
-    """A get whose caller has gone takes nothing when the slot is served again."""
+    """An interrupted reserve takes nothing when its slot is served again."""
     store, other = open_store(cluster), open_store(cluster, "s/2")
     source, target = not_the_anchor(cluster)
     queue = next(name for name in map(str, count()) if cluster.owner(slot_of_queue(name)) is source)
@@ -194,7 +194,7 @@ def test_what_was_interrupted_is_not_sent_later(cluster, open_store):
 
 @contextmanager
 def interrupted(after_s):
-    """Interrupt what is in here, as Ctrl-C does; it has to notice."""
+    """Interrupt the block as Ctrl-C does; require KeyboardInterrupt."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -210,7 +210,7 @@ def interrupted(after_s):
 
 
 def follows(wire, key, source, target):
-    """Move the slot of *key* to *target*, and ask for it there."""
+    """Move the slot of *key* to *target*, and read the key there."""
     migration = Migration(source, target, key)
     migration.open()
     migration.end()
@@ -218,7 +218,7 @@ def follows(wire, key, source, target):
 
 
 def test_a_slot_is_bound_to_nothing_that_was_interrupted_before_it_was_sent(cluster, connect):
-    """A call of two slots, while the node of the second is dialled: the first one may move."""
+    """A call that is interrupted while the second node is dialled does not bind its first slot."""
     wire = connect(cluster, socket_timeout=5.0, socket_connect_timeout=30.0)
     source, frozen = not_the_anchor(cluster)
     key, other = next(keys_at(cluster, source)), next(keys_at(cluster, frozen))
@@ -233,7 +233,7 @@ def test_a_slot_is_bound_to_nothing_that_was_interrupted_before_it_was_sent(clus
 
 
 def test_a_slot_is_bound_to_nothing_that_was_posted_in_vain(cluster, connect, monkeypatch):
-    """A post that is interrupted before it is written: its slot may move."""
+    """A post that is interrupted before it is written does not bind its slot."""
     wire = connect(cluster, socket_timeout=5.0)
     source, target = not_the_anchor(cluster)
     key = next(keys_at(cluster, source))
@@ -243,7 +243,7 @@ def test_a_slot_is_bound_to_nothing_that_was_posted_in_vain(cluster, connect, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Posts, "post", interrupt)  # no signal can be made to come just there
+        patch.setattr(Posts, "post", interrupt)  # no signal can be timed to this point
         with pytest.raises(KeyboardInterrupt):
             wire.post(("GET", key))
     follows(wire, key, source, target)
@@ -255,14 +255,14 @@ def slot_of_queue(name):
 
 
 def test_a_close_tells_whoever_waits_for_a_connection(cluster, connect):
-    """And keeps none that was being opened."""
+    """Closing a wire fails the posts that wait for a connection, and closes that connection."""
     wire = connect(cluster)
     frozen = not_the_anchor(cluster)[0]
     told: list[object] = []
     frozen.freeze()
     try:
         wire.post(("GET", next(keys_at(cluster, frozen))), told.append)
-        time.sleep(0.2)  # so that it is being dialled; either way it holds
+        time.sleep(0.2)  # so that it is being dialled; the test holds either way
         wire.close()
     finally:
         frozen.thaw()
@@ -273,7 +273,7 @@ def test_a_close_tells_whoever_waits_for_a_connection(cluster, connect):
 
 
 def test_patience_with_a_node(cluster, connect):
-    """Within it a call raises soon, and is not made later where it was not sent."""
+    """A call beyond its limit raises soon, and a call that was not sent is never sent."""
     wire = connect(cluster, socket_timeout=30.0)
     frozen = not_the_anchor(cluster)[0]
     key = next(keys_at(cluster, frozen))
@@ -292,7 +292,7 @@ def test_patience_with_a_node(cluster, connect):
 @pytest.mark.parametrize("posted", [False, True])
 @pytest.mark.parametrize("stale_first", [True, False])
 def test_routes_of_several_versions_at_once(cluster, open_store, posted, stale_first):
-    """As in a batch: those that are stale are routed again, the others are not."""
+    """In one batch, messages with outdated routes are routed again, and the others are not."""
     store = open_store(cluster)
     for queue in ("a", "b"):
         store.declare_queue(queue, False, b"", {})
@@ -314,7 +314,7 @@ def test_routes_of_several_versions_at_once(cluster, open_store, posted, stale_f
 
 
 def test_a_large_batch_is_confirmed_by_replicas():
-    """However many messages are on their way at once."""
+    """A batch of many messages is confirmed by replicas."""
     cluster = RedisCluster(1, 1, node_timeout_ms=3000).start()
     options = {"confirm": "replicated", "confirm_timeout": 10.0}
     try:
@@ -331,7 +331,7 @@ def test_a_large_batch_is_confirmed_by_replicas():
 
 
 def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):
-    """What is confirmed as replicated is there."""
+    """A message is confirmed as replicated only if the promoted replica has it."""
     cluster = RedisCluster(1, 1, node_timeout_ms=3000).start()
     try:
         (master,), (replica,) = cluster.masters, cluster.replicas
@@ -360,7 +360,7 @@ def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):
 
 @pytest.mark.slow
 def test_a_node_of_another_cluster_is_not_asked(connect):
-    """A node that has left may be in another cluster by now: its map is not ours."""
+    """A node that left and joined another cluster is not asked for the map, which is not ours."""
     ours, theirs = RedisCluster(3).start(), RedisCluster(1).start()
     try:
         wire = connect(ours)
@@ -397,7 +397,7 @@ def test_a_node_of_another_cluster_is_not_asked(connect):
 
 @pytest.fixture
 def no_threads(monkeypatch):
-    """Return a context manager: within it no thread to dial can be had."""
+    """Return a context manager that refuses threads for dialling."""
     start = threading.Thread.start
 
     def refuses(thread):
@@ -415,7 +415,7 @@ def no_threads(monkeypatch):
 
 
 def test_a_node_that_no_thread_dials_is_dialled_later(cluster, connect, no_threads):
-    """What was posted meanwhile is told of, and the slot is served when there are threads."""
+    """A post fails while no thread can dial, and its slot is served when threads are available."""
     wire = connect(cluster, socket_timeout=1.0)
     keys = keys_at(cluster, not_the_anchor(cluster)[0])
     told: list[object] = []
@@ -429,7 +429,7 @@ def test_a_node_that_no_thread_dials_is_dialled_later(cluster, connect, no_threa
 
 
 def test_notifications_wait_for_a_thread(cluster, open_store, no_threads):
-    """A wait for which no connection can be opened now raises nothing, and comes later."""
+    """A wait for notifications without a thread to dial raises nothing and succeeds later."""
     store = open_store(cluster)
     with no_threads():
         store.notifier.listen(["q"], 1.0)
@@ -438,7 +438,7 @@ def test_notifications_wait_for_a_thread(cluster, open_store, no_threads):
 
 
 def test_replies_that_nobody_reads_make_no_node_silent(cluster):
-    """A process that posts and then only calls is answered: every partition is counted."""
+    """Unread replies do not make a node count as silent, so a count covers every partition."""
     with Connection(cluster.url()) as connection:
         queue = Queue("q", queue_arguments={"x-partitions": 8})(connection.default_channel)
         queue.declare()

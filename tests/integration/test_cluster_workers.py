@@ -1,4 +1,4 @@
-"""Celery over a Redis Cluster: real nodes, real workers of every pool."""
+"""Celery over a Redis Cluster, with real nodes and workers of every pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUEUES = ("celery", "red", "green", "blue")
 
 @pytest.fixture
 def site(cluster, tmp_path_factory):
-    """Return a Celery application on it; it is empty."""
+    """Return a Celery application on the cluster, which is empty."""
     cluster.flush()
     site = CelerySite(cluster, "reliq", tmp_path_factory.mktemp("site"), dict(LATE))
     yield site
@@ -23,7 +23,7 @@ def site(cluster, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent"))
 def test_each_task_runs_once(site, pool):
-    """From queues at several nodes; a countdown waits in the broker."""
+    """Each task from queues at several nodes runs once, also one with a countdown."""
     worker = site.worker(pool=pool, concurrency=2, queues=QUEUES)
     sent = [site.send("record", queue=QUEUES[number % 4]).id for number in range(40)]
     sent.append(site.send("record", queue="red", countdown=1).id)

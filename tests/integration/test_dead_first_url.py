@@ -1,7 +1,7 @@
-"""A list whose first URL is dead: what Kombu asks of the transport it looked up too early.
+"""A list whose first URL is unreachable: Kombu calls the transport that it looked up too early.
 
-Kombu evaluates `self.transport.verb(self.connection)` from left to right: the transport
-of the dead URL is looked up, and then the connection fails over to another.
+Kombu evaluates `self.transport.verb(self.connection)` from left to right: it looks up the transport
+of the unreachable URL, and then the connection fails over to another URL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = {**FAST, "socket_timeout": 1.0, "failback": False}
 
 @pytest.fixture(params=["list", "semicolons"])
 def connection(request, url):
-    """Return a connection to two brokers, the dead one first."""
+    """Return a connection to two brokers, of which the first is unreachable."""
     dead = f"reliq://127.0.0.1:{free_port()}/0"
     urls = [dead, url] if request.param == "list" else f"{dead};{url}"
     with Connection(urls, transport_options=dict(OPTIONS)) as connection:
@@ -35,12 +35,12 @@ def connection(request, url):
 
 
 def sizes(connection):
-    """Return how many messages wait in the queue."""
+    """Return the number of ready messages in the queue."""
     return connection.default_channel.queue_declare("q", passive=True).message_count
 
 
 def test_its_channel_publishes(connection):
-    """The first channel is one of the broker that answers: it declares, publishes, retries."""
+    """The first channel declares, publishes and retries at the reachable broker."""
     with connection.channel() as channel:
         assert channel.connection is connection.transport
         Queue("q")(channel).declare()
@@ -51,20 +51,20 @@ def test_its_channel_publishes(connection):
 
 
 def test_a_first_publish_with_retry(connection):
-    """So does a publish that is retried, as the first thing done with a channel."""
+    """A retried publish as a channel's first operation reaches the reachable broker."""
     with connection.channel() as channel:
         Producer(channel).publish(1, routing_key="q", retry=True, retry_policy=POLICY)
     assert 1 == sizes(connection)
 
 
 def test_a_producer_over_the_connection(connection):
-    """And one that has the connection and makes its channel itself."""
+    """A producer that makes its own channel from the connection uses the reachable broker."""
     connection.Producer().publish(1, routing_key="q", retry=True, retry_policy=POLICY)
     assert 1 == sizes(connection)
 
 
 def test_a_batch(connection):
-    """And a batch."""
+    """A batch as a channel's first operation is published to the reachable broker."""
     with connection.channel() as channel:
         producer = Producer(channel)
         with producer.batch():
@@ -74,7 +74,7 @@ def test_a_batch(connection):
 
 
 def test_its_consumer_is_served(connection):
-    """A consumer on the first channel gets its messages."""
+    """A consumer on the first channel receives its messages."""
     got = []
     with connection.channel() as channel:
         consumer = Consumer(channel, [Queue("q")], on_message=got.append)
@@ -86,14 +86,14 @@ def test_its_consumer_is_served(connection):
 
 
 def test_drain_events_is_that_of_the_connection(connection):
-    """Waiting for messages before anything else waits at the broker that answers."""
+    """Waiting for messages as the first operation waits at the reachable broker."""
     with pytest.raises(TimeoutError, match="no message within the timeout"):
         connection.drain_events(timeout=0.05)
     assert connection.connected
 
 
 def test_the_loop_drives_the_connection(connection):
-    """Registered as the first thing, the transport that answers is in the loop."""
+    """The first operation may register the reachable broker's transport with an event loop."""
     hub = Hub()
     got = []
     try:
@@ -118,7 +118,7 @@ def test_the_loop_drives_the_connection(connection):
 
 
 def test_what_has_no_broker(connection):
-    """The other verbs that Kombu asks in that way answer, and change nothing."""
+    """The other verbs that Kombu calls in this way return a value and change nothing."""
     assert 0 == connection.get_heartbeat_interval()
     assert connection.heartbeat_check() is None
     assert connection.qos_semantics_matches_spec
@@ -126,9 +126,10 @@ def test_what_has_no_broker(connection):
 
 
 def test_a_consumer_left_behind_is_told(redis_factory, redis_url):
-    """A consumer whose broker died learns it, though another thread saw the loss first.
+    """A consumer whose broker died receives an error, even if another thread saw the loss first.
 
-    Then Kombu goes on to the next URL before it waits for messages, and there nobody consumes.
+    Otherwise Kombu would continue at the next URL before it waits for messages, without a consumer
+    there.
     """
     first = redis_factory()
     options = {**OPTIONS, "failback": False}
@@ -155,7 +156,7 @@ def test_a_consumer_left_behind_is_told(redis_factory, redis_url):
 
 @pytest.mark.parametrize("strategy", ["primary", "healthiest"])
 def test_the_other_broker_is_not_of_reliq(redis_factory, strategy):
-    """A list may lead to Kombu's own transport: it is asked as Kombu can, and gone to."""
+    """A list may continue with Kombu's own transport: the connection fails over to it."""
     server = redis_factory()
     urls = [f"reliq://127.0.0.1:{free_port()}/0", server.url("redis")]
     with Connection(urls, failover_strategy=strategy, transport_options=OPTIONS) as connection:

@@ -1,4 +1,4 @@
-"""Files of dead letters that are odd, a disk that is full, and a clock that was ahead."""
+"""Invalid files of dead letters, a full disk, and a clock that was ahead."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def inspector(url):
 
 
 def exported(inspector, path, header=(), record=()):
-    """Write the letters to a file, and change its header and its first record."""
+    """Export the letters, and change the header and the first record of the file."""
     assert 2 == sum(inspector.export_dead_letters("orders", path))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0].update(header)
@@ -40,7 +40,7 @@ def exported(inspector, path, header=(), record=()):
 
 
 def test_a_letter_of_a_broker_whose_clock_is_ahead(inspector, tmp_path):
-    """It is found and replayed: it died now, and not in an hour."""
+    """An imported letter with a future time of death is found and replayed."""
     ahead = {"died_ms": inspector.now_ms() + HOUR_MS}
     exported(inspector, tmp_path / "letters", record=ahead)
     assert 2 == sum(inspector.import_dead_letters("orders", tmp_path / "letters"))
@@ -58,7 +58,7 @@ def test_a_letter_of_a_broker_whose_clock_is_ahead(inspector, tmp_path):
     ],
 )
 def test_a_record_that_no_broker_can_hold(inspector, tmp_path, record, words):
-    """It is refused with its line before anything is stored."""
+    """An invalid record is refused with its line number before any letter is stored."""
     exported(inspector, tmp_path / "letters", record=record)
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         inspector.import_dead_letters("orders", tmp_path / "letters")
@@ -67,7 +67,7 @@ def test_a_record_that_no_broker_can_hold(inspector, tmp_path, record, words):
 
 @pytest.mark.parametrize("header", [{"id": None}, {"queue": None}])
 def test_a_header_that_is_wrong(inspector, tmp_path, header):
-    """A file is not gone on with where its first line does not say whose it is."""
+    """An export is not resumed if the file's header lacks the id or the queue."""
     exported(inspector, tmp_path / "letters", header=header)
     with pytest.raises(ConfigurationError, match="letters"):
         inspector.export_dead_letters("orders", tmp_path / "letters", resume=True)
@@ -75,7 +75,7 @@ def test_a_header_that_is_wrong(inspector, tmp_path, header):
 
 @pytest.mark.slow
 def test_a_disk_that_is_full(client, tmp_path):
-    """The export says so and ends; with room it goes on, and each letter is there once."""
+    """An export to a full disk fails with the reason; resumed, it has each letter once."""
     connection = client.connect()
     declare(connection, "orders")
     publish(connection, "orders", *range(30))
@@ -100,7 +100,7 @@ def test_a_disk_that_is_full(client, tmp_path):
 
 @pytest.mark.slow
 def test_an_export_is_for_its_owner_alone(url, inspector, tmp_path):
-    """Messages are in it; it goes through no link."""
+    """An export has messages, so only its owner may read it, and links are refused."""
     path = tmp_path / "letters"
     umask = os.umask(0)
     try:

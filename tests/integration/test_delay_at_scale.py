@@ -1,4 +1,4 @@
-"""Ten thousand delayed messages that are due at the same moment."""
+"""Ten thousand delayed messages that are due at the same time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .kombu_client import Client, Taker
 pytestmark = pytest.mark.slow
 
 MANY = 10_000
-# A look at each key, and at the size of each message: a reserve is bounded in bytes.
+# One for each key, and one for the size of each message: a reserve is bounded in bytes.
 MOST_COMMANDS = 30 + 100
 BODY = b"x" * 500
 
 
 def publish_due_at(url, due_at):
-    """Publish so many numbered messages, due at that moment or, on a slow machine, later."""
+    """Publish MANY numbered messages that are due at *due_at* or, on a slow machine, later."""
     store = connect(url, {}, "publisher")
     for start in range(0, MANY, 500):
         delay_ms = int((due_at - time.monotonic()) * 1000)
@@ -39,9 +39,9 @@ def publish_due_at(url, due_at):
 
 
 def test_each_is_delivered_once(fresh_redis):
-    """A consumer that waits gets all of them, and none before they are due."""
+    """A waiting consumer receives each message once, and none before it is due."""
     client = Client(fresh_redis, fresh_redis.url())
-    # On a busy machine a second without a renewal is nothing special.
+    # On a busy machine a renewal may be a second late.
     taker = Taker(client.connect(visibility_timeout=60), "q", prefetch_count=100)
     due_at = time.monotonic() + 12
     publish_due_at(client.url, due_at)
@@ -66,16 +66,16 @@ def test_each_is_delivered_once(fresh_redis):
 
 
 def arguments_of(command):
-    """Return how many arguments a command in the slow log had: it keeps the first few."""
+    """Return the number of arguments of a command in the slow log, which keeps the first ones."""
     shown = command.split(b" ")
     cut_off = re.search(rb"\((\d+) more arguments\)$", command)
     return len(shown) if cut_off is None else len(shown) - 4 + int(cut_off[1])
 
 
 def test_no_script_keeps_redis_from_others(fresh_redis):
-    """What a call does that promotes and takes a hundred is bounded, whatever waits.
+    """A call that promotes and reserves 100 messages is bounded, however many are waiting.
 
-    Counted, not timed: on a busy machine the server is stopped in the middle of calls.
+    Commands are counted instead of timed, because a busy machine may stop the server during a call.
     """
     client = fresh_redis.client()
     due_at = time.monotonic() + 8
@@ -97,7 +97,7 @@ def test_no_script_keeps_redis_from_others(fresh_redis):
     inside: list[int] = []
     of_reserves: list[list[int]] = []
     for call in reversed(calls):  # a script's own entry follows those of its commands
-        if not call["command"].startswith((b"EVALSHA ", b"EVAL ")):  # the first goes with its text
+        if not call["command"].startswith((b"EVALSHA ", b"EVAL ")):  # the first call sends the text
             inside.append(arguments_of(call["command"]))
             continue
         if call["command"].startswith(b"EVALSHA " + scripts.RESERVE.sha.encode()):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kombu import Connection
 
-import reliq  # noqa: F401 - Kombu alone learns the scheme from it
+import reliq  # noqa: F401 - registers the scheme with plain Kombu
 from tests.support.audits import assert_balanced
 from tests.support.processes import INTERRUPTED, Process
 from tests.support.waiting import wait_until
@@ -32,7 +32,7 @@ def reliq_command(*arguments, **environment):
 
 
 def processes_of_demo(folder):
-    """Return the pids of the demo's processes whose working directory or files are in *folder*."""
+    """Return the pids of the demo's processes whose working directory is in *folder*."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -45,7 +45,7 @@ def processes_of_demo(folder):
 
 
 def alive(pid):
-    """Return whether a process is there that has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         return "Z" != Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def alive(pid):
 
 
 def assert_nothing_lost(run, tasks):
-    """Fail unless every task ran, and finished once."""
+    """Fail unless every task ran and finished once."""
     assert (tasks, tasks, 0, 0) == (
         run["published"],
         run["ran"],
@@ -65,9 +65,9 @@ def assert_nothing_lost(run, tasks):
 
 @pytest.mark.slow
 def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp_path):
-    """A worker killed half way: all tasks run, those it was running run again, soon.
+    """After the kill of a worker, each task runs; only its running tasks run again, and soon.
 
-    On a given broker its queue is removed, and what was there before stays.
+    The demo deletes its queue on a given broker and keeps all other data.
     """
     client = redis_server.client()
     client.set("theirs", "kept")
@@ -81,17 +81,17 @@ def test_the_demo_loses_nothing_and_doubles_nothing(redis_url, redis_server, tmp
     assert run["audit"]["balanced"]
     assert 2 == run["running_at_kill"] == run["ran_again"]
     assert 2 <= run["held_at_kill"] <= 8
-    # visibility_timeout is 60 s: it was the fast path that brought them back.
+    # visibility_timeout is 60 s, so the tasks returned by the faster detection of dead consumers.
     assert 0 < run["first_recovered_s"] <= run["all_recovered_s"] < 30
     left = {key for key in client.keys("*") if client.ttl(key) == -1}
-    # The register of consumers belongs to the broker: who was killed leaves it later.
+    # The register of consumers belongs to the broker: a killed consumer leaves it later.
     assert {b"theirs"} == left - {b"reliq:{%}:consumers", b"reliq:{%}:stored_format"}
     assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_the_demo_needs_no_server(tmp_path):
-    """By itself it runs on a broker of its own: nothing is lost, nothing of it stays."""
+    """Without a URL the demo runs on its own broker, loses no task and leaves no files."""
     done = reliq_command("demo", "--tasks", "160", "--json", TMPDIR=str(tmp_path), PATH="")
     assert 0 == done.returncode, done.stdout + done.stderr
     (run,) = json.loads(done.stdout)["runs"]
@@ -99,7 +99,7 @@ def test_the_demo_needs_no_server(tmp_path):
     assert_nothing_lost(run, 160)
     assert run["ok"]
     assert 2 == run["running_at_kill"] == run["ran_again"]
-    # visibility_timeout is 60 s: that the dead worker's lock was free brought them back.
+    # visibility_timeout is 60 s, so the tasks returned because the dead worker's lock was free.
     assert 0 < run["first_recovered_s"] <= run["all_recovered_s"] < 30
     assert [] == list(tmp_path.iterdir())
 
@@ -117,7 +117,7 @@ def test_the_demo_needs_no_server(tmp_path):
     ],
 )
 def test_an_interrupted_demo_leaves_nothing(tmp_path, number, moment):
-    """Ctrl-C or SIGTERM at any time: its broker, its workers and its files are gone."""
+    """Ctrl-C or SIGTERM at any time ends the demo's broker and workers and removes its files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     script = (
@@ -169,7 +169,7 @@ main(["demo", "--tasks", "100"])
     ],
 )
 def test_what_is_just_being_started_is_ended_too(tmp_path, number, part):
-    """The interrupt comes when the process is there, and before the demo knows of it."""
+    """An interrupt also ends a process that the demo has just started and does not know yet."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     script = INTERRUPTED_AS_IT_STARTS.format(part=part, number=int(number))
@@ -189,7 +189,7 @@ def test_what_is_just_being_started_is_ended_too(tmp_path, number, part):
 
 @pytest.mark.slow
 def test_the_comparison_shows_both(tmp_path):
-    """--compare runs the same over Kombu's own transport, on one private server."""
+    """--compare runs the same load over Kombu's own transport, on one private server."""
     done = reliq_command("demo", "--compare", "--tasks", "100", "--json", TMPDIR=str(tmp_path))
     assert 0 == done.returncode, done.stdout + done.stderr
     ours, theirs = json.loads(done.stdout)["runs"]
@@ -201,7 +201,7 @@ def test_the_comparison_shows_both(tmp_path):
 
 @pytest.mark.slow
 def test_the_demo_shows_the_outcome(tmp_path):
-    """Without --json a table and the audit line stand at the end."""
+    """Without --json the output ends with a table and the audit line."""
     done = reliq_command("demo", "--tasks", "100", TMPDIR=str(tmp_path), COLUMNS="120")
     assert 0 == done.returncode, done.stdout + done.stderr
     for text in ("a temporary folder", "SIGKILL to the first worker", "recovery", "lost"):
@@ -226,7 +226,7 @@ def test_audit_of_a_queue_that_balances(redis_url):
 
 @pytest.mark.slow
 def test_audit_of_a_queue_that_does_not_balance(redis_url, redis_server):
-    """A message that vanished shows as the difference, and the exit code is 1."""
+    """A vanished message appears as the difference, and the exit code is 1."""
     with Connection(redis_url) as connection, connection.SimpleQueue("orders") as queue:
         for number in range(3):
             queue.put(number)
@@ -240,7 +240,7 @@ def test_audit_of_a_queue_that_does_not_balance(redis_url, redis_server):
 
 @pytest.mark.slow
 def test_status_counts_each_state(redis_url):
-    """`reliq status` says how many messages are ready and how many are held."""
+    """`reliq status` counts ready and unacked messages."""
     with Connection(redis_url) as connection, connection.SimpleQueue("orders") as queue:
         queue.consumer.qos(prefetch_count=1)
         for number in range(3):
@@ -253,7 +253,7 @@ def test_status_counts_each_state(redis_url):
 
 
 def held_and_ready(url):
-    """Return what `reliq status` counts in the only queue."""
+    """Return the counts of `reliq status` for the only queue."""
     done = reliq_command("status", "--json", "--interval", "0", "--url", url)
     (status,) = json.loads(done.stdout)["queues"]
     return status["unacked"], status["ready"]
@@ -261,7 +261,7 @@ def held_and_ready(url):
 
 @pytest.mark.slow
 def test_a_prefix_selects_its_own_queues(redis_url):
-    """--prefix is the global_keyprefix: other queues on the same Redis are not seen."""
+    """--prefix is the global_keyprefix: other queues on the same Redis are not shown."""
     options = {"global_keyprefix": "shop:"}
     with (
         Connection(redis_url, transport_options=options) as connection,

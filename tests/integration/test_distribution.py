@@ -1,4 +1,4 @@
-"""What `python -m build` makes can be installed where nothing of the source is, and works."""
+"""The files of `python -m build` can be installed without the source, and work."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Bare(NamedTuple):
     cwd: Path
 
     def run(self, program, *arguments, code=0):
-        """Run one of its programs to the end; return what it printed."""
+        """Run a program of the environment to its end; return its output."""
         return finish([self.bin / program, *arguments], cwd=self.cwd, code=code)
 
     def pip(self, *arguments):
-        """Run the pip of these tests for it: it needs none of its own."""
+        """Run pip of the tests' environment for this one, which has no pip."""
         pip = [sys.executable, "-m", "pip", "--python", self.bin / "python"]
         return finish([*pip, *arguments], cwd=self.cwd)
 
 
 def finish(command, *, cwd, code=0):
-    """Run a command without what the environment says to Python; return its stdout."""
+    """Run a command without Python's environment variables; return its stdout."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     done = subprocess.run(
         [*map(str, command)],
@@ -63,7 +63,7 @@ def finish(command, *, cwd, code=0):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Return the sdist, and the wheel that is made of it, of a copy of the tree."""
+    """Return the sdist of a copy of the tree, and the wheel that is built from the sdist."""
     tree = tmp_path_factory.mktemp("tree")
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "reliq", tree / "reliq", ignore=unwanted)
@@ -83,7 +83,7 @@ def bare(tmp_path_factory):
 
 
 def of_the_package():
-    """Return every file of the package as it stands in the tree."""
+    """Return every file of the package in the tree."""
     found = [path for path in (ROOT / "reliq").rglob("*") if path.is_file()]
     names = {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts}
     assert {".py", ".lua", ".typed"} <= {Path(name).suffix for name in names}
@@ -91,7 +91,7 @@ def of_the_package():
 
 
 def test_both_hold_every_file_of_the_package(built):
-    """Python, Lua and py.typed; and nothing else is installed beside the package."""
+    """The sdist and the wheel have every file of the package, and the wheel has no other files."""
     with tarfile.open(built.sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     assert set() == of_the_package() - packed
@@ -102,9 +102,9 @@ def test_both_hold_every_file_of_the_package(built):
 
 
 def test_the_wheel_in_a_bare_environment(built, bare, url):
-    """Installed without the source, it says its version, runs the demo, and finds what breaks it.
+    """The wheel, installed without the source, has a version, runs the demo and detects damage.
 
-    Without its own __init__.py, which pip takes away with the other project named reliq.
+    The damage is the loss of its __init__.py, which pip removes with the other project named reliq.
     """
     bare.pip("install", "--quiet", f"{built.wheel}[demo]")
     assert f"reliq, version {reliq.__version__}\n" == bare.run("reliq", "--version")
@@ -123,7 +123,7 @@ def test_the_wheel_in_a_bare_environment(built, bare, url):
 
 
 def installation(bare, url, code=0):
-    """Return what its doctor finds of the installation."""
+    """Return the doctor's finding about the installation."""
     rows = json.loads(bare.run("reliq", "doctor", "--json", "--url", url, code=code))
     (row,) = [row for row in rows if row["check"] == "installation"]
     return row
@@ -131,7 +131,7 @@ def installation(bare, url, code=0):
 
 @pytest.mark.long
 def test_the_sdist_makes_the_same_wheel(built, tmp_path):
-    """Who installs from the sdist gets the same files: `build` made the wheel of it, and so pip."""
+    """A wheel that pip builds from the sdist has the same files as the wheel of `build`."""
     finish(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, built.sdist],
         cwd=tmp_path,

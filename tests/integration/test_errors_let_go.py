@@ -1,7 +1,7 @@
-"""What met a fault lets go of its callers, without the garbage collector's help.
+"""A failed operation releases its callers without the garbage collector.
 
-A result of Celery, for example, cancels its subscription as it is collected: one that is
-collected later than it was dropped may take down what another has subscribed to meanwhile.
+A result of Celery, for example, cancels its subscription when it is collected. A late collection
+may cancel a subscription that another result has made meanwhile.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ POLICY = {"max_retries": 3, "interval_start": 0, "interval_step": 0, "interval_m
 
 
 class Held:
-    """Something that a caller holds."""
+    """An object that a caller holds."""
 
 
 def outlives(act, *errors):
-    """Call *act* from a function that holds something; return whether that outlives it."""
+    """Call *act* from a function that holds an object; return whether the object outlives it."""
 
     def caller(held):
         with suppress(*errors):
@@ -52,7 +52,7 @@ def no_collector(caplog):
 
 
 def ready_message(connection):
-    """Return what takes a message now, to be settled later."""
+    """Return a message that has been taken now, to be settled later."""
     publish(connection, "q", "x")
     return get(connection, "q")
 
@@ -69,7 +69,7 @@ def publishes_with_retry(connection):
 
 
 def publishes_through_an_exchange(connection):
-    """Return a publish by a route."""
+    """Return a publish through an exchange."""
     Queue("r", Exchange("e", "topic"), "a.#")(connection.default_channel).declare()
     producer = connection.Producer()
     producer.publish("x", exchange="e", routing_key="a.b")
@@ -77,7 +77,7 @@ def publishes_through_an_exchange(connection):
 
 
 def publishes_a_batch(connection):
-    """Return a batch of more messages than a call takes."""
+    """Return a batch with more messages than fit into one call."""
     producer = connection.Producer()
 
     def act():
@@ -94,7 +94,7 @@ def gets(connection):
 
 
 def acks(connection):
-    """Return an ack, and a look at what became of it."""
+    """Return an ack that waits for its reply."""
     message = ready_message(connection)
 
     def act():
@@ -120,7 +120,7 @@ def declares(connection):
 
 
 def waits(connection):
-    """Return a wait for messages of a consumer."""
+    """Return a consumer's wait for messages."""
     connection.default_channel.basic_consume("other", False, print, "tag")
     with suppress(TimeoutError):
         connection.drain_events(timeout=0.05)
@@ -145,7 +145,7 @@ ERRORS = (BatchUncertain, TimeoutError)
 @pytest.mark.parametrize("silence_s", [0.0, 0.05])
 @pytest.mark.parametrize("act", ACTS)
 def test_a_connection_that_was_killed(client, act, silence_s):
-    """At once it is met by the command, after some silence by the look before it."""
+    """A killed connection fails in the command or, after some silence, in the check before it."""
     connection = client.connect()
     declare(connection, "q")
     declare(connection, "other")
@@ -153,13 +153,13 @@ def test_a_connection_that_was_killed(client, act, silence_s):
     for entry in client.raw.client_list():
         if entry["name"].startswith("reliq"):
             client.raw.client_kill_filter(_id=entry["id"])
-    time.sleep(silence_s)  # the case itself: for so long the connection is not used
+    time.sleep(silence_s)  # the case itself: the connection is idle for this time
     errors = (*connection.connection_errors, *ERRORS)
     assert not outlives(do, *errors)
 
 
 def test_a_message_that_may_not_be_decoded(client):
-    """The message is gone with its last name: it does not keep its error, which leads to it."""
+    """A message does not keep its decoding error alive, because the error refers to the message."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "x", serializer="pickle")

@@ -1,4 +1,4 @@
-"""A process that forks while home is asked goes on, and so does the asking."""
+"""A process forks while the failback probes the primary broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.workers import ROOT
 
 @pytest.mark.slow
 def test_a_fork_does_not_wait_for_what_the_fail_back_waits_for(redis_url):
-    """Home accepts connections and never answers; the process forks eight times, and ends."""
+    """Forks do not wait for a failback that waits for a silent primary broker."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         home = f"reliq://127.0.0.1:{silent.getsockname()[1]}/0"
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Forks: with Python's hooks or without, in the middle of anything, and all the time."""
+"""Forks with and without Python's hooks, during any operation, and in quick succession."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "tests.integration.apps.forks"]
 
 @pytest.fixture
 def started():
-    """Return a function that starts one of the processes; none is left after the test."""
+    """Return a function that starts one of the processes; the end of the test kills them."""
     processes = []
 
     def begin(*arguments):
@@ -44,7 +44,7 @@ def started():
 
 
 def run(*arguments):
-    """Run one of the processes to its end; return what it printed."""
+    """Run one of the processes to its end; return its output."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         cwd=ROOT,
@@ -59,13 +59,13 @@ def run(*arguments):
 
 
 def ledger(url):
-    """Return what became of the queue's messages."""
+    """Return the ledger of the queue."""
     with Inspector(url) as inspector:
         return inspector.status("q").ledger
 
 
 def stored(url):
-    """Return how many messages were ever stored in the queue."""
+    """Return the number of messages ever stored in the queue."""
     return ledger(url)["published"]
 
 
@@ -76,7 +76,7 @@ def stored(url):
 )
 @pytest.mark.parametrize("fork", ["in C", "in Python"])
 def test_every_publish_of_parent_and_children_is_stored(url, fork, used, how):
-    """None is taken for another's, none waits for ever, and the parent's lease stays its own."""
+    """Publishes of a parent and its children are all stored, and the parent keeps its lease."""
     run("siblings", url, fork, used, how)
     assert 4 * 25 + 25 + 1 + (used != "connected") == stored(url)
     with Inspector(url) as inspector:
@@ -86,19 +86,19 @@ def test_every_publish_of_parent_and_children_is_stored(url, fork, used, how):
 
 
 def test_children_make_other_tags():
-    """Also where nothing but a name of the package was looked at before the fork."""
+    """Children of a process that has only imported the package make different delivery tags."""
     tags = run("tags").split()
     assert (5 * 500, 5) == (len(set(tags)), len({tag[14:24] for tag in tags}))
 
 
 @pytest.mark.slow
 def test_a_busy_thread_blocks_no_child(url):
-    """A child publishes at once, and so does who forks all the time."""
+    """A busy thread of the parent blocks no publish of a child or of the parent."""
     assert int(run("busy", url)) == stored(url)
 
 
 def test_locks_of_threads_that_are_not_there(url, redis_server, started):
-    """A child of a fork without hooks does not wait for a thread that its parent has."""
+    """A child of a fork without hooks does not wait for a thread of its parent."""
     process = started("waiting", url)
     assert "ready\n" == process.stdout.readline()
     redis_server.freeze()
@@ -114,13 +114,13 @@ def test_locks_of_threads_that_are_not_there(url, redis_server, started):
 
 @pytest.mark.slow
 def test_children_outlive_their_parent(url):
-    """It closes, is the last to do so, and ends: what its children store stays."""
+    """Messages of children are stored after their parent has closed its connection and ended."""
     run("orphaned", url)
     wait_until(lambda: stored(url) == 1 + 2 + 30, timeout_s=20)
 
 
 def test_a_copy_of_a_process_image_begins_anew(url):
-    """It publishes under a name of its own, and neither acks nor returns what is held."""
+    """A copied process image publishes under its own name, and neither acks nor returns leases."""
     run("image", url)
     with Inspector(url) as inspector:
         status = inspector.status("q")
@@ -128,21 +128,21 @@ def test_a_copy_of_a_process_image_begins_anew(url):
 
 
 def test_a_claim_stays_the_parents(url):
-    """A child that leaves the block neither finishes the claim nor gives it up."""
+    """A child that leaves the claim's block neither finishes nor abandons the claim."""
     run("claims", url)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every_s", ["0.3", "0.01"])
 def test_forks_that_follow_each_other_do_not_end_renewal(url, started, every_s):
-    """A process that forks sooner than it renews keeps its lease for many times its length."""
+    """A process that forks more often than it renews keeps its lease for many times its length."""
     with Connection(url, transport_options=SLOWER) as connection:
         connection.default_channel.queue_declare("q")
         connection.Producer().publish("x", routing_key="q")
         process = started("often", url, every_s)
         assert "holding\n" == process.stdout.readline()
         got = []
-        with Consumer(connection, Queue("q"), on_message=got.append):  # it would return it
+        with Consumer(connection, Queue("q"), on_message=got.append):  # it ends expired leases
             while process.poll() is None:
                 with suppress(TimeoutError):
                     connection.drain_events(timeout=0.2)
@@ -155,7 +155,7 @@ def test_forks_that_follow_each_other_do_not_end_renewal(url, started, every_s):
 def test_forks_that_follow_each_other_do_not_keep_a_spool(
     redis_factory, tmp_path, started, every_s
 ):
-    """A process that only forks still learns that home answers, and forwards its spool."""
+    """A process that forks constantly still finds its primary broker, and forwards its spool."""
     server, path = redis_factory(), tmp_path / "spool.db"
     home = server.url("reliq")
     server.kill()
@@ -172,7 +172,7 @@ def test_forks_that_follow_each_other_do_not_keep_a_spool(
     "seconds", [3, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.long])]
 )
 def test_forks_among_threads_that_publish(url, seconds):
-    """A fork every few ms, while threads publish and background loops tick: no wait, no loss."""
+    """Forks during publishes of threads and ticks of background loops cause no wait and no loss."""
     forks, count = json.loads(run("storm", url, str(seconds)))
     assert count == stored(url)
-    assert forks > seconds  # one that waits for a lock in vain would take five
+    assert forks > seconds  # a fork that waits for a lost lock would take five

@@ -1,4 +1,4 @@
-"""Another layout of what is stored is refused when connecting, by everybody, and left as it is."""
+"""Every client refuses another storage format when it connects, and leaves the data unchanged."""
 
 import pytest
 from kombu import Connection, Queue
@@ -28,19 +28,19 @@ def older(client):
 
 
 def newer(client):
-    """Say that all of it is stored in a format that nobody knows yet."""
+    """Mark the data as stored in an unknown newer format."""
     client.hset(FORMAT, "version", "99")
     client.zadd("reliq:{%}:queues", {"archive": 0})
 
 
 def everything(client):
-    """Return all keys with what is in them."""
+    """Return all keys with their values."""
     return {key: client.dump(key) for key in client.scan_iter()}
 
 
 @pytest.mark.parametrize(("write", "words"), [(older, OLDER), (newer, NEWER)])
 def test_another_layout_is_refused(redis_server, redis_url, write, words):
-    """Publishers and inspectors hear what to do; nothing is changed; another prefix works."""
+    """Publishers and inspectors get an error with a remedy; data is kept; other prefixes work."""
     client = redis_server.client()
     write(client)
     before = everything(client)
@@ -57,7 +57,7 @@ def test_another_layout_is_refused(redis_server, redis_url, write, words):
 
 
 def test_workers_and_commands_refuse_the_older_layout(redis_server, redis_url, site_factory):
-    """A worker ends with the remedy in its log, a command with exit code 2."""
+    """A worker ends with the remedy in its log; a command ends with exit code 2."""
     client = redis_server.client()
     older(client)
     before = everything(client)
@@ -71,7 +71,7 @@ def test_workers_and_commands_refuse_the_older_layout(redis_server, redis_url, s
 
 
 def test_the_format_is_written_by_who_writes_first(redis_server, redis_url):
-    """Looking writes nothing; it comes back after FLUSHALL, and needs no room in a full Redis."""
+    """The first write stores the format, also after FLUSHALL or on a full Redis; reads do not."""
     client = redis_server.client()
     with Inspector(redis_url) as inspector:
         assert ([], []) == (inspector.queues(), client.keys())
@@ -87,7 +87,7 @@ def test_the_format_is_written_by_who_writes_first(redis_server, redis_url):
 
 
 def test_a_user_who_may_not_read_the_format_goes_on(redis_server, redis_url):
-    """Its connection is opened as before: what it may do is the server's to say."""
+    """A user that may not read the format connects, because the server decides on its rights."""
     raw = redis_server.client()
     with Connection(redis_url) as connection:
         connection.Producer().publish("x", routing_key="q", declare=[Queue("q")])

@@ -1,4 +1,4 @@
-"""Each script at a Redis whose memory is full: what empties a queue or returns to it goes on."""
+"""Each script on a Redis whose memory is full: scripts that empty or refill a queue still run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.site import CelerySite
 from .test_malformed_scripts import Junked, K
 
 REFUSED = {"publish", "accept"}
-"""What brings something new: it is refused as a whole."""
+"""Scripts that store new messages are refused completely."""
 
 NAMES = (
     *("publish", "reserve", "reserve no_ack", "ack", "late ack", "release", "requeue"),
@@ -37,7 +37,7 @@ def full():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_full_memory_stops_only_what_is_new(full, name):
-    """A full Redis refuses what is new, does the rest, and leaves no message in two places."""
+    """A full Redis refuses only new messages, and leaves no message in two places."""
     full.fresh()
     operation, takes = full.operations()[name]
     before = full.places("")
@@ -60,13 +60,13 @@ def test_full_memory_stops_only_what_is_new(full, name):
 
 
 def test_every_script_is_among_them(full):
-    """The names above are all there are."""
+    """NAMES has every operation."""
     assert sorted(full.operations()) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
 def test_workers_work_off_what_has_filled_it(redis_factory, tmp_path, pool):
-    """One that reconnects goes on; so do those that begin, with and without mingle."""
+    """Workers that reconnect, or start with or without mingle, process a full Redis's queues."""
     server = redis_factory(extra=["--maxmemory-policy", "noeviction"])
     config = {"task_ignore_result": True, "result_backend": None}
     site = CelerySite(server, "reliq", tmp_path, config)

@@ -1,4 +1,4 @@
-"""Names and contents that others chose: in no log and on no terminal more than text."""
+"""Names and contents from other parties appear in logs and on terminals as plain text only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines_of(text):
 
 
 def test_a_log_has_no_line_that_was_not_logged(client, tmp_path):
-    """Names, content types and errors of others stay in the line that is about them."""
+    """Foreign names, content types and errors stay in the log line that reports them."""
     connection = client.connect()
     publish(connection, HOSTILE, "x", content_type=HOSTILE, headers={"task": HOSTILE})
     publish(connection, HOSTILE, b"x", content_type="text/plain", content_encoding=HOSTILE)
@@ -84,7 +84,7 @@ def test_a_log_has_no_line_that_was_not_logged(client, tmp_path):
     ids=lambda given: " ".join(given[:2]).replace(HOSTILE, "Q").replace("\n", "")[:20],
 )
 def test_no_command_prints_it(client, arguments):
-    """Each command shows it escaped, in its own line, and says nothing to the terminal."""
+    """Each command prints hostile text escaped, on its own line, without control characters."""
     connection = client.connect()
     declare(connection, HOSTILE)
     publish(connection, HOSTILE, *("x" * 3), headers={"task": HOSTILE, "id": HOSTILE})
@@ -103,7 +103,7 @@ def test_no_command_prints_it(client, arguments):
 
 
 def test_no_error_says_it(client):
-    """An error that names a queue is one line, whatever the queue is called."""
+    """An error that names a queue is one printable line for any name."""
     connection = client.connect()
     with pytest.raises(NotFound) as caught:
         declare_passively(connection, HOSTILE)
@@ -111,6 +111,6 @@ def test_no_error_says_it(client):
 
 
 def declare_passively(connection, name):
-    """Look for a queue."""
+    """Declare a queue passively."""
     with connection.channel() as channel:
         channel.queue_declare(name, passive=True)

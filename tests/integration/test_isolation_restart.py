@@ -1,4 +1,4 @@
-"""An isolated delivery, and a broker that restarts before its ack arrives."""
+"""A broker that restarts before the ack of an isolated delivery arrives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.stdin.readline()
 
 
 def test_an_ack_that_a_restart_kept_from_the_broker(redis_factory, scheme):
-    """Its consumer ends before the broker is back: the message is delivered alone once more."""
+    """If a consumer dies with an unsent ack, its message is delivered in isolation once more."""
     server = redis_factory(appendonly=True)
     with closing(Client(server, server.url(scheme))) as client, closing(Proxy(server)) as proxy:
         candidate(client)

@@ -1,4 +1,4 @@
-"""What is declared with auto_delete goes by itself: exchanges with their last binding."""
+"""auto_delete: an exchange is deleted with its last binding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .kombu_client import Taker, declare, get
 
 
 def has_exchange(connection, name):
-    """Whether a passive declaration finds the exchange."""
+    """Return whether a passive declaration finds the exchange."""
     with connection.channel() as channel:
         try:
             channel.exchange_declare(name, "fanout", passive=True)
@@ -21,7 +21,7 @@ def has_exchange(connection, name):
 
 
 def bound(connection, name, exchange):
-    """Declare a queue, bound to *exchange*."""
+    """Declare a queue bound to *exchange*; return it."""
     queue = Queue(name, exchange, "key")(connection.default_channel)
     queue.declare()
     return queue
@@ -29,7 +29,7 @@ def bound(connection, name, exchange):
 
 @pytest.mark.parametrize("end", ["unbind", "delete", "auto_delete", "by another"])
 def test_an_exchange_goes_with_its_last_binding(client, end):
-    """Not with the one before; whichever way the binding goes."""
+    """An exchange is deleted with its last binding, not with an earlier one, however it ends."""
     connection, other = client.connect(), client.connect()
     exchange = Exchange("x", "fanout", auto_delete=True)
     first, last = (bound(connection, name, exchange) for name in ("first", "last"))
@@ -49,7 +49,7 @@ def test_an_exchange_goes_with_its_last_binding(client, end):
 
 
 def test_an_exchange_without_a_binding_waits_for_its_first(client):
-    """One that nothing was bound to yet stays, and so does one without auto_delete."""
+    """An exchange is kept before its first binding, and always without auto_delete."""
     connection = client.connect()
     Exchange("x", "fanout", auto_delete=True)(connection.default_channel).declare()
     queue = bound(connection, "q", Exchange("stays", "fanout"))
@@ -59,7 +59,7 @@ def test_an_exchange_without_a_binding_waits_for_its_first(client):
 
 
 def test_an_exchange_that_has_gone_comes_back_with_who_declared_it(client):
-    """Bound again over the same connection, it is of its type, and routes."""
+    """An exchange deleted with its last binding is declared again by a new binding, and routes."""
     connection = client.connect()
     exchange = Exchange("x", "fanout", auto_delete=True)
     queue = bound(connection, "q", exchange)
@@ -72,7 +72,7 @@ def test_an_exchange_that_has_gone_comes_back_with_who_declared_it(client):
 
 
 def test_deleting_a_queue_does_not_ask_every_exchange(client):
-    """What it costs does not grow with the exchanges that there are."""
+    """The cost of deleting a queue does not grow with the number of exchanges."""
     connection = client.connect()
     channel = connection.default_channel
     for number in range(200):
@@ -88,11 +88,11 @@ def test_deleting_a_queue_does_not_ask_every_exchange(client):
 
 
 def test_who_dies_before_the_bindings_go_is_continued(client):
-    """A queue that is deleted and still bound is found by any living consumer."""
+    """A living consumer removes the bindings of a queue whose deletion was interrupted."""
     connection = client.connect()
     exchange = Exchange("x", "fanout", auto_delete=True)
     bound(connection, "q", exchange)
-    # What a process does first that deletes a queue, and is killed then.
+    # The first step of a deletion, after which the process is killed.
     assert "deleted" == connection.default_channel.transport.link.store.delete_queue("q").outcome
     assert client.raw.exists("reliq:{q}:bound")
     Taker(client.connect(), "other")

@@ -1,4 +1,4 @@
-"""A callback that raises: the application has the exception, and the delivery counts."""
+"""Callbacks that raise: the application receives the exception, and the delivery counts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .kombu_client import FAST, declare, get, publish
 
 
 class AsToldError(Exception):
-    """What the callback raises."""
+    """Raised by the callback."""
 
 
 def consume(connection, callback, **options):
-    """Let *callback* have one message of `q`; return the consumer."""
+    """Consume from `q` with *callback*; return the consumer."""
     queue = declare(connection, "q")
     consumer = connection.Consumer([queue], **options)
     consumer.on_message = callback
@@ -30,7 +30,7 @@ def consume(connection, callback, **options):
 
 
 def failing(finish=lambda message: None, error=AsToldError):
-    """Return a callback that finishes its message, and raises."""
+    """Return a callback that finishes its message and then raises."""
 
     def callback(message):
         finish(message)
@@ -40,7 +40,7 @@ def failing(finish=lambda message: None, error=AsToldError):
 
 
 def fail_once(client, callback, error=AsToldError, **options):
-    """Consume until the callback raises, over a connection of its own that is then closed."""
+    """Consume until the callback raises, over a connection that is closed afterwards."""
     connection = client.connect(**options)
     consume(connection, callback)
     with pytest.raises(error):
@@ -49,7 +49,7 @@ def fail_once(client, callback, error=AsToldError, **options):
 
 
 def test_a_callback_that_raises_is_a_failed_delivery(client):
-    """When the connection closes, the message goes back, counted."""
+    """A message whose callback raised is returned, and counted, when the connection closes."""
     publish(client.connect(), "q", "x")
     fail_once(client, failing())
     fail_once(client, failing())
@@ -59,7 +59,7 @@ def test_a_callback_that_raises_is_a_failed_delivery(client):
 
 
 def test_it_meets_its_limit(client):
-    """The message that no callback can bear becomes a dead letter."""
+    """A message whose callbacks raise becomes a dead letter at the delivery limit."""
     publish(client.connect(), "q", "x")
     for _ in range(3):
         fail_once(client, failing(), delivery_limit=3)
@@ -68,7 +68,7 @@ def test_it_meets_its_limit(client):
 
 
 def test_it_stays_the_application_s(client):
-    """Until the channel closes it may still be acknowledged: then nothing has failed."""
+    """Until the channel closes, the application may ack the message; then no failure counts."""
     connection = client.connect()
     publish(connection, "q", "x")
     seen = []
@@ -83,7 +83,7 @@ def test_it_stays_the_application_s(client):
 
 @pytest.mark.parametrize("finish", ["ack", "reject", "requeue"])
 def test_what_was_finished_before_is_finished(client, finish):
-    """A callback that finishes its message and then raises has finished it, once."""
+    """A message finished by its callback before the exception stays finished, and counts once."""
     publish(client.connect(), "q", "x")
     fail_once(client, failing(lambda message: getattr(message, finish)()))
     status = client.status("q")
@@ -96,7 +96,7 @@ def test_what_was_finished_before_is_finished(client, finish):
 
 
 def test_others_of_the_channel_are_not_counted(client):
-    """What was delivered beside it goes back as it was."""
+    """Other messages of the channel are returned without a count."""
     connection = client.connect()
     publish(connection, "q", "fine", "bad")
 
@@ -117,7 +117,7 @@ def test_others_of_the_channel_are_not_counted(client):
 
 @pytest.mark.parametrize("error", [BrokerUnavailable, KeyboardInterrupt, SystemExit])
 def test_what_is_not_the_message_s_fault_is_not_counted(client, error):
-    """A lost connection or an interrupt says nothing of the message."""
+    """A lost connection or an interrupt during the callback does not count against the message."""
     publish(client.connect(), "q", "x")
     fail_once(client, failing(error=error), error)
     message = get(client.connect(), "q")
@@ -126,7 +126,7 @@ def test_what_is_not_the_message_s_fault_is_not_counted(client, error):
 
 
 def test_a_message_that_nobody_acknowledges_is_gone(client):
-    """With no_ack there is nothing to count."""
+    """With no_ack, a message whose callback raised is gone."""
     connection = client.connect()
     publish(connection, "q", "x")
     consume(connection, failing(), no_ack=True)
@@ -138,7 +138,7 @@ def test_a_message_that_nobody_acknowledges_is_gone(client):
 
 @contextmanager
 def cut(proxy):
-    """Lose the connections to a server, and let nobody connect."""
+    """End the connections to a server, and refuse new ones."""
     proxy.refusing = True
     proxy.cut_all()
     try:
@@ -149,7 +149,7 @@ def cut(proxy):
 
 @pytest.fixture
 def broker(redis_server, url):
-    """Return (the URL of a broker, a context without it)."""
+    """Return the URL of a broker, and a function that makes a context of an outage."""
     del url  # audited
     proxy = Proxy(redis_server)
     yield proxy.url(), lambda: cut(proxy)
@@ -159,9 +159,12 @@ def broker(redis_server, url):
 @pytest.mark.parametrize("end", ["release", "collect"])
 @pytest.mark.parametrize("error", [AsToldError, BrokerUnavailable, KeyboardInterrupt])
 def test_an_error_that_is_kept_keeps_no_message(broker, error, end):
-    """Its frames lead to the message, which no callback works on; the broker was lost then."""
+    """An exception kept after an outage does not keep the lease of its unprocessed message.
+
+    The frames of the exception refer to the message, but no callback processes it any more.
+    """
     url, outage = broker
-    # Longer than the test: a lease that lapses would bring the message back as well.
+    # Longer than the test: the end of a lease would also return the message.
     options = {**FAST, "visibility_timeout": 100, "socket_timeout": 2}
     with Connection(url, transport_options=options) as connection:
         publish(connection, "q", "x")
@@ -180,7 +183,10 @@ def test_an_error_that_is_kept_keeps_no_message(broker, error, end):
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["release", "collect"])
 def test_who_still_works_on_a_message_keeps_it(broker, end):
-    """A callback that has returned may have given it to a thread, which acknowledges it later."""
+    """After an outage, a message still in use keeps its lease until it is acked.
+
+    The callback may have passed it to a thread.
+    """
     url, outage = broker
     options = {**FAST, "socket_timeout": 2}
     seen = []
@@ -196,7 +202,7 @@ def test_who_still_works_on_a_message_keeps_it(broker, end):
 
 
 def test_an_ack_after_all_counts(broker):
-    """Who kept the message of a callback that raised may acknowledge it when it is lost."""
+    """After an outage, the message of a callback that raised may still be acked."""
     url, outage = broker
     options = {**FAST, "visibility_timeout": 100, "socket_timeout": 2}
     seen = []
@@ -212,31 +218,31 @@ def test_an_ack_after_all_counts(broker):
 
 
 class Asleep:
-    """A store whose releases stand still until it is woken."""
+    """A store whose releases block until `awake` is set."""
 
     def __init__(self, store):
         self.store, self.reached, self.awake = store, Event(), Event()
 
     def __getattr__(self, name):
-        """Return what is the store's."""
+        """Delegate to the store."""
         return getattr(self.store, name)
 
     def release(self, *arguments):
-        """Give messages back, when it is time."""
+        """Release the messages after `awake` is set."""
         self.reached.set()
         assert self.awake.wait(20)
         return self.store.release(*arguments)
 
 
 def test_a_return_that_fails_late_is_owed_still(broker):
-    """A thread sends it as the last connection ends, and only then learns that it failed."""
+    """A return that fails after the end of the last connection stays pending and is sent later."""
     url, outage = broker
     options = {**FAST, "visibility_timeout": 100, "socket_timeout": 2}
     with Connection(url, transport_options=options) as connection, ThreadPoolExecutor(1) as pool:
         publish(connection, "q", "x")
         message = get(connection, "q")
         session = connection.transport.link.session
-        session.background.stop()  # it would send it first
+        session.background.stop()  # it would send the return first
         with outage(), pytest.raises(BrokerUnavailable):
             message.requeue()
         store = Asleep(session.open_store())

@@ -1,4 +1,4 @@
-"""Connections: pools, clones, pickles, heartbeats, what they show of themselves."""
+"""Connections: pools, clones, pickles, heartbeats, and their representation as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def no_pools():
 
 
 def test_connection_pool(client):
-    """A pool hands out connections that work, up to its limit, and takes them back."""
+    """A pool hands out working connections, up to its limit, and takes them back."""
     pool = client.connect().Pool(2)
     with pool.acquire() as first, pool.acquire() as second:
         declare(first, "q")
@@ -63,7 +63,7 @@ def test_producer_pool(client, no_pools):
 
 
 def test_global_connection_pool(client, no_pools):
-    """Equal connections share a pool; other options make another."""
+    """Equal connections share a pool; different options have different pools."""
     pool = pools.connections[client.connect()]
     assert pools.connections[client.connect()] is pool
     assert pools.connections[client.connect(global_keyprefix="x")] is not pool
@@ -92,7 +92,7 @@ def test_copies_of_a_connection(client, copy_of):
 
 
 def test_closed_and_opened_again(client):
-    """A released connection connects again when it is used."""
+    """A released connection reconnects when it is used."""
     connection = client.connect()
     declare(connection, "q")
     connection.release()
@@ -113,7 +113,7 @@ def test_heartbeat_check_does_nothing(client):
 
 
 def test_connection_shows_what_it_is(client):
-    """driver_type is what Celery asks for; fanout is among the exchange types."""
+    """driver_type has the value that Celery expects; fanout is among the exchange types."""
     connection = client.connect()
     assert connection.transport.driver_type == "redis"
     assert connection.transport.driver_name == "reliq"
@@ -124,7 +124,7 @@ def test_connection_shows_what_it_is(client):
 
 
 def test_errors_are_of_the_right_kind(client):
-    """What helps to reconnect is recoverable; a KeyError or a refusal never is."""
+    """Recoverable errors are those that a reconnection can fix; KeyError and refusals are not."""
     import reliq
 
     connection = client.connect()
@@ -139,7 +139,7 @@ def test_errors_are_of_the_right_kind(client):
 
 
 def test_leaving_nothing_behind(client):
-    """When all connections are closed no thread and no client of theirs is left."""
+    """After all connections are closed, no thread and no client connection is left."""
     before = set(threading.enumerate())  # an earlier test's session may still linger
     connection = client.connect()
     ours = connection.transport.link.session.id
@@ -158,7 +158,7 @@ def test_leaving_nothing_behind(client):
 
 @pytest.fixture
 def guarded(redis_factory, scheme):
-    """Return the URL of a server that wants a password."""
+    """Return the URL of a server that requires a password."""
     server = redis_factory(password=SECRET)
     url = server.url(scheme)
     assert QUOTED in url
@@ -166,12 +166,12 @@ def guarded(redis_factory, scheme):
 
 
 def shown(exception):
-    """Return everything that a log would show of an exception, its causes included."""
+    """Return the full text of an exception as logged, causes included."""
     return "".join(traceback.format_exception(exception)) + repr(exception)
 
 
 def test_the_password_is_used_and_never_shown(guarded, caplog):
-    """Neither repr nor as_uri nor the log shows the password of a connection that works."""
+    """repr, as_uri and the log of a working connection do not show the password."""
     caplog.set_level(logging.DEBUG)
     with Connection(guarded) as connection:
         publish(connection, "q", "x")
@@ -187,7 +187,7 @@ def test_the_password_is_used_and_never_shown(guarded, caplog):
 
 @pytest.mark.parametrize("wrong", [SECRET + "x", "", None], ids=["wrong", "empty", "none"])
 def test_a_wrong_password(guarded, wrong):
-    """A wrong password or none is an error that names the broker and not the password."""
+    """A wrong or missing password is an error that names the broker and not the password."""
     login = "" if wrong is None else f":{wrong.replace('/', '%2F').replace('@', '%40')}@"
     url = guarded.replace(f":{QUOTED}@", login)
     with Connection(url) as connection, pytest.raises(connection.connection_errors) as caught:
@@ -211,7 +211,7 @@ def test_an_unreachable_broker(redis_factory, scheme):
 
 
 def test_a_broker_that_dies(guarded, redis_factory, scheme):
-    """An error of a connection that breaks later does not show the password either."""
+    """The error of a connection that breaks later does not show the password."""
     server = redis_factory(password=SECRET)
     with Connection(server.url(scheme)) as connection:
         declare(connection, "q")

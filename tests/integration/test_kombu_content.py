@@ -1,4 +1,4 @@
-"""What a message carries arrives as it was sent: bodies, types, compression, headers."""
+"""Content of messages: bodies, types, compression and headers arrive unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .kombu_client import Taker, declare, get, publish
 
 
 def there_and_back(client, body, **properties):
-    """Publish *body* and return the message that comes out."""
+    """Publish *body* and return the received message."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", body, **properties)
@@ -35,7 +35,7 @@ def there_and_back(client, body, **properties):
     ids=["bytes", "empty bytes", "empty text", "text", "three megabytes"],
 )
 def test_raw_bodies(client, body, expected):
-    """A body with a content type of its own arrives byte by byte."""
+    """A body with its own content type arrives byte by byte."""
     message = there_and_back(client, body, content_type="application/data")
     assert bytes(message.body) == expected
     assert message.content_type == "application/data"
@@ -43,13 +43,13 @@ def test_raw_bodies(client, body, expected):
 
 @pytest.mark.parametrize("body", ["grüße", b"\x00\xff", {}, [], None, 0, {"n": [1, 2.5, None]}])
 def test_serialised_bodies(client, body):
-    """What Kombu serialises itself decodes to what was sent."""
+    """A body that Kombu serialises decodes to an equal value."""
     message = there_and_back(client, body)
     assert message.decode() == body
 
 
 def test_text_in_another_encoding(client):
-    """The content encoding that the publisher named reaches the consumer."""
+    """The content encoding named by the publisher reaches the consumer."""
     message = there_and_back(client, "grüße", content_type="text/plain", content_encoding="latin-1")
     assert bytes(message.body) == "grüße".encode("latin-1")
     assert message.content_encoding == "latin-1"
@@ -58,7 +58,7 @@ def test_text_in_another_encoding(client):
 
 @pytest.mark.parametrize("serializer", ["json", "pickle", "msgpack", "reliq"])
 def test_serializers(client, serializer):
-    """Every serializer at hand makes the way, the content type with it."""
+    """A body of every available serializer arrives, with its content type."""
     body = {"text": "ü", "n": 7, "list": [1, None]}
     message = there_and_back(client, body, serializer=serializer)
     message.accept = {message.content_type}
@@ -67,7 +67,7 @@ def test_serializers(client, serializer):
 
 
 def test_the_reliq_serializer_keeps_types(client):
-    """Our own serializer carries bytes, dates, UUIDs and Decimals."""
+    """The serializer of reliq supports bytes, dates, UUIDs and Decimals."""
     body = {
         "bytes": b"\x00\xff",
         "when": dt.datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=dt.timezone.utc),
@@ -82,7 +82,7 @@ def test_the_reliq_serializer_keeps_types(client):
 
 @pytest.mark.parametrize("method", compression.encoders())
 def test_compression(client, method):
-    """Every compression that Kombu has here makes the way and is undone at the end."""
+    """A body compressed with any of Kombu's available methods is decompressed on arrival."""
     body = {"text": "abc" * 1000}
     message = there_and_back(client, body, compression=method)
     assert message.payload == body
@@ -90,7 +90,7 @@ def test_compression(client, method):
 
 
 def test_compressed_requeued(client):
-    """A compressed message that was requeued is still whole."""
+    """A compressed message is intact after a requeue."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "abc" * 1000, compression="gzip")
@@ -100,7 +100,7 @@ def test_compressed_requeued(client):
 
 HEADERS = {
     "datetime": dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc),
-    "naive": dt.datetime(2026, 1, 2, 3, 4, 5),  # noqa: DTZ001 - people send those
+    "naive": dt.datetime(2026, 1, 2, 3, 4, 5),  # noqa: DTZ001 - applications send naive values
     "date": dt.date(2026, 1, 2),
     "time": dt.time(3, 4, 5),
     "uuid": uuid.UUID("12345678123456781234567812345678"),
@@ -127,7 +127,7 @@ def test_headers(client, name):
 
 
 def test_properties(client):
-    """AMQP's properties arrive."""
+    """AMQP's properties arrive unchanged."""
     properties = {
         "correlation_id": "c",
         "reply_to": "r",
@@ -144,7 +144,7 @@ def test_properties(client):
 
 
 def test_published_again(client):
-    """Properties copied from a received message make a new message, not a retry of the old."""
+    """A publish with properties copied from a received message stores a new message."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "x", headers={"h": 1}, correlation_id="c")
@@ -156,7 +156,7 @@ def test_published_again(client):
 
 
 def test_published_again_after_a_redelivery(client):
-    """Headers copied from a redelivered message, as Celery's retry does, are not its past."""
+    """Headers copied from a redelivered message, as by Celery's retry, carry no delivery count."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "x")
@@ -170,7 +170,7 @@ def test_published_again_after_a_redelivery(client):
 
 
 def test_what_cannot_be_stored_is_refused(client):
-    """A header that nothing can carry is refused with a reason; nothing is stored."""
+    """A header of an unsupported type is refused with a reason, and no message is stored."""
     from reliq import MessageRefused
 
     connection = client.connect()
@@ -181,7 +181,7 @@ def test_what_cannot_be_stored_is_refused(client):
 
 
 def test_what_is_too_large_is_refused(client):
-    """A message above max_message_bytes is refused, naming the limit and the queue."""
+    """A message above max_message_bytes is refused; the error names the limit."""
     from reliq import MessageRefused
 
     connection = client.connect(max_message_bytes=10_000)

@@ -20,7 +20,7 @@ def reject_all(connection, queue, count, **arguments):
 
 @pytest.fixture
 def connection(client):
-    """Return a connection to a broker with a queue of six dead letters."""
+    """Return a connection to a broker with a queue of three dead letters."""
     connection = client.connect()
     declare(connection, "q")
     for number, task in enumerate(["shop.pay", "shop.pay", "shop.mail"]):
@@ -33,7 +33,7 @@ def connection(client):
 
 
 def test_listed_with_what_is_known_of_them(client, connection):
-    """Task, id, reason, times and consumer of each, oldest first."""
+    """Each dead letter is listed with task, id, reason, times and consumer, oldest first."""
     dead_letters = client.dead_letters("q")
     assert [("shop.pay", "id-0"), ("shop.pay", "id-1"), ("shop.mail", "id-2")] == [
         (dead_letter.task, dead_letter.id) for dead_letter in dead_letters
@@ -59,13 +59,13 @@ def test_listed_with_what_is_known_of_them(client, connection):
     ],
 )
 def test_chosen_by_what_they_are(client, connection, chosen, expected):
-    """A filter looks at all of them; the limit counts what fits."""
+    """A filter applies to all dead letters, and the limit counts the matching ones."""
     with client.inspector() as inspector:
         assert expected == [dead_letter.id for dead_letter in inspector.dead_letters("q", **chosen)]
 
 
 def test_one_of_them(client, connection):
-    """By its delivery tag; an unknown one is an error."""
+    """A delivery tag returns one dead letter; an unknown tag is an error."""
     dead_letter = client.dead_letters("q")[1]
     with client.inspector() as inspector:
         assert dead_letter == inspector.dead_letter("q", dead_letter.tag)
@@ -74,7 +74,7 @@ def test_one_of_them(client, connection):
 
 
 def test_replayed_by_task(client, connection):
-    """Those that fit run again, the others stay dead."""
+    """A replay by task makes the matching dead letters ready; the others stay dead."""
     with client.inspector() as inspector:
         assert 2 == inspector.replay("q", task="shop.pay")
     assert [0, 1] == Taker(connection, "q", auto_declare=False).take_bodies(2)
@@ -82,7 +82,7 @@ def test_replayed_by_task(client, connection):
 
 
 def test_replayed_by_tag_and_with_a_count_of_none(client, connection):
-    """One of many; it is not a redelivery."""
+    """A replay by tag affects one dead letter, and its next delivery is not a redelivery."""
     dead_letter = client.dead_letters("q")[2]
     with client.inspector() as inspector:
         assert 1 == inspector.replay("q", [dead_letter.tag])
@@ -93,7 +93,7 @@ def test_replayed_by_tag_and_with_a_count_of_none(client, connection):
 
 
 def test_replaying_all_comes_to_an_end(client, connection):
-    """What dies again while all are replayed is left for the next time."""
+    """A replay of all ends: messages that die again meanwhile wait for the next replay."""
     taker = Taker(connection, "q", auto_declare=False)
     with client.inspector() as inspector:
         assert 3 == inspector.replay("q")
@@ -103,7 +103,7 @@ def test_replaying_all_comes_to_an_end(client, connection):
 
 
 def test_replayed_into_another_queue(client, connection):
-    """All of them, each once, in their order; here they are counted as moved."""
+    """A replay to another queue moves each dead letter once, in order, and counts it as moved."""
     declare(connection, "other")
     with client.inspector() as inspector:
         assert 3 == inspector.replay("q", to="other")
@@ -113,7 +113,7 @@ def test_replayed_into_another_queue(client, connection):
 
 
 def test_replay_into_nowhere_is_refused(client, connection):
-    """A misspelt queue is not created; nothing is moved."""
+    """A replay to a missing queue moves nothing and does not create the queue."""
     with client.inspector() as inspector, pytest.raises(NotFound, match=r"'othre'.*'q'"):
         inspector.replay("q", to="othre")
     assert 3 == client.status("q").dead
@@ -121,7 +121,7 @@ def test_replay_into_nowhere_is_refused(client, connection):
 
 
 def test_replay_into_a_full_queue_keeps_the_rest(client, connection):
-    """What finds room goes; the rest stays a dead letter, and a later replay goes on."""
+    """A replay to a full queue keeps the remaining dead letters for a later replay."""
     declare(connection, "small", max_length=2, queue_arguments={"x-overflow": "reject-publish"})
     with client.inspector() as inspector:
         assert 2 == inspector.replay("q", to="small")
@@ -134,7 +134,7 @@ def test_replay_into_a_full_queue_keeps_the_rest(client, connection):
 
 
 def test_purged_by_filter(client, connection):
-    """Removed for good, and counted."""
+    """Purged dead letters are deleted and counted."""
     with client.inspector() as inspector:
         assert 1 == inspector.purge_dead_letters("q", task="shop.mail")
         assert 2 == inspector.purge_dead_letters("q")
@@ -142,7 +142,7 @@ def test_purged_by_filter(client, connection):
 
 
 def test_a_filter_that_could_never_fit(client, connection):
-    """A misspelt reason is an error that names the reasons."""
+    """An invalid filter is an error; for a misspelt reason, the error lists the reasons."""
     with client.inspector() as inspector:
         with pytest.raises(ConfigurationError, match=r"one of rejected, .*got: 'reject'"):
             inspector.dead_letters("q", reason="reject")
@@ -153,7 +153,7 @@ def test_a_filter_that_could_never_fit(client, connection):
 
 
 def test_more_than_a_page(client):
-    """Hundreds are listed, replayed and moved, each once."""
+    """Hundreds of dead letters are listed, replayed and moved, each once."""
     connection = client.connect()
     declare(connection, "q")
     declare(connection, "other")
@@ -171,7 +171,7 @@ def test_more_than_a_page(client):
 
 
 def bind_graveyard(connection, name="grave", exchange_type="direct", key="q"):
-    """Declare a dead letter exchange and a queue bound to it."""
+    """Declare a dead-letter exchange and a queue bound to it."""
     queue = Queue(name, Exchange("dlx", exchange_type), routing_key=key)
     queue(connection.default_channel).declare()
 
@@ -180,7 +180,7 @@ DLX = {"x-dead-letter-exchange": "dlx"}
 
 
 def test_a_rejected_message_is_routed_on(client):
-    """With RabbitMQ's headers about its death, under its own routing key; nothing stays."""
+    """A rejected message is routed under its routing key, with RabbitMQ's headers for deaths."""
     connection = client.connect()
     bind_graveyard(connection)
     declare(connection, "q", queue_arguments=DLX)
@@ -217,7 +217,7 @@ def test_a_rejected_message_is_routed_on(client):
 
 
 def test_under_another_routing_key(client):
-    """x-dead-letter-routing-key replaces the message's own."""
+    """x-dead-letter-routing-key replaces the routing key of the message."""
     connection = client.connect()
     bind_graveyard(connection, key="failed")
     arguments = {**DLX, "x-dead-letter-routing-key": "failed"}
@@ -228,7 +228,7 @@ def test_under_another_routing_key(client):
 
 
 def test_to_every_bound_queue(client):
-    """A fanout exchange gives each of its queues a copy."""
+    """A fanout exchange routes a copy of a dead letter to each of its queues."""
     connection = client.connect()
     for name in ("one", "two"):
         bind_graveyard(connection, name, "fanout")
@@ -240,7 +240,7 @@ def test_to_every_bound_queue(client):
 
 
 def test_the_anonymous_exchange_routes_to_a_queue(client):
-    """An empty name and a routing key: the simplest graveyard there is."""
+    """With an empty exchange name, the dead-letter routing key names the target queue."""
     connection = client.connect()
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
     declare(connection, "q", queue_arguments=arguments)
@@ -250,7 +250,10 @@ def test_the_anonymous_exchange_routes_to_a_queue(client):
 
 
 def test_a_delay_made_of_a_ttl(client):
-    """RabbitMQ's pattern: a queue nobody reads expires its messages into another one."""
+    """A queue without consumers, with a TTL, expires its messages into another queue.
+
+    This is RabbitMQ's pattern for delays.
+    """
     connection = client.connect()
     waiting = {
         "x-message-ttl": 200,
@@ -266,7 +269,7 @@ def test_a_delay_made_of_a_ttl(client):
 
 
 def test_retried_in_a_circle(client):
-    """Work rejects to wait, wait expires to work: the count goes up each time round."""
+    """A message that cycles between two queues has a rising count of deaths for each."""
     connection = client.connect()
     declare(
         connection,
@@ -294,7 +297,7 @@ def test_retried_in_a_circle(client):
 
 
 def test_a_circle_without_a_reject_ends(client):
-    """A message that expires round and round is kept as a dead letter, where RabbitMQ drops it."""
+    """A message that expires in a cycle becomes a dead letter, where RabbitMQ drops it."""
     connection = client.connect()
     arguments = {
         "x-message-ttl": 30,
@@ -314,7 +317,7 @@ def test_a_circle_without_a_reject_ends(client):
 
 
 def test_without_a_bound_queue_it_stays(client):
-    """Nobody to take it: it is a dead letter like any other, not dropped."""
+    """A message that no bound queue can take stays a dead letter instead of being dropped."""
     connection = client.connect()
     Exchange("dlx", "direct")(connection.default_channel).declare()
     declare(connection, "q", queue_arguments=DLX)
@@ -327,7 +330,7 @@ def test_without_a_bound_queue_it_stays(client):
 
 @pytest.mark.slow
 def test_what_cannot_be_routed_is_not_read_again_and_again(client):
-    """Bodies of dead letters without a queue are not read at each pass."""
+    """A pass does not read the bodies of dead letters that have no target queue."""
     connection = client.connect()
     Exchange("dlx", "direct")(connection.default_channel).declare()
     declare(connection, "q", queue_arguments=DLX)
@@ -342,7 +345,7 @@ def test_what_cannot_be_routed_is_not_read_again_and_again(client):
 
 
 def test_what_could_not_be_routed_goes_as_soon_as_a_queue_is_bound(client):
-    """It is not waited for the next try, a minute later; what died since goes too."""
+    """A new binding routes all waiting dead letters at once, without the pause of a minute."""
     connection = client.connect()
     Exchange("dlx", "direct")(connection.default_channel).declare()
     declare(connection, "q", queue_arguments=DLX)
@@ -359,7 +362,7 @@ def test_what_could_not_be_routed_goes_as_soon_as_a_queue_is_bound(client):
 
 
 def test_dropped_by_length_and_routed_on(client):
-    """What a length limit pushes out goes to the dead letter exchange as well."""
+    """A message dropped by a length limit is sent to the dead-letter exchange."""
     connection = client.connect()
     bind_graveyard(connection)
     declare(connection, "q", max_length=1, queue_arguments=DLX)
@@ -370,27 +373,30 @@ def test_dropped_by_length_and_routed_on(client):
 
 
 def test_expired_and_kept(client):
-    """x-dead-letter-expired keeps what expires, without routing it anywhere."""
+    """x-dead-letter-expired keeps expired messages without routing them."""
     connection = client.connect()
     declare(connection, "q", queue_arguments={"x-dead-letter-expired": True})
     publish(connection, "q", "x", expiration=0)
-    time.sleep(2 * INSTANT_MS / 1000)  # until then a consumer that waits would have it
+    time.sleep(2 * INSTANT_MS / 1000)  # a waiting consumer could receive it until then
     assert Taker(connection, "q", auto_declare=False).gets_nothing()
     assert ["expired"] == [dead_letter.reason for dead_letter in client.dead_letters("q")]
 
 
-# -- moves that nobody ends
+# -- abandoned moves
 
 
 def an_old_move(client, queue, tag, target):
-    """Note a move that began two days ago and was never ended."""
+    """Record a move that began two days ago and did not end."""
     long_ago_us = int((datetime.now(timezone.utc).timestamp() - 2 * 86_400) * 1e6)
     client.raw.hset(f"reliq:{{{queue}}}:moves", tag, f"{long_ago_us}|{target}")
 
 
 @pytest.mark.parametrize("verb", ["replay", "purge", "replay elsewhere"])
 def test_a_move_that_began_long_ago_binds_nobody(client, connection, verb):
-    """Its target is full, or gone: after a day the letter can be replayed, purged or moved."""
+    """A dead letter whose move began over a day ago can be replayed, purged or moved again.
+
+    The target of the old move may be full or deleted.
+    """
     declare(connection, "other")
     dead_letter = client.dead_letters("q")[0]
     an_old_move(client, "q", dead_letter.tag, "queue:gone")

@@ -1,4 +1,4 @@
-"""Delay through Kombu's API: the header x-delay, what is refused, who is woken."""
+"""Delay through Kombu's API: the header x-delay, refused values, and wake-ups of consumers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from reliq import MessageRefused
 
 from .kombu_client import Taker, declare, get, publish
 
-# Nothing but the notification, and knowing what is due, brings a message in time.
+# A message is delivered in time only by a notification or by a known due time.
 PATIENT = {"poll_interval": 60, "restore_interval": 60}
 
 
 def delayed(connection, queue, body, delay_ms):
-    """Publish *body* so that it waits in the broker."""
+    """Publish *body* with a delay at the broker."""
     publish(connection, queue, body, headers={"x-delay": delay_ms})
 
 
 def test_a_delayed_message_comes_when_it_is_due(client):
-    """Not before, and soon after; the header says how long it waited."""
+    """A delayed message is delivered soon after it is due; its header x-delayed has the delay."""
     connection = client.connect(**PATIENT)
     taker = Taker(connection, "q")
     before = time.monotonic()
@@ -35,7 +35,7 @@ def test_a_delayed_message_comes_when_it_is_due(client):
 
 
 def test_a_message_that_is_forwarded_is_not_delayed_again(client):
-    """Its headers may go with it."""
+    """A message forwarded with its headers is not delayed again."""
     connection = client.connect()
     taker = Taker(connection, "q")
     declare(connection, "next")
@@ -47,7 +47,7 @@ def test_a_message_that_is_forwarded_is_not_delayed_again(client):
 
 
 def test_a_requeued_message_is_not_delayed_again(client):
-    """It was due."""
+    """A requeued message was due before and is ready at once."""
     connection = client.connect()
     taker = Taker(connection, "q")
     delayed(connection, "q", "x", 50)
@@ -57,7 +57,7 @@ def test_a_requeued_message_is_not_delayed_again(client):
 
 
 def test_basic_get_gives_what_is_due(client):
-    """And nothing before."""
+    """``basic_get`` returns a delayed message when it is due, and not before."""
     connection = client.connect()
     declare(connection, "q")
     delayed(connection, "q", "x", 200)
@@ -67,7 +67,7 @@ def test_basic_get_gives_what_is_due(client):
 
 
 def test_the_caller_keeps_its_headers(client):
-    """They are the caller's, and a retry uses them again."""
+    """A publish does not change the caller's headers, because a retry uses them again."""
     connection = client.connect()
     declare(connection, "q")
     headers = {"task": "t", "eta": "2040-01-01T00:00:00+00:00", "x-delay": 1, "other": [1]}
@@ -79,7 +79,7 @@ def test_the_caller_keeps_its_headers(client):
 @pytest.mark.parametrize("value", [-1, "soon", nan, inf, True, "1.5", [1]], ids=repr)
 @pytest.mark.parametrize("confirm", ["accepted", "none"])
 def test_a_wrong_delay_is_refused(client, value, confirm):
-    """The error names it, is not retried, and nothing is stored."""
+    """An invalid delay is refused without a retry; the error names x-delay, nothing is stored."""
     connection = client.connect(confirm=confirm)
     declare(connection, "q")
     with pytest.raises(MessageRefused, match="x-delay"):
@@ -88,7 +88,7 @@ def test_a_wrong_delay_is_refused(client, value, confirm):
 
 
 def test_a_negative_expiration_is_refused(client):
-    """Kombu makes text of it; the error names it, and nothing is stored."""
+    """A negative expiration is refused and not stored, although Kombu converts it to text."""
     connection = client.connect()
     declare(connection, "q")
     with pytest.raises(MessageRefused, match="expiration"):
@@ -97,7 +97,7 @@ def test_a_negative_expiration_is_refused(client):
 
 
 def test_an_earlier_one_wakes_a_consumer_that_sleeps_until_a_later_one(client):
-    """It is told, though it neither polls nor expects anything for a minute."""
+    """A consumer that neither polls nor expects a message learns of an earlier due time."""
     connection, other = client.connect(**PATIENT), client.connect()
     taker = Taker(connection, "q")
     delayed(other, "q", "later", 60_000)
@@ -112,7 +112,7 @@ def test_an_earlier_one_wakes_a_consumer_that_sleeps_until_a_later_one(client):
 
 @pytest.mark.slow
 def test_one_that_cannot_take_what_is_due_makes_it_ready_for_others(client):
-    """The only consumer that was told of the due time has no credit when it comes."""
+    """A due message becomes ready for others when the informed consumer's prefetch is used up."""
     informed, waiting = client.connect(**PATIENT), client.connect(**PATIENT)
     first = Taker(informed, "q", prefetch_count=1)
     second = Taker(waiting, "q")
@@ -134,8 +134,8 @@ def test_one_that_cannot_take_what_is_due_makes_it_ready_for_others(client):
 
 
 def test_a_consumer_without_credit_rests_while_messages_are_due(client):
-    """It neither spins nor asks the broker without end."""
-    # A long lease: its renewals are not what is counted here.
+    """A consumer at its prefetch limit neither spins nor queries the broker repeatedly."""
+    # A long lease, so that its renewals do not count here.
     connection = client.connect(**PATIENT, visibility_timeout=60)
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "held")

@@ -32,7 +32,7 @@ def demoted(redis_factory):
 
 
 def test_a_waiting_consumer_is_told(demoted):
-    """The wait for a message ends with a connection error; connecting again says why."""
+    """A wait for a message ends with a connection error, and a reconnection names the reason."""
     client, demote = demoted
     connection = client.connect()
     Taker(connection, "q")
@@ -51,7 +51,7 @@ def test_a_waiting_consumer_is_told(demoted):
 
 
 def test_a_consumer_that_could_not_begin(demoted):
-    """It ends with a connection error, also where its connection is closed on the way out."""
+    """A consumer that cannot start on a replica raises a connection error, also in a with block."""
     client, demote = demoted
     connection = client.connect()
     declare(connection, "q")
@@ -88,7 +88,7 @@ def test_a_publisher_is_told(demoted, state):
 
 
 def test_a_background_loop_looks_for_the_master_anew(demoted):
-    """Its connection does not outlive the role of the server, though it only posts."""
+    """A background loop that only posts still reconnects after a change of the server's role."""
     client, demote = demoted
     connection = client.connect(visibility_timeout=3)
     taker = Taker(connection, "q", prefetch_count=1)
@@ -111,7 +111,7 @@ def test_a_background_loop_looks_for_the_master_anew(demoted):
         lambda: ids() and not ids() & before, what="another connection of the background loop"
     )
     client.server.promote()
-    # Its lease was renewed as soon as that was possible again.
+    # The lease was renewed as soon as a master was reachable.
     message.ack()
     taker.consumer.cancel()
     wait_until(lambda: client.settled("q"))

@@ -1,4 +1,4 @@
-"""Redis comes back with nothing: what consumers and publishers of Kombu do by themselves."""
+"""Redis restarts without data: consumers and publishers of Kombu recover without help."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .test_kombu_faults import settled_or_drained, take_anyhow
 
 @pytest.fixture
 def own(fresh_redis):
-    """Return a Client of a server of its own."""
+    """Return a Client of its own server."""
     client = Client(fresh_redis, fresh_redis.url())
     yield client
     client.close()
@@ -24,7 +24,7 @@ def own(fresh_redis):
 
 
 def test_a_publisher_binds_anew(own):
-    """A connection that declared and bound does so again; nothing it publishes is dropped."""
+    """A publisher redeclares its exchange, queue and binding, so that no message is dropped."""
     connection = own.connect()
     exchange = Exchange("shop", type="topic")
     queue = Queue("orders", exchange, routing_key="order.#")
@@ -33,7 +33,7 @@ def test_a_publisher_binds_anew(own):
     for number in (2, 3):
         own.server.restart()
         if number == 3:
-            connection.collect()  # as Kombu does with a connection that is found lost.
+            connection.collect()  # as Kombu does with a lost connection
         producer.publish(number, exchange=exchange, routing_key="order.new", retry=True)
     assert 1 == own.status("orders").ready
     (message,) = Taker(connection, "orders", auto_declare=False).take()
@@ -42,7 +42,7 @@ def test_a_publisher_binds_anew(own):
 
 
 def test_a_consumer_reports_its_leases_and_goes_on(own, caplog):
-    """It declares its queue again, is told once of each lease that is gone, and acks in vain."""
+    """A consumer redeclares its queue and logs each lost lease once; late acks have no effect."""
     connection = own.connect(visibility_timeout=3)
     taker = Taker(connection, "q", prefetch_count=3)
     declare(connection, "q")
@@ -62,13 +62,16 @@ def test_a_consumer_reports_its_leases_and_goes_on(own, caplog):
 
 
 def test_a_queue_without_acks_is_missed_soon(client):
-    """FLUSHALL: that of remote control is back after a look, not a heartbeat (every 20 s)."""
+    """After FLUSHALL, the queue of a consumer without acks is redeclared within seconds.
+
+    A check finds it missing; heartbeats come only every 20 s.
+    """
     connection = client.connect(visibility_timeout=60, restore_interval=0.5)
     Taker(connection, "q")
     mailbox = Queue("mailbox", Exchange("all", "fanout"), auto_delete=True)
     heard = []
     with Consumer(connection, [mailbox], no_ack=True, on_message=heard.append):
-        time.sleep(3)  # the heartbeats of the beginning are over: the next one is in 20 s
+        time.sleep(3)  # after the initial heartbeats: the next one is in 20 s
         client.raw.flushall()
         wait_until(lambda: client.raw.exists("reliq:{mailbox}:meta"))
         client.connect().Producer().publish("ping", exchange="all")

@@ -1,4 +1,4 @@
-"""Time to live of messages and of queues."""
+"""Time to live of messages and queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .kombu_client import Taker, declare, exists, get, publish
 
 
 def test_expiration_of_a_message(client):
-    """A message past its expiration is not delivered and is counted as expired."""
+    """A message past its expiration is not delivered, and is counted as expired."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "brief", expiration=0.2)
@@ -34,7 +34,7 @@ def test_expiration_is_not_reached_by_a_prompt_consumer(client):
 
 
 def test_expiration_does_not_end_a_delivery(client):
-    """A message that expires while it is being worked on can be acked."""
+    """A message that expires during its processing can be acked."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "x", expiration=0.3)
@@ -57,7 +57,7 @@ def test_expired_while_away_is_not_redelivered(client):
 
 
 def test_ttl_of_a_queue(client):
-    """x-message-ttl expires the messages of its queue, and of no other."""
+    """x-message-ttl expires the messages of its queue only."""
     connection = client.connect()
     declare(connection, "brief", message_ttl=0.2)
     declare(connection, "lasting")
@@ -70,7 +70,7 @@ def test_ttl_of_a_queue(client):
 
 
 def test_the_shorter_of_two_ttls(client):
-    """Where message and queue both have a time to live the shorter holds."""
+    """The shorter time to live of message and queue applies."""
     connection = client.connect()
     declare(connection, "q", message_ttl=0.3)
     publish(connection, "q", "long", expiration=60)
@@ -84,7 +84,7 @@ def test_the_shorter_of_two_ttls(client):
 
 
 def test_ttl_for_publishers_that_know_only_the_name(client):
-    """A publisher that never declared the queue is bound by its TTL too."""
+    """The TTL of a queue applies to publishers that did not declare it."""
     declare(client.connect(), "q", message_ttl=0.2)
     other = client.connect()
     publish(other, "q", "x")
@@ -93,12 +93,12 @@ def test_ttl_for_publishers_that_know_only_the_name(client):
 
 
 def expiring(connection, seconds):
-    """Declare a queue that expires when it is unused for *seconds*."""
+    """Declare a queue that expires after *seconds* without use."""
     declare(connection, "brief", expires=seconds)
 
 
 def test_queue_expires_when_unused(client):
-    """A queue without consumers is gone some time after x-expires."""
+    """A queue without consumers expires some time after x-expires."""
     connection, bystander = client.connect(), client.connect()
     Taker(bystander, "other")
     expiring(connection, 0.5)
@@ -109,7 +109,7 @@ def test_queue_expires_when_unused(client):
 
 
 def test_queue_is_kept_alive_by_its_consumer(client):
-    """A consumer keeps the queue alive without any traffic; when it leaves the queue expires."""
+    """A consumer keeps its queue alive without traffic; after its end the queue expires."""
     connection, other = client.connect(), client.connect()
     expiring(connection, 0.5)
     taker = Taker(connection, "brief", auto_declare=False)
@@ -122,7 +122,7 @@ def test_queue_is_kept_alive_by_its_consumer(client):
 
 
 def test_queue_is_kept_alive_by_basic_get(client):
-    """Fetching with basic_get counts as use, as it does in AMQP."""
+    """A call of basic_get counts as use, as in AMQP."""
     connection, bystander = client.connect(), client.connect()
     Taker(bystander, "other")
     expiring(connection, 0.6)
@@ -134,7 +134,10 @@ def test_queue_is_kept_alive_by_basic_get(client):
 
 
 def test_a_queue_that_expires_before_its_declarer_consumes(client):
-    """As when a worker stands still in between: it is there again, with its bindings."""
+    """A queue that expired before its declarer consumes is redeclared with its bindings.
+
+    This happens if a worker process is suspended in between.
+    """
     connection, bystander = client.connect(), client.connect()
     Taker(bystander, "other")
     queue = Queue("brief", Exchange("x", "fanout"), expires=0.3)(connection.default_channel)
@@ -146,7 +149,7 @@ def test_a_queue_that_expires_before_its_declarer_consumes(client):
 
 
 def test_expired_queue_can_be_declared_anew(client):
-    """After it expired, a queue may be declared again, with other arguments, empty."""
+    """An expired queue may be declared again, empty, with other arguments."""
     connection, bystander = client.connect(), client.connect()
     Taker(bystander, "other")
     expiring(connection, 0.3)
@@ -157,7 +160,7 @@ def test_expired_queue_can_be_declared_anew(client):
 
 
 def test_expired_queue_gets_nothing_from_its_exchange(client):
-    """What is published to the exchange of an expired queue does not bring the queue back."""
+    """A publish to the exchange of an expired queue does not recreate the queue."""
     connection, bystander = client.connect(), client.connect()
     Taker(bystander, "other")
     exchange = Exchange("x", "fanout")
@@ -170,7 +173,7 @@ def test_expired_queue_gets_nothing_from_its_exchange(client):
 
 @pytest.mark.parametrize("of_queue", [True, False])
 def test_a_ttl_of_0_is_for_who_waits(client, of_queue):
-    """A consumer that waits gets the message; nobody else does, and it is counted as expired."""
+    """With a TTL of 0, only a waiting consumer receives a message; others expire."""
     connection, taking = client.connect(), client.connect()
     queue_ttl = {"message_ttl": 0} if of_queue else {}
     own_ttl = {} if of_queue else {"expiration": 0}

@@ -1,4 +1,4 @@
-"""Redis loses its scripts, its connections or its breath; a stranger writes into our keys."""
+"""Faults of Redis: lost scripts and connections, a frozen server, foreign data in keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RETRY = {
 
 
 def test_script_flush_between_all_operations(client):
-    """SCRIPT FLUSH before every single step: nothing is lost and nothing comes twice."""
+    """With SCRIPT FLUSH before every step, each message is delivered once."""
     connection, other = client.connect(), client.connect()
     flush = client.raw.script_flush
     flush()
@@ -50,7 +50,7 @@ def test_script_flush_between_all_operations(client):
 
 
 def test_script_flush_while_leases_are_renewed(client):
-    """SCRIPT FLUSH does not cost a lease."""
+    """SCRIPT FLUSH does not end a lease."""
     connection, idle = client.connect(visibility_timeout=0.5), client.connect()
     declare(connection, "q")
     publish(connection, "q", "x")
@@ -69,10 +69,10 @@ def test_script_flush_while_leases_are_renewed(client):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["script_flush", "cut"])
 def test_an_ack_of_a_consumer_that_is_busy_then(client, fault):
-    """An ack that met an empty script cache or a dead socket is not forgotten meanwhile.
+    """An ack lost to an empty script cache or a dead socket is resent while the consumer is busy.
 
-    The consumer acks and then works for longer than visibility_timeout without a
-    look at its connection, as every consumer does that acks before it works.
+    The consumer acks and then works for longer than visibility_timeout without a check of its
+    connection, like every consumer that acks before its work.
     """
     connection = client.connect(visibility_timeout=0.6)
     other = client.connect(visibility_timeout=0.6, client_name="other")
@@ -94,12 +94,12 @@ def test_an_ack_of_a_consumer_that_is_busy_then(client, fault):
 
 
 def cut(client: Client) -> None:
-    """End every connection to the server but our own."""
+    """End all connections to the server except this one."""
     client.raw.client_kill_filter(_type="normal", skipme=True)
 
 
 def take_anyhow(connection, taker, count=1):
-    """Take *count* messages, reviving the consumer whenever the connection is lost."""
+    """Take *count* messages; revive the consumer after each lost connection."""
     wanted = len(taker.messages) + count
     deadline = time.monotonic() + 15
     while len(taker.messages) < wanted:
@@ -118,7 +118,7 @@ def take_anyhow(connection, taker, count=1):
 
 
 def test_cut_between_all_operations(client):
-    """CLIENT KILL before every step, with Kombu's retries: nothing is lost, nothing twice."""
+    """With CLIENT KILL before every step and Kombu's retries, each message is delivered once."""
     connection, publisher = client.connect(visibility_timeout=60), client.connect()
     taker = Taker(connection, "q", prefetch_count=2)
     producer = publisher.Producer()
@@ -135,7 +135,7 @@ def test_cut_between_all_operations(client):
 
 
 def settled_or_drained(client, connection):
-    """Drain once, go on over a new connection if it was lost, and say whether all is acked."""
+    """Drain once, reconnect after a loss, and return whether all messages are acked."""
     try:
         connection.drain_events(timeout=0.1)
     except TimeoutError:
@@ -162,7 +162,7 @@ def test_ensure_over_a_cut_connection(client):
 
 
 def test_a_cut_is_a_connection_error(client):
-    """A consumer whose sockets were cut learns it from drain_events, soon."""
+    """A consumer whose connections were cut learns of it from drain_events within seconds."""
     connection = client.connect()
     Taker(connection, "q")
     with pytest.raises(TimeoutError):
@@ -178,7 +178,7 @@ def test_a_cut_is_a_connection_error(client):
 
 @pytest.fixture
 def frozen_client(fresh_redis, scheme):
-    """Return a Client of a server of its own, which the test may freeze."""
+    """Return a Client of its own server, which the test may freeze."""
     client = Client(fresh_redis, fresh_redis.url(scheme))
     try:
         yield client
@@ -190,7 +190,7 @@ def frozen_client(fresh_redis, scheme):
 
 
 def test_publish_to_a_frozen_broker(frozen_client):
-    """A publish to a frozen Redis fails within socket_timeout, and says which and how long."""
+    """A publish to a frozen Redis fails after socket_timeout; the error names server and limit."""
     from reliq import BrokerTimeout
 
     connection = frozen_client.connect(socket_timeout=1)
@@ -199,7 +199,7 @@ def test_publish_to_a_frozen_broker(frozen_client):
     began = time.monotonic()
     with pytest.raises(BrokerTimeout, match="socket_timeout") as caught:
         publish(connection, "q", "x")
-    assert 0.9 <= time.monotonic() - began < 6  # without the option it is 10
+    assert 0.9 <= time.monotonic() - began < 6  # the default is 10 s
     assert str(frozen_client.server.port) in str(caught.value)
     assert "1 s" in str(caught.value)
     frozen_client.server.thaw()
@@ -208,10 +208,10 @@ def test_publish_to_a_frozen_broker(frozen_client):
 
 
 def test_get_from_a_frozen_broker(frozen_client):
-    """What it took all the same, when nobody waited any more, is there for the next one soon."""
+    """A message that a frozen Redis reserves after the timeout is soon delivered to another get."""
     connection = frozen_client.connect(socket_timeout=1, visibility_timeout=60)
     publish(connection, "q", "before", "x")
-    get(connection, "q").ack()  # Redis knows the script now
+    get(connection, "q").ack()  # Redis has cached the script now
     frozen_client.server.freeze()
     with pytest.raises(connection.connection_errors):
         get(connection, "q")
@@ -230,11 +230,11 @@ def test_connect_to_a_frozen_broker(frozen_client):
     began = time.monotonic()
     with pytest.raises(connection.connection_errors, match=str(frozen_client.server.port)):
         connection.transport.establish_connection()
-    assert time.monotonic() - began < 4  # without the option it is 5
+    assert time.monotonic() - began < 4  # the default is 5 s
 
 
 def test_ack_to_a_frozen_broker(frozen_client):
-    """An ack that Redis never answers surfaces in drain_events within socket_timeout."""
+    """The missing reply to an ack raises in drain_events within socket_timeout."""
     connection = frozen_client.connect(socket_timeout=1, visibility_timeout=30)
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "x", "y")
@@ -245,9 +245,9 @@ def test_ack_to_a_frozen_broker(frozen_client):
     with pytest.raises(connection.connection_errors) as caught:
         connection.drain_events(timeout=30)
     assert not isinstance(caught.value, TimeoutError)
-    assert time.monotonic() - began < 6  # without the option it is 10
+    assert time.monotonic() - began < 6  # the default is 10 s
     frozen_client.server.thaw()
-    # The ack is not lost with the connection: it goes out over the next one.
+    # The ack is not lost with the connection: it is sent over the next one.
     take_anyhow(connection, taker)[0].ack()
     assert [message.payload for message in taker.messages] == ["x", "y"]
     wait_until(lambda: settled_or_drained(frozen_client, connection))
@@ -256,7 +256,7 @@ def test_ack_to_a_frozen_broker(frozen_client):
 @pytest.mark.parametrize("how", ["garbage", "truncated", "empty", "another format"])
 @pytest.mark.parametrize("fetch", ["consumer", "basic_get"])
 def test_a_message_that_is_not_ours(client, how, fetch):
-    """What is no envelope is dead-lettered with a reason, and the next message is delivered."""
+    """An invalid envelope becomes a dead letter with a reason; the next message is delivered."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "broken", "whole")
@@ -293,12 +293,12 @@ def test_a_message_whose_envelope_is_gone(client):
     (message,) = Taker(connection, "q").take()
     assert message.payload == "whole"
     message.ack()
-    client.raw.flushall()  # the ledger counts a message that somebody else deleted
+    client.raw.flushall()  # the ledger still counts the deleted envelope
 
 
 @pytest.mark.parametrize("word", ["maxmemory", "wrongtype"])
 def test_refusals_are_not_retried(frozen_client, word):
-    """Out of memory and a key of another type are errors at once, not reasons to reconnect."""
+    """Out of memory and a key of the wrong type raise at once, without a reconnection."""
     from reliq import BrokerRefused
 
     connection = frozen_client.connect()

@@ -1,4 +1,4 @@
-"""A consumer process that is stopped for longer than its lease, and then goes on."""
+"""A consumer process that is suspended for longer than its lease, and then resumes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def go_on(client, process):
 
 
 def test_a_frozen_consumers_message_goes_to_another(client, frozen):
-    """A frozen consumer keeps its message for visibility_timeout and not longer."""
+    """A frozen consumer keeps its message for visibility_timeout and no longer."""
     declare(client.connect(), "q")
     process = frozen("ack")
     other = Taker(client.connect(), "q", prefetch_count=1)
@@ -86,7 +86,7 @@ def test_a_frozen_consumers_message_goes_to_another(client, frozen):
 
 
 def test_what_a_frozen_consumer_had_not_been_given_yet(client, frozen):
-    """A prefetched message whose lease has ended meanwhile is not delivered by it any more."""
+    """A reserved message whose lease ended during the freeze is not delivered here."""
     process = frozen("drain")
     for message in Taker(client.connect(), "q", prefetch_count=2).take(2, timeout_s=30):
         message.ack()
@@ -96,7 +96,7 @@ def test_what_a_frozen_consumer_had_not_been_given_yet(client, frozen):
 
 
 def test_a_frozen_consumer_is_given_its_own_message_again(client, frozen):
-    """It works on it still: it goes on with the new lease, and no second run begins."""
+    """A thawed consumer continues its message under the new lease, without a second run."""
     connection = client.connect()
     process = frozen("again")
     busy = Taker(connection, "q", prefetch_count=1)
@@ -110,7 +110,7 @@ def test_a_frozen_consumer_is_given_its_own_message_again(client, frozen):
 
 
 def test_a_late_ack_of_a_thawed_consumer(client, frozen):
-    """The ack of a consumer that was frozen past its lease cancels the pending redelivery."""
+    """A late ack of a thawed consumer cancels the pending redelivery."""
     connection = client.connect()
     process = frozen("ack")
     busy = Taker(connection, "q", prefetch_count=1)
@@ -125,7 +125,7 @@ def test_a_late_ack_of_a_thawed_consumer(client, frozen):
 
 
 def test_a_late_requeue_of_a_thawed_consumer(client, frozen):
-    """Its requeue is refused, and its log says so: the message stays with the other."""
+    """A thawed consumer's late requeue is refused and logged; the other consumer is unaffected."""
     connection = client.connect()
     process = frozen("requeue")
     other = Taker(connection, "q", prefetch_count=1)

@@ -1,4 +1,4 @@
-"""Connections whose packets vanish, and clients that lost their broker all at once."""
+"""Half-open connections, which lose packets, and clients that lose their broker together."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .test_kombu_faults import RETRY, settled_or_drained, take_anyhow
 
 TIMEOUT_S, POLL_S = 1.0, 0.5
 OPTIONS = {"socket_timeout": TIMEOUT_S, "poll_interval": POLL_S, "visibility_timeout": 6}
-# Until it is noticed, and what a busy machine takes to connect anew: less than by default.
+# The time to notice the loss, and to reconnect on a busy machine: less than the defaults.
 NOTICED_S = TIMEOUT_S + POLL_S + 5.0
 
 
 @pytest.fixture
 def blackhole(client):
-    """Return a way to the server that loses packets when it is told to."""
+    """Return a path to the server that can lose all packets."""
     proxy = Blackhole(client.server)
     yield proxy
     client.close()
@@ -32,7 +32,7 @@ def blackhole(client):
 
 
 def test_a_publisher_that_waits(client, blackhole):
-    """It notices within socket_timeout and stores its message over another connection, once."""
+    """A publisher notices within socket_timeout and stores its message over a new connection."""
     connection = client.connect(blackhole.url(), **OPTIONS)
     declare(connection, "q")
     publish(connection, "q", 1)
@@ -45,7 +45,7 @@ def test_a_publisher_that_waits(client, blackhole):
 
 
 def test_nobody_else_waits_for_who_waits_for_a_reply(client, blackhole):
-    """The background loop looks after all connections: one that hangs must not stop it."""
+    """A hanging connection does not block the background loop, which serves all connections."""
     connection = client.connect(blackhole.url(), **OPTIONS)
     declare(connection, "q")
     transport = connection.transport
@@ -65,9 +65,9 @@ def test_nobody_else_waits_for_who_waits_for_a_reply(client, blackhole):
 
 
 def test_what_was_acked_is_not_looked_for_as_unseen(client, blackhole):
-    """Its ack hangs on one connection while another looks for what a lost reserve took.
+    """A message with a pending ack is not returned as undelivered by another connection.
 
-    It has a lease still, and this process does not hold it: it is not for anybody else yet.
+    It still has a lease, and this process does not hold it, but its ack may yet arrive.
     """
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q", prefetch_count=1)
@@ -81,19 +81,19 @@ def test_what_was_acked_is_not_looked_for_as_unseen(client, blackhole):
     session.outbox.reserve_lost("q", store.consumer)
     session.catch_up(store)
     assert (1, 1) == (client.status("q").ready, client.status("q").unacked)
-    hanging.close()  # only now the ack is known to have gone astray
+    hanging.close()  # only now the ack is known to be lost
     session.catch_up(store)
     assert (1, 0) == (client.status("q").ready, client.status("q").unacked)
     assert 1 == client.status("q").ledger["acked"]
 
 
 def test_what_is_under_way_is_not_looked_for_as_unseen(client):
-    """The connection that lost a reserve has asked again: what that takes is not unseen."""
+    """A message that a pending reserve took is not undelivered, despite an earlier lost reserve."""
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q", prefetch_count=1)
-    assert taker.gets_nothing()  # nor is a reply needed that says to load a script first.
+    assert taker.gets_nothing()  # also loads the script, so that the later reply brings a message
     transport, session = connection.transport, taker.channel.transport.link.session
-    session.background.stop()  # it would read the reply, and then look by itself.
+    session.background.stop()  # it would read the reply, and then search
     publish(connection, "q", "x")
     (subscription,) = transport.schedule.subscriptions
     transport.reserver.post_request(subscription, 1)
@@ -101,7 +101,7 @@ def test_what_is_under_way_is_not_looked_for_as_unseen(client):
     session.outbox.reserve_lost("q", transport.link.store.consumer)
     loops = session.open_store()
     session.send_owed(loops)
-    assert session.owes  # to be looked for when it is known what the reserve took
+    assert session.owes  # the search waits until the result of the reserve is known
     (message,) = taker.take()
     session.send_owed(loops)
     assert not session.owes
@@ -113,7 +113,7 @@ def test_what_is_under_way_is_not_looked_for_as_unseen(client):
 
 
 def test_a_publisher_that_only_posts(client, blackhole):
-    """It is told by a later publish, within socket_timeout, and goes on over another one."""
+    """With confirm="none", a later publish raises within socket_timeout; a new connection works."""
     connection = client.connect(blackhole.url(), **OPTIONS, confirm="none")
     declare(connection, "q")
     publish(connection, "q", "before")
@@ -133,7 +133,7 @@ def test_a_publisher_that_only_posts(client, blackhole):
 
 
 def test_a_consumer_that_waits(client, blackhole):
-    """It notices that its wait is answered no more, connects anew, and gets the next message."""
+    """A waiting consumer notices the missing reply, reconnects and receives the next message."""
     connection = client.connect(blackhole.url(), **OPTIONS)
     taker = Taker(connection, "q")
     with pytest.raises(TimeoutError):
@@ -149,7 +149,7 @@ def test_a_consumer_that_waits(client, blackhole):
 
 @pytest.mark.slow
 def test_a_background_loop_of_a_busy_consumer(client, blackhole):
-    """Its thread notices and renews over another connection, while the application works."""
+    """The background loop of a busy consumer notices the loss and renews over a new connection."""
     connection = client.connect(blackhole.url(), **OPTIONS)
     taker = Taker(connection, "q", prefetch_count=1)
     publish(client.connect(), "q", "x")
@@ -158,7 +158,7 @@ def test_a_background_loop_of_a_busy_consumer(client, blackhole):
     main = f"reliq:{connection.transport.link.store.consumer}"
 
     def loops():
-        # One that is logged in, and has done something: a login that hangs takes its 5 s.
+        # Only connections with a completed command: a hanging login takes 5 s.
         done = [item for item in client.raw.client_list() if item["cmd"].startswith("evalsha")]
         names = {entry["name"]: entry["id"] for entry in done}
         return {
@@ -169,9 +169,9 @@ def test_a_background_loop_of_a_busy_consumer(client, blackhole):
 
     before = wait_until(loops, what="the background loop's connection")
     blackhole.swallow()
-    # A third of the lease until it has something to say; then socket_timeout.
+    # The next renewal is due after a third of the lease; then socket_timeout passes.
     wait_until(lambda: loops() - before, timeout_s=2 + NOTICED_S, what="another connection")
-    # The lease would have run out by now, had it not been renewed.
+    # Without a renewal, the lease would have ended by now.
     deadline = time.monotonic() + OPTIONS["visibility_timeout"]
     other = Taker(client.connect(), "q")
     assert other.gets_nothing(for_s=deadline - time.monotonic())
@@ -180,7 +180,7 @@ def test_a_background_loop_of_a_busy_consumer(client, blackhole):
 
 
 def test_clients_of_a_returning_broker_come_one_by_one(fresh_redis):
-    """Those that lost it in one instant, and pause alike, are spread over most of a second."""
+    """Clients that lose a broker together, with equal pauses, reconnect over most of a second."""
     count, pause_s = 20, 1.0
     came: list[float] = []
     ready, lost = threading.Barrier(count + 1), threading.Event()
@@ -192,7 +192,7 @@ def test_clients_of_a_returning_broker_come_one_by_one(fresh_redis):
             connection.connect()
             ready.wait()
             lost.wait()
-            connection.collect()  # as Celery does when it learns of a loss.
+            connection.collect()  # as Celery does after a loss
             connection.ensure_connection(
                 interval_start=pause_s, interval_step=0, interval_max=pause_s
             )
@@ -204,7 +204,7 @@ def test_clients_of_a_returning_broker_come_one_by_one(fresh_redis):
     ready.wait()
     fresh_redis.kill()
     lost.set()
-    time.sleep(2.5 * pause_s)  # how long it is away: some tries fail, alike in all of them.
+    time.sleep(2.5 * pause_s)  # the outage, in which several attempts of every client fail
     fresh_redis.start()
     for thread in threads:
         thread.join(30)

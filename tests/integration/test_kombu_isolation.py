@@ -1,4 +1,4 @@
-"""The last delivery before the limit is made to a process that holds nothing else."""
+"""Isolated delivery: the last one before the limit goes to a process without other messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def candidate(client, queue="q"):
 
 @pytest.fixture
 def consume(client):
-    """Return a function that consumes from queues with this limit, over a connection of its own."""
+    """Return a function that consumes from queues with this limit, over its own connection."""
 
     def start(*queues, **arguments):
         return Taker(
@@ -37,7 +37,7 @@ def consume(client):
 
 @pytest.mark.slow
 def test_it_waits_for_what_the_process_holds(client, consume):
-    """Of whatever queue: until then nothing else is taken, and nothing with it until it is done."""
+    """An isolated delivery waits until the process holds no message, and excludes others."""
     taker = consume("q", "r", prefetch_count=10)
     publish(taker.connection, "r", "held")
     (held,) = taker.take()
@@ -55,7 +55,7 @@ def test_it_waits_for_what_the_process_holds(client, consume):
 
 
 def test_other_connections_of_the_process_wait_too(client, consume):
-    """What kills one kills the other."""
+    """Isolation covers all connections of a process, because its death affects all of them."""
     first, second = consume("q", prefetch_count=10), consume("r", prefetch_count=10)
     candidate(client)
     (last,) = first.take()
@@ -68,7 +68,7 @@ def test_other_connections_of_the_process_wait_too(client, consume):
 
 @pytest.mark.slow
 def test_who_cannot_become_free_goes_on(client):
-    """Who acks nothing before it has more waits for one lease at first, not for ever."""
+    """A consumer that needs more messages before it acks is blocked for one lease, not for ever."""
     connection = client.connect(delivery_limit=LIMIT, visibility_timeout=3)
     taker = Taker(connection, "q", prefetch_count=10)
     publish(connection, "q", "first")
@@ -88,7 +88,7 @@ def test_who_cannot_become_free_goes_on(client):
 
 
 def test_what_it_consumes_itself_it_may(client, consume):
-    """A consumer that began after it was given is its own doing."""
+    """A consumer that the process itself starts during an isolated delivery receives messages."""
     taker = consume("q", prefetch_count=10)
     candidate(client)
     (last,) = taker.take()
@@ -99,7 +99,7 @@ def test_what_it_consumes_itself_it_may(client, consume):
 
 
 def test_a_process_that_polls_gets_it(client):
-    """`basic_get` by a process that holds nothing takes it at once, and nothing beside it."""
+    """`basic_get` in a process without messages takes the message at once, and no other."""
     candidate(client)
     connection = client.connect(delivery_limit=LIMIT)
     declare(connection, "r")
@@ -114,7 +114,7 @@ def test_a_process_that_polls_gets_it(client):
 
 
 def test_what_the_broker_has_lost_runs_on(client, consume, caplog):
-    """A message without its lease is still worked on, and may still be what kills."""
+    """A running message whose lease was lost postpones an isolated delivery: it may kill, too."""
     connection = client.connect()
     publish(connection, "r", "runs")
     runs = get(connection, "r")
@@ -129,12 +129,12 @@ def test_what_the_broker_has_lost_runs_on(client, consume, caplog):
     last.ack()
 
 
-# -- a second broker, which dies while this process has to do with it
+# -- a second broker, which dies while this process uses it
 
 
 @pytest.fixture
 def dying(redis_factory):
-    """Return a Client of a broker that a test is to kill."""
+    """Return a Client of a broker for a test to kill."""
     server = redis_factory()
     other = Client(server, server.url("reliq"))
     yield other
@@ -143,7 +143,7 @@ def dying(redis_factory):
 
 
 def owes_a_return(dying):
-    """Give back what was taken, when the broker is gone; return what the process has left."""
+    """Fail to return a message to a dead broker, so that the return stays pending."""
     connection = dying.connect()
     publish(connection, "q", "owed")
     message = get(connection, "q")
@@ -153,23 +153,23 @@ def owes_a_return(dying):
 
 
 def owes_an_ack(dying):
-    """Finish what was taken, when the broker is gone."""
+    """Ack a message of a dead broker, so that the ack stays pending."""
     connection = dying.connect()
     publish(connection, "q", "owed")
     message = get(connection, "q")
     dying.server.kill()
     message.ack()
-    # Nothing to wait for where the background loop has read first that the broker is gone.
+    # No replies are due if the background loop has already noticed that the broker is gone.
     with suppress(*connection.connection_errors):
         connection.transport.link.store.wait_for_replies()
     assert connection.transport.link.session.outbox.has_unsent
 
 
 def asked_without_an_answer(dying):
-    """Ask for a message while the broker is frozen, until the timeout."""
+    """Let a reserve time out while the broker is frozen."""
     connection = dying.connect(socket_timeout=0.5, restore_interval=60)
     declare(connection, "q")
-    assert get(connection, "q") is None  # also looks after the queue, once in an interval
+    assert get(connection, "q") is None  # also makes a pass over the queue, once per interval
     dying.server.freeze()
     with pytest.raises(connection.connection_errors):
         get(connection, "q")
@@ -177,7 +177,7 @@ def asked_without_an_answer(dying):
 
 
 def dropped_a_message(dying):
-    """Take a message and forget it unsettled, with its connection."""
+    """Take a message, and drop it unsettled with its connection."""
     connection = dying.connect()
     publish(connection, "q", "dropped")
     message = get(connection, "q")
@@ -197,7 +197,7 @@ def dropped_a_message(dying):
     ],
 )
 def test_what_is_owed_to_a_dead_broker_runs_no_more(client, consume, dying, owe):
-    """Who went over to another broker holds nothing, though it could not tell the first one."""
+    """Pending reports to a dead broker do not postpone an isolated delivery at another broker."""
     owe(dying)
     candidate(client)
     (last,) = consume("q", prefetch_count=10).take()
@@ -206,7 +206,7 @@ def test_what_is_owed_to_a_dead_broker_runs_no_more(client, consume, dying, owe)
 
 
 def test_what_a_dead_broker_gave_may_still_run(client, consume, dying):
-    """Who works on it holds it, whatever became of the broker: until then it is not alone."""
+    """A running message of a dead broker still postpones an isolated delivery at another broker."""
     connection = dying.connect()
     publish(connection, "q", "runs")
     runs = get(connection, "q")

@@ -1,4 +1,4 @@
-"""What comes for a queue that was to go by itself, after it has gone: it does not bring it back."""
+"""Late messages for a temporary queue do not recreate the queue."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .kombu_client import Taker, declare, exists, publish
 
 
 def reply(connection, queue, **properties):
-    """Answer a request, as RPC servers do."""
+    """Reply to a request, as RPC servers do."""
     connection.Producer().publish(
         "answer", exchange="", routing_key=queue, correlation_id="one", **properties
     )
 
 
 def test_a_reply_makes_no_queue(client, caplog):
-    """It is dropped, as AMQP drops it, and the log says so once; one that is waited for comes."""
+    """A reply to a missing queue is dropped, as in AMQP, with one warning; others arrive."""
     connection = client.connect()
     for _ in range(2):
         reply(connection, "gone")
@@ -31,7 +31,7 @@ def test_a_reply_makes_no_queue(client, caplog):
 
 
 def test_a_reply_that_is_missed_can_be_an_error(client):
-    """With unroutable="error", by itself and in a batch; nothing is stored."""
+    """With unroutable="error", a reply to a missing queue raises, alone or in a batch."""
     connection = client.connect(unroutable="error")
     with pytest.raises(Unroutable, match="no queue 'gone'"):
         reply(connection, "gone")
@@ -42,7 +42,7 @@ def test_a_reply_that_is_missed_can_be_an_error(client):
 
 
 def test_a_request_makes_its_queue(client):
-    """It says where the answer goes; and anything that answers nothing makes one, too."""
+    """A request, which names a queue for the reply, creates its queue; so does a plain message."""
     connection = client.connect()
     reply(connection, "requests", reply_to="me")
     publish(connection, "plain", "x")
@@ -51,7 +51,7 @@ def test_a_request_makes_its_queue(client):
 
 
 def test_a_queue_that_was_to_go_is_not_made_by_who_declared_it(client):
-    """It went with its consumer, and what its own process publishes then is dropped."""
+    """A deleted temporary queue is not recreated by a publish of the process that declared it."""
     connection = client.connect()
     declare(connection, "brief", expires=60)
     client.connect().default_channel.queue_delete("brief")
@@ -64,7 +64,7 @@ def test_a_queue_that_was_to_go_is_not_made_by_who_declared_it(client):
 @pytest.mark.parametrize("protocol", [1, 2])
 @pytest.mark.parametrize("reply_to", [None, "me"])
 def test_a_task_makes_its_queue(client, protocol, reply_to):
-    """Whatever Celery's protocol is, and whether or not it is to be answered."""
+    """A task creates its queue in both of Celery's protocols, with or without a reply queue."""
     app = Celery("app", broker=client.url, set_as_current=False)
     write = app.amqp.task_protocols[protocol]
     headers, properties, body, _ = write("id", "t", args=(1,), reply_to=reply_to)

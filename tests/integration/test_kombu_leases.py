@@ -1,4 +1,4 @@
-"""What happens to a message that is held long, or whose holder is slow, lost or forgetful."""
+"""Leases of messages that are held for long, or whose consumer is slow or lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_held_message_is_not_redelivered(client):
 
 
 def test_a_short_lease_of_the_queue_is_renewed_in_time(client):
-    """x-visibility-timeout is far below what the process renews by otherwise."""
+    """A lease shortened by x-visibility-timeout is renewed in time by a process with a long one."""
     holder, idle = client.connect(visibility_timeout=60), client.connect(visibility_timeout=61)
     declare(holder, "q", queue_arguments={"x-visibility-timeout": 600})
     mine = Taker(holder, "q", prefetch_count=1, auto_declare=False)
@@ -48,7 +48,7 @@ def test_a_short_lease_of_the_queue_is_renewed_in_time(client):
 
 @pytest.mark.slow
 def test_a_lease_that_an_operator_shortens_is_renewed_in_time(client):
-    """It holds from the next renewal on, so the one after that is sooner."""
+    """A timeout shortened by an operator applies at the next renewal; later ones come sooner."""
     holder, idle = client.connect(visibility_timeout=3), client.connect(visibility_timeout=61)
     mine = Taker(holder, "q", prefetch_count=1)
     publish(holder, "q", "long")
@@ -62,7 +62,7 @@ def test_a_lease_that_an_operator_shortens_is_renewed_in_time(client):
 
 
 def test_a_message_fetched_by_basic_get_is_renewed(client):
-    """Nobody needs to drain events for a lease to be renewed."""
+    """Leases of ``basic_get`` are renewed without a call of drain_events."""
     holder, idle = client.connect(visibility_timeout=0.5), client.connect(visibility_timeout=0.5)
     declare(holder, "q")
     publish(holder, "q", "long")
@@ -72,7 +72,7 @@ def test_a_message_fetched_by_basic_get_is_renewed(client):
 
 
 def test_a_lapsed_lease_brings_the_message_back(client):
-    """After consumer_timeout a message is delivered to another, as redelivered and counted."""
+    """After consumer_timeout a message is redelivered to another consumer, and counted."""
     holder, idle = client.connect(**LAPSING), client.connect(**LAPSING)
     declare(holder, "q")
     publish(holder, "q", "x")
@@ -85,7 +85,7 @@ def test_a_lapsed_lease_brings_the_message_back(client):
 
 
 def test_a_message_whose_lease_is_lost_while_it_waits_here_is_not_delivered(client):
-    """It was reserved together with another one; the process knows that it went back."""
+    """A reserved message whose lease ended before its delivery is not delivered here."""
     holder, other = client.connect(**LAPSING), client.connect()
     declare(holder, "q")
     for body in ("first", "second"):
@@ -94,7 +94,7 @@ def test_a_message_whose_lease_is_lost_while_it_waits_here_is_not_delivered(clie
     (first,) = taker.take()
     elsewhere = Taker(other, "q", prefetch_count=2).take(2)
     wait_until(lambda: not holder.transport.link.session.leases.held)
-    holder.drain_events(timeout=1)  # lets it go
+    holder.drain_events(timeout=1)  # drops the message
     assert taker.gets_nothing()
     assert [first] == taker.messages
     for message in (first, *elsewhere):
@@ -104,12 +104,12 @@ def test_a_message_whose_lease_is_lost_while_it_waits_here_is_not_delivered(clie
 
 @pytest.fixture
 def lapsed(client):
-    """Return (a message whose lease has ended and which waits again, a busy other consumer)."""
+    """Return a ready message whose lease has ended, and another, busy consumer."""
     holder, other = client.connect(**LAPSING), client.connect()
     declare(holder, "q")
     publish(holder, "q", "late")
     held = get(holder, "q")
-    # It sweeps the queue, but its credit is used up.
+    # The consumer makes passes over the queue, but its prefetch limit is reached.
     busy = Taker(other, "q", prefetch_count=1)
     publish(other, "q", "busy")
     busy.take()
@@ -118,7 +118,7 @@ def lapsed(client):
 
 
 def test_a_late_ack_cancels_the_redelivery(client, lapsed):
-    """The ack of a message whose lease has ended is accepted: the work is done."""
+    """An ack after the end of the lease is accepted and prevents the redelivery."""
     held, busy = lapsed
     held.ack()
     wait_until(lambda: client.status("q").ready == 0)
@@ -128,7 +128,7 @@ def test_a_late_ack_cancels_the_redelivery(client, lapsed):
 
 
 def test_a_late_ack_while_another_works_on_it(client):
-    """An ack is accepted though another consumer has the message; that one's ack is harmless."""
+    """A late ack is accepted while another consumer holds the message; its ack is harmless."""
     holder, idle = client.connect(**LAPSING), client.connect()
     declare(holder, "q")
     publish(holder, "q", "x")
@@ -143,7 +143,7 @@ def test_a_late_ack_while_another_works_on_it(client):
 
 @pytest.mark.parametrize("settle", ["requeue", "reject"])
 def test_a_late_requeue_is_refused_and_logged(client, caplog, settle):
-    """Who lost the lease can neither requeue nor reject the message, and the log says so."""
+    """A requeue or reject after the loss of the lease is refused, with a warning in the log."""
     holder, idle = client.connect(**LAPSING), client.connect()
     declare(holder, "q")
     publish(holder, "q", "x")
@@ -160,7 +160,7 @@ def test_a_late_requeue_is_refused_and_logged(client, caplog, settle):
 
 
 class Fragile(ConsumerMixin):
-    """Loses its connection inside the callback, the first time."""
+    """Loses its connection inside its first callback."""
 
     def __init__(self, connection, queue, cut):
         self.connection, self.queue, self.cut = connection, queue, cut
@@ -171,7 +171,7 @@ class Fragile(ConsumerMixin):
         return [Consumer([self.queue], on_message=self.on_task, prefetch_count=1)]
 
     def on_task(self, message):
-        """Fail over the lost connection once, then ack."""
+        """Use the lost connection in the first call; then ack."""
         self.seen.append(message.payload)
         if len(self.seen) == 1:
             self.cut()
@@ -186,7 +186,8 @@ def test_connection_lost_while_a_callback_raises(client):
     connection = client.connect(proxy.url(), visibility_timeout=60)
     queue = declare(connection, "q")
     publish(connection, "q", "x")
-    # By the command itself: a connection that is already gone is made anew before one is sent.
+    # Cut by the command itself, because a connection found lost is replaced before the next
+    # command.
     worker = Fragile(connection, queue, lambda: proxy.cut_at(b"seen-nowhere-else"))
     worker.run()
     assert worker.seen == ["x", "x"]
@@ -196,12 +197,12 @@ def test_connection_lost_while_a_callback_raises(client):
 
 
 def cut_all(client):
-    """End every connection to the server but our own."""
+    """End all connections to the server except this one."""
     client.raw.client_kill_filter(_type="normal", skipme=True)
 
 
 def test_an_abandoned_message_comes_back(client):
-    """After a lost connection a message that nobody refers to any more is released."""
+    """After a lost connection, a message without references is released."""
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "x")
@@ -218,7 +219,7 @@ def test_an_abandoned_message_comes_back(client):
 
 
 def test_a_message_still_held_does_not_come_back(client):
-    """After a lost connection a message that is still being worked on keeps its lease."""
+    """After a lost connection, a message in progress keeps its lease."""
     connection, other = client.connect(), client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "x")
@@ -235,20 +236,20 @@ def test_a_message_still_held_does_not_come_back(client):
 
 @pytest.mark.slow
 def test_a_cut_consumer_is_not_taken_for_dead(client):
-    """A busy consumer whose sockets were all cut keeps its message: its background loop comes back.
+    """A busy consumer with all its connections cut keeps its message, as its loop reconnects.
 
-    Others see that the connection it registered is gone. That alone must not end its
-    leases, though it only looks at its own connection when its work is done.
+    Other consumers see that its registered connection is gone. That alone must not end its
+    leases, although the consumer checks its own connection only after its work.
     """
     options = {"visibility_timeout": 4.5, "orphan_grace": 0.3}
-    # No lease is ended before the server has been up for as long as one lasts.
+    # No lease ends before the server's uptime exceeds the length of a lease.
     wait_until(lambda: client.raw.info("server")["uptime_in_seconds"] > 5)
     connection = client.connect(**options, client_name="busy")
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "long")
     (message,) = taker.take()
     idle = Taker(client.connect(**options, client_name="idle"), "q", prefetch_count=1)
-    time.sleep(0.5)  # both are in the register, by the connections they use from now on
+    time.sleep(0.5)  # both have registered over their final connections
     for entry in client.raw.client_list():
         if entry["name"].startswith("busy:"):
             client.raw.client_kill_filter(_id=entry["id"])
@@ -258,7 +259,7 @@ def test_a_cut_consumer_is_not_taken_for_dead(client):
 
 @pytest.mark.parametrize("lose", ["cut", "collect", "cut and collect"])
 def test_an_ack_after_the_connection_was_lost(client, lose):
-    """The ack of a message that came over a lost connection goes out over the next one."""
+    """The ack of a message from a lost connection is sent over the next one."""
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q")
     publish(connection, "q", "x")
@@ -277,7 +278,7 @@ def test_an_ack_after_the_connection_was_lost(client, lose):
 
 
 def see_in_a_thread(store):
-    """Have another thread read what has come, as the background loop's does."""
+    """Read pending replies in another thread, as the background loop does."""
 
     def look():
         with suppress(BrokerUnavailable):
@@ -290,13 +291,13 @@ def see_in_a_thread(store):
 
 
 def see_by_an_ack(store):
-    """Let the connection rest for so long that the next command looks at it first."""
-    time.sleep(0.05)  # the case itself: see wire.py
+    """Pause until the next command checks the connection first."""
+    time.sleep(0.05)  # the tested case; see wire.py
 
 
 @pytest.mark.parametrize("see", [see_in_a_thread, see_by_an_ack])
 def test_a_loss_that_was_seen_elsewhere(client, see):
-    """drain_events raises once all the same; the ack is through, and the consumer is served."""
+    """drain_events raises once for a loss noticed elsewhere; the ack is sent; consuming resumes."""
     connection, other = client.connect(), client.connect()
     taker = Taker(connection, "q")
     publish(connection, "q", "x")
@@ -312,7 +313,7 @@ def test_a_loss_that_was_seen_elsewhere(client, see):
 
 
 def test_bindings_that_went_with_the_loss(own):
-    """An application whose broker came back empty declares again, though an ack saw it first."""
+    """After an ack has met a broker that lost its data, an application still declares again."""
     connection = own.connect()
     queue = Queue("q", Exchange("shop"), "sold")
     got = []
@@ -341,7 +342,7 @@ def test_bindings_that_went_with_the_loss(own):
 @pytest.mark.parametrize("lose", ["cut", "cut and collect"])
 @pytest.mark.parametrize("settle", ["requeue", "reject"])
 def test_settling_after_the_connection_was_lost(client, lose, settle):
-    """So do a requeue and a reject: the message does not stay leased for ever."""
+    """A requeue or reject after a lost connection takes effect, so that the lease ends."""
     connection = client.connect(visibility_timeout=60)
     taker = Taker(connection, "q")
     publish(connection, "q", "x")
@@ -349,7 +350,7 @@ def test_settling_after_the_connection_was_lost(client, lose, settle):
     cut_all(client)
     if "collect" in lose:
         connection.collect()
-    with suppress(*connection.connection_errors):  # it may say at once that it could not
+    with suppress(*connection.connection_errors):  # it may raise at once
         getattr(held, settle)()
     connection.collect()
     connection.connect()
@@ -366,7 +367,7 @@ def test_settling_after_the_connection_was_lost(client, lose, settle):
 
 @pytest.fixture
 def own(fresh_redis):
-    """Return a Client of a server of its own, which the test may freeze."""
+    """Return a Client of its own server, which the test may freeze."""
     client = Client(fresh_redis, fresh_redis.url("reliq"))
     yield client
     client.server.thaw()
@@ -376,9 +377,9 @@ def own(fresh_redis):
 
 @pytest.mark.slow
 def test_a_server_that_stood_still_gives_time_to_renew(own, caplog):
-    """It was frozen for longer than a lease: what it hears first must not end what is held.
+    """A server that was frozen for longer than a lease ends no held lease when it resumes.
 
-    The pass that was asked for meanwhile stands before the renewal in what it reads then.
+    The server reads a pass that was sent meanwhile before it reads the renewal.
     """
     options = {"visibility_timeout": 1.5, "restore_interval": 0.05, "socket_timeout": 20}
     holder, idle = own.connect(**options), own.connect(**options, socket_connect_timeout=4)
@@ -395,7 +396,7 @@ def test_a_server_that_stood_still_gives_time_to_renew(own, caplog):
         before = deadline()
         wait_until(lambda before=before: deadline() > before, interval_s=0.005)
         own.server.freeze()
-        time.sleep(2.5)  # how long it is frozen: a lease and the next renewal.
+        time.sleep(2.5)  # frozen for longer than a lease plus the next renewal
         own.server.thaw()
         assert other.gets_nothing(for_s=0.5)
     assert [] == [record for record in caplog.records if "lease" in record.message]
@@ -404,13 +405,13 @@ def test_a_server_that_stood_still_gives_time_to_renew(own, caplog):
 
 
 def test_another_server_in_the_place_of_the_first_gives_time_to_renew(client):
-    """A promoted replica has been up for long, but nobody could renew at it before."""
+    """A promoted replica, despite a long uptime, leaves consumers time for a first renewal."""
     connection = client.connect(visibility_timeout=1.5)
     declare(connection, "q")
     publish(connection, "q", "x")
     taker = Taker(connection, "q")
     taker.take()
-    # As if the passes until now had been made at another server.
+    # Simulates earlier passes at another server.
     wait_until(lambda: client.raw.hget("reliq:{q}:meta", "run"))
     client.raw.zadd(
         "reliq:{q}:unacked_index", dict.fromkeys(client.raw.hkeys("reliq:{q}:unacked"), 1)

@@ -9,7 +9,7 @@ RETRY = {"retry": True, "retry_policy": {"max_retries": 3, "interval_start": 0, 
 
 
 def test_a_full_queue_that_drops_keeps_the_youngest(client):
-    """Kombu's max_length: the oldest message becomes a dead letter with the reason maxlen."""
+    """With Kombu's max_length, the oldest message becomes a dead letter with the reason maxlen."""
     connection = client.connect()
     declare(connection, "q", max_length=2)
     publish(connection, "q", "a", "b", "c")
@@ -19,7 +19,7 @@ def test_a_full_queue_that_drops_keeps_the_youngest(client):
 
 
 def test_a_full_queue_that_rejects_says_so_at_once(client):
-    """The error names queue and remedy; Kombu's retry does not loop on it."""
+    """A full queue raises at once, with queue and remedy, and Kombu's retry does not repeat it."""
     connection = client.connect()
     declare(connection, "q", max_length=1, queue_arguments={"x-overflow": "reject-publish"})
     publish(connection, "q", "a")
@@ -35,7 +35,7 @@ def test_a_full_queue_that_rejects_says_so_at_once(client):
 
 
 def test_the_connection_goes_on_after_a_rejected_publish(client):
-    """It is the channel's business, not the connection's."""
+    """A refused publish is an error of the channel; the connection remains usable."""
     connection = client.connect()
     declare(connection, "full", max_length=1, queue_arguments={"x-overflow": "reject-publish"})
     declare(connection, "other")
@@ -47,7 +47,7 @@ def test_the_connection_goes_on_after_a_rejected_publish(client):
 
 
 def test_a_broadcast_reaches_the_queues_that_are_not_full(client):
-    """The error names those that rejected and those that have it."""
+    """A broadcast is stored in all queues with room; the error names both kinds of queues."""
     connection = client.connect()
     exchange = Exchange("news", "fanout")
     full = Queue("full", exchange, max_length=1, queue_arguments={"x-overflow": "reject-publish"})
@@ -61,7 +61,7 @@ def test_a_broadcast_reaches_the_queues_that_are_not_full(client):
 
 
 def test_the_length_in_bytes(client):
-    """Kombu's max_length_bytes counts what is stored."""
+    """Kombu's max_length_bytes limits the stored bytes."""
     connection = client.connect()
     declare(connection, "q", max_length_bytes=4000)
     publish(connection, "q", "x" * 1500, "y" * 1500, "z" * 1500)
@@ -87,7 +87,7 @@ def test_the_length_in_bytes(client):
     ],
 )
 def test_a_bad_argument_is_refused_before_anything_is_declared(client, name, value):
-    """The error names queue, argument and what it got; the queue does not exist."""
+    """The error for an invalid argument names queue, argument and value; no queue is declared."""
     connection = client.connect()
     with pytest.raises(ConfigurationError, match=rf"'q': expected {name} .*got: {value!r}"):
         declare(connection, "q", queue_arguments={name: value, "x-max-length": 5} | {name: value})
@@ -102,13 +102,13 @@ def test_a_bad_argument_is_refused_before_anything_is_declared(client, name, val
     ],
 )
 def test_an_argument_that_needs_another(client, arguments, missing):
-    """What would have no effect is refused, and what it needs is named."""
+    """An argument without effect is refused; the error names the missing one."""
     with pytest.raises(ConfigurationError, match=rf"'q': .* has no effect without {missing}"):
         declare(client.connect(), "q", queue_arguments=arguments)
 
 
 def test_other_limits_than_declared_show_both(client):
-    """A redeclaration with other arguments names what is stored and what was asked."""
+    """A redeclaration with other limits is refused; the error shows stored and given arguments."""
     connection = client.connect()
     declare(connection, "q", max_length=5)
     with pytest.raises(PreconditionFailed, match=r"'q'.*'x-max-length': 5.*'x-max-length': 6"):
@@ -119,7 +119,7 @@ def test_other_limits_than_declared_show_both(client):
 
 
 def test_requeued_to_its_limit(client):
-    """A message that is put back again and again dies, with its count; the next one lives."""
+    """A message requeued to its limit becomes a dead letter with its count; others continue."""
     connection = client.connect()
     declare(connection, "q", queue_arguments={"x-delivery-limit": 3})
     publish(connection, "q", "bad", "good")
@@ -127,7 +127,7 @@ def test_requeued_to_its_limit(client):
     counts, good = [], []
     for _ in range(4):
         (message,) = taker.take()
-        if message.payload == "good":  # before the last delivery, which waits to be alone
+        if message.payload == "good":  # before the last delivery, which waits for isolation
             good.append(len(counts))
             message.ack()
             continue
@@ -143,7 +143,7 @@ def test_requeued_to_its_limit(client):
 
 
 def test_redelivery_backoff(client):
-    """A requeued message waits in the broker and others are served meanwhile."""
+    """A requeued message is delayed at the broker, and others are served meanwhile."""
     connection = client.connect(redelivery_backoff=(0.4, 1.0))
     declare(connection, "q")
     publish(connection, "q", "first", "second")
@@ -167,6 +167,6 @@ def test_redelivery_backoff(client):
     "value", [5, (1,), (2, 1), (-1, 5), (0, 5), ("1", "2"), (1, float("nan")), (True, 2)]
 )
 def test_a_backoff_that_makes_no_sense(client, value):
-    """It must be a pair of seconds, the smaller first."""
+    """A back-off is a pair of seconds with the smaller one first; other values are refused."""
     with pytest.raises(ConfigurationError, match="redelivery_backoff to be a pair"):
         client.connect(redelivery_backoff=value).connect()

@@ -1,4 +1,4 @@
-"""Queues that go by themselves, and consumers whose connection was lost."""
+"""Temporary queues, and consumers that lost their connection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .kombu_client import Taker, declare, exists, get, publish
 
 
 def cut(client):
-    """Let the server close every connection of applications."""
+    """Let the server close all connections of applications."""
     client.raw.client_kill_filter(_type="normal", skipme=True)
 
 
 def reconnected(connection):
-    """Notice that the connection is gone, and open it again as Kombu and Celery do."""
+    """Notice that the connection is gone, and reconnect as Kombu and Celery do."""
     with pytest.raises(connection.connection_errors):
         connection.drain_events(timeout=5)
     connection.collect()
@@ -27,20 +27,20 @@ def reconnected(connection):
 
 
 def vanish(connection):
-    """Be away: neither the connection nor the background loop's speaks to the broker."""
+    """Be silent: stop the background loop and close the connection."""
     connection.transport.link.session.background.stop()
     connection.transport.link.store.close()
 
 
 def listen(connection, queue):
-    """Consume from a queue of its own, bound to a fanout exchange, as events do."""
+    """Consume from a private queue, bound to a fanout exchange, as consumers of events do."""
     bound = Queue(queue, Exchange("events", "fanout"), auto_delete=True)
     bound(connection.default_channel).declare()
     return Taker(connection, queue, auto_declare=False, no_ack=True)
 
 
 def test_what_lost_connections_leave_goes(client):
-    """A queue of a new name after each cut: those of before go with their bindings."""
+    """Queues left by lost connections are deleted with their bindings."""
     connection, other = client.connect(), client.connect(socket_timeout=6)
     other.connect()
     for _ in range(4):
@@ -59,7 +59,7 @@ def test_what_lost_connections_leave_goes(client):
 
 
 def test_a_queue_waits_for_its_consumer(client):
-    """What is sent to it between the loss and the return is there; it is the only consumer."""
+    """A temporary queue keeps its messages until its consumer returns, which is counted once."""
     connection, other = client.connect(), client.connect(socket_timeout=6)
     declare(connection, "q", auto_delete=True)
     Taker(connection, "q", auto_declare=False)
@@ -75,7 +75,7 @@ def test_a_queue_waits_for_its_consumer(client):
 
 
 def test_one_that_comes_back_sees_no_other_consumer(client):
-    """Its own of before is not counted: a mailbox would be taken for in use."""
+    """A reconnected process does not count its old consumer, so its mailbox is not in use."""
     connection = client.connect()
     declare(connection, "q", auto_delete=True)
     Taker(connection, "q", auto_declare=False)
@@ -87,7 +87,7 @@ def test_one_that_comes_back_sees_no_other_consumer(client):
 
 
 def test_a_queue_that_went_meanwhile_is_made_anew(client):
-    """Its consumer was away for longer than others waited, and comes back without declaring."""
+    """A queue deleted in its consumer's absence is recreated with its binding on its return."""
     connection, other = client.connect(), client.connect(socket_timeout=6)
     listen(connection, "q")
     Taker(other, "others")
@@ -101,7 +101,7 @@ def test_a_queue_that_went_meanwhile_is_made_anew(client):
 
 
 def test_a_living_consumers_queue_is_not_taken(client):
-    """Whoever else declares it finds what is in it, also while that one reconnects."""
+    """The queue of a living consumer is kept when others declare it, even during a reconnection."""
     connection, other = client.connect(orphan_grace=5), client.connect(socket_timeout=6)
     declare(connection, "q", auto_delete=True)
     taker = Taker(connection, "q", auto_declare=False, prefetch_count=1)
@@ -116,7 +116,7 @@ def test_a_living_consumers_queue_is_not_taken(client):
 
 
 def test_messages_of_a_queue_that_expires_outlive_its_consumer(client):
-    """They are there for x-expires, as in AMQP: who declares it sooner gets them."""
+    """A queue with x-expires keeps its messages after the loss of its consumer, as in AMQP."""
     connection, other = client.connect(), client.connect(socket_timeout=6)
     declare(connection, "q", expires=60)
     Taker(connection, "q", auto_declare=False)

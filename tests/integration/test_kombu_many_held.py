@@ -1,4 +1,4 @@
-"""A consumer that held thousands of messages is killed: they come back without pauses."""
+"""The thousands of messages of a killed consumer are returned without pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kombu import Connection, Exchange, Queue
 from tests.support.waiting import wait_until
 
 HELD = 4_000
-# Longer than a step takes on a busy machine, and shorter than from one tick to the next.
+# Longer than a step takes on a busy machine, and shorter than the time between ticks.
 PAUSE_S = 0.7
 HOLDER = f"""
 import time, sys
@@ -31,7 +31,7 @@ with Connection(sys.argv[1]) as connection:
 
 @pytest.mark.slow
 def test_they_come_back_in_one_go(redis_server, redis_url):
-    """With default options. A pass that leaves work behind goes on at once, not a tick later."""
+    """A pass that leaves work behind continues at once, with default options, not a tick later."""
     queue = Queue("q", Exchange(""), "q")
     with Connection(redis_url) as connection, redis_server.client() as client:
         producer = connection.Producer()
@@ -59,4 +59,4 @@ def test_they_come_back_in_one_go(redis_server, redis_url):
                     since = time.monotonic()
                 time.sleep(0.01)
     assert HELD == now
-    assert len([pause for pause in pauses if pause > PAUSE_S]) <= 2, pauses  # there were eight
+    assert len([pause for pause in pauses if pause > PAUSE_S]) <= 2, pauses  # formerly eight

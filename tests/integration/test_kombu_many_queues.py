@@ -1,4 +1,4 @@
-"""One consumer of several queues: its credit, their turns, and what must not stop them all."""
+"""One consumer of several queues: its prefetch limit, the order of turns, and stalls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .kombu_client import FAST, Taker, declare, publish
 
 
 def test_prefetch_is_a_limit_for_many_queues_together(client):
-    """An event loop asks all queues at once, and reserves no more than the channel may have."""
+    """An event loop requests from all queues together, up to the channel's prefetch count."""
     connection = client.connect()
     queues = [f"q{number}" for number in range(5)]
     for queue in queues:
@@ -38,7 +38,7 @@ def test_prefetch_is_a_limit_for_many_queues_together(client):
 
 
 def test_a_message_is_found_in_whichever_of_many_queues(client):
-    """Also where each can only be asked for one: nobody waits while a queue was not asked."""
+    """A message in any of many queues is found, even if each reserve brings at most one message."""
     connection = client.connect()
     queues = [f"q{number}" for number in range(40)]
     taker = Taker(connection, *queues, prefetch_count=4)
@@ -51,7 +51,7 @@ def test_a_message_is_found_in_whichever_of_many_queues(client):
 
 
 class SlowWaits(Proxy):
-    """Holds back each wait for a notification for a moment: what is sent after it overtakes it."""
+    """Delays each wait for a notification for a moment: later commands overtake it."""
 
     def _allowed(self, way, data):
         if way == "requests" and b"BLPOP" in data:
@@ -60,7 +60,10 @@ class SlowWaits(Proxy):
 
 
 def test_a_wait_that_is_ended_before_it_begins(client):
-    """It would go on without the queue that was busy when it was sent, for a poll interval."""
+    """A wait that is ended before it begins does not exclude the previously busy queue.
+
+    Otherwise that queue would wait for a poll interval.
+    """
     proxy = SlowWaits(client.server)
     try:
         taker = Taker(client.connect(proxy.url(), poll_interval=30), "q", "other")
@@ -81,7 +84,7 @@ def test_a_wait_that_is_ended_before_it_begins(client):
 
 
 def turn_after_turn(client, taker, turn):
-    """Keep one queue full, publish to the other; return when that message was delivered."""
+    """Keep one queue full, publish to the other; return whether its message is delivered."""
     publisher = client.connect()
     publish(publisher, "busy", *range(50))
     deadline = time.monotonic() + 20
@@ -102,7 +105,7 @@ def turn_after_turn(client, taker, turn):
 
 @pytest.mark.parametrize("prefetch_count", [1, 4, 100])
 def test_a_queue_that_was_empty_has_its_turn_beside_one_that_never_is(client, prefetch_count):
-    """Somebody hears its notification although there is always something else to deliver."""
+    """The notification of an empty queue is heard beside a queue that always has messages."""
     connection = client.connect()
     taker = Taker(connection, "busy", "quiet", prefetch_count=prefetch_count)
     assert taker.gets_nothing()
@@ -111,7 +114,7 @@ def test_a_queue_that_was_empty_has_its_turn_beside_one_that_never_is(client, pr
 
 @pytest.mark.parametrize("prefetch_count", [1, 4])
 def test_a_queue_that_was_empty_has_its_turn_in_a_loop(client, prefetch_count):
-    """Also where the credit never lasts for more than one message."""
+    """An event loop serves a formerly empty queue, even if the prefetch allows one message."""
     connection = client.connect()
     hub = Hub()
     try:
@@ -124,7 +127,7 @@ def test_a_queue_that_was_empty_has_its_turn_in_a_loop(client, prefetch_count):
 
 
 def test_two_consumers_of_one_queue_share_what_is_there(client):
-    """On one channel each has its turn."""
+    """Two consumers of one queue on one channel take turns."""
     connection = client.connect()
     first, second = (Taker(connection, "q", prefetch_count=10) for _ in range(2))
     publish(connection, "q", *range(40))
@@ -136,7 +139,7 @@ def test_two_consumers_of_one_queue_share_what_is_there(client):
 
 @pytest.mark.slow
 def test_queues_that_are_due_while_the_broker_is_away(fresh_redis):
-    """A reserve that could not be written is none: the queue is asked again later."""
+    """A reserve that could not be sent does not count: the queue is requested again later."""
     options = {**FAST, "socket_connect_timeout": 1}
     with Connection(fresh_redis.url("reliq"), transport_options=options) as connection:
         taker = Taker(connection, "a", "b", prefetch_count=10)
@@ -144,7 +147,7 @@ def test_queues_that_are_due_while_the_broker_is_away(fresh_redis):
         for queue in ("a", "b"):
             publish(connection, queue, "late", headers={"x-delay": 2_000})
         due = time.monotonic() + 2
-        assert taker.gets_nothing()  # and knows when they are due
+        assert taker.gets_nothing()  # also learns when they are due
         fresh_redis.kill()
         while time.monotonic() < due + 0.5:
             with suppress(*connection.connection_errors):
@@ -166,7 +169,7 @@ class Interrupted(BaseException):
 
 @pytest.mark.parametrize("queues", [["a"], ["a", "b"]])
 def test_an_interrupt_while_a_reserve_is_waited_for(client, queues):
-    """What raises it goes on to consume: nothing is stuck, no credit is gone, no message lost."""
+    """After an interrupted wait for a reserve, consuming continues without a loss."""
 
     def interrupt(*_):
         raise Interrupted

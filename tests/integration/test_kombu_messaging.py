@@ -16,7 +16,7 @@ from .kombu_client import Taker, declare, get, publish
 
 
 def test_producer_and_consumer(client):
-    """A Consumer gets what a Producer sent, with its routing key and exchange."""
+    """A Consumer receives the message of a Producer, with its routing key and exchange."""
     connection = client.connect()
     exchange = Exchange("orders", "direct")
     queue = Queue("orders.new", exchange, "new")
@@ -33,7 +33,7 @@ def test_producer_and_consumer(client):
 
 
 def test_producer_declares_what_it_is_given(client):
-    """publish(declare=[queue]) stores the message though nobody had declared the queue."""
+    """publish(declare=[queue]) declares the queue and stores the message."""
     connection = client.connect()
     queue = Queue("declared", Exchange("declaring", "direct"), "key")
     producer = connection.Producer()
@@ -42,7 +42,7 @@ def test_producer_declares_what_it_is_given(client):
 
 
 def test_simple_queue(client):
-    """A SimpleQueue puts, counts, gets, acks and says Empty."""
+    """A SimpleQueue puts, counts, gets and acks messages, and raises Empty."""
     with client.connect().SimpleQueue("simple") as queue:
         queue.put({"n": 1})
         queue.put({"n": 2})
@@ -60,7 +60,7 @@ def test_simple_queue(client):
 
 
 def test_simple_queue_clear(client):
-    """SimpleQueue.clear returns how many messages it removed."""
+    """SimpleQueue.clear returns the number of removed messages."""
     with client.connect().SimpleQueue("simple") as queue:
         for n in range(3):
             queue.put(n)
@@ -69,7 +69,7 @@ def test_simple_queue_clear(client):
 
 
 def test_simple_buffer(client):
-    """A SimpleBuffer needs no ack, and its queue is gone with its consumer."""
+    """A SimpleBuffer needs no ack, and its queue is deleted with its consumer."""
     connection = client.connect()
     with connection.SimpleBuffer("buffer") as buffer:
         buffer.put("x")
@@ -79,7 +79,7 @@ def test_simple_buffer(client):
 
 
 class Worker(ConsumerMixin):
-    """Stops when it has seen as many messages as it was told to."""
+    """Stops after the expected number of messages."""
 
     def __init__(self, connection, queue, expected):
         self.connection, self.queue, self.expected = connection, queue, expected
@@ -90,14 +90,14 @@ class Worker(ConsumerMixin):
         return [Consumer([self.queue], callbacks=[self.on_task], prefetch_count=2)]
 
     def on_task(self, body, message):
-        """Note the body, ack, and stop at the last."""
+        """Record the body, ack, and stop at the last message."""
         self.bodies.append(body)
         message.ack()
         self.should_stop = len(self.bodies) == self.expected
 
 
 def test_consumer_mixin(client):
-    """A ConsumerMixin consumes until it is told to stop."""
+    """A ConsumerMixin consumes until should_stop is set."""
     connection = client.connect()
     queue = declare(connection, "mixin")
     publish(connection, "mixin", *range(5))
@@ -110,7 +110,7 @@ class Echo(ConsumerProducerMixin, Worker):
     """Answers each message to its reply_to."""
 
     def on_task(self, body, message):
-        """Answer, then do what a Worker does."""
+        """Publish the answer, then handle the message as a Worker does."""
         self.producer.publish(
             body * 2,
             exchange="",
@@ -122,7 +122,7 @@ class Echo(ConsumerProducerMixin, Worker):
 
 
 def test_consumer_producer_mixin(client):
-    """A ConsumerProducerMixin answers over a second connection."""
+    """A ConsumerProducerMixin publishes answers over a second connection."""
     connection = client.connect()
     queue = declare(connection, "requests")
     declare(connection, "answers")
@@ -147,7 +147,7 @@ def test_basic_get(client):
 
 
 def test_basic_get_no_ack(client):
-    """A message fetched with no_ack is finished."""
+    """A message fetched with no_ack counts as acked at once."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "a")
@@ -157,7 +157,7 @@ def test_basic_get_no_ack(client):
 
 
 def test_no_ack_consumer(client):
-    """A no_ack consumer's messages are finished as they are delivered; ack() does nothing."""
+    """A no_ack consumer's messages count as acked at their delivery; ack() has no effect."""
     connection = client.connect()
     taker = Taker(connection, "q", no_ack=True)
     publish(connection, "q", "a", "b")
@@ -171,7 +171,7 @@ def test_no_ack_consumer(client):
 
 
 def test_purge_returns_the_count(client):
-    """Purge removes what is ready, says how many, and spares what is unacked."""
+    """A purge removes the ready messages, returns their number, and keeps the unacked ones."""
     connection = client.connect()
     queue = declare(connection, "q")
     publish(connection, "q", *range(250))
@@ -184,7 +184,7 @@ def test_purge_returns_the_count(client):
 
 
 def test_one_message_per_drain(client):
-    """Each drain_events call delivers exactly one message, however many are buffered."""
+    """Each call of drain_events delivers exactly one message of those buffered."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=10)
     publish(connection, "q", "a", "b", "c")
@@ -199,7 +199,7 @@ def test_one_message_per_drain(client):
 
 @pytest.mark.parametrize("timeout_s", [0.05, 0.3, 0.8])
 def test_drain_times_out(client, timeout_s):
-    """drain_events raises socket.timeout after its timeout, not sooner, nor much later."""
+    """drain_events raises socket.timeout soon after its timeout, and not before."""
     connection = client.connect(poll_interval=30)
     Taker(connection, "q")
     began = time.monotonic()
@@ -209,7 +209,7 @@ def test_drain_times_out(client, timeout_s):
 
 
 def test_drain_with_timeout_zero(client):
-    """timeout=0 delivers what is there and otherwise raises at once."""
+    """timeout=0 delivers an available message and otherwise raises at once."""
     connection = client.connect(poll_interval=30)
     taker = Taker(connection, "q")
     began = time.monotonic()
@@ -231,7 +231,7 @@ def test_drain_with_timeout_zero(client):
 
 
 def test_drain_without_timeout_waits_for_the_message(client):
-    """Without a timeout drain_events waits; a message published later ends the wait at once."""
+    """Without a timeout, drain_events waits; a later publish ends the wait at once."""
     connection, other = client.connect(), client.connect()
     taker = Taker(connection, "q")
     declare(other, "q")

@@ -1,4 +1,4 @@
-"""Queues that are not there: not to be consumed from, and deleted under those who do."""
+"""Missing queues: they cannot be consumed from, or are deleted while they have consumers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .kombu_client import Taker, declare, publish
 
 
 def test_nobody_consumes_from_a_queue_that_is_not_there(client):
-    """It is a channel error with AMQP's words, and the channel can be used on."""
+    """Consuming from a missing queue is AMQP's channel error, and the channel stays usable."""
     connection = client.connect()
     declare(connection, "q")
     taker = Taker(connection, "q")
@@ -24,7 +24,7 @@ def test_nobody_consumes_from_a_queue_that_is_not_there(client):
 
 
 def test_a_queue_that_is_made_anew_has_its_consumers(client):
-    """Who listened when it was deleted is counted, gets its messages, and leaves it in order."""
+    """A consumer of a deleted queue is counted in the recreated queue and receives its messages."""
     connection, other = client.connect(), client.connect()
     taker = Taker(connection, "q")
     other.default_channel.queue_delete("q")

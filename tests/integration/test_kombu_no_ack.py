@@ -1,4 +1,4 @@
-"""Consumers that need no ack: what they have taken ahead, and what becomes of it."""
+"""Consumers without acks: the messages reserved ahead, and their return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from .kombu_client import Taker, publish
 
 AHEAD = 10
-"""What such a consumer has beside the message that it works on, at most."""
+"""Maximum number of messages that such a consumer holds beside the current one."""
 
 HANGS = """
 import sys, time
@@ -23,7 +23,7 @@ with connection.Consumer(Queue("q"), callbacks=[work], no_ack=True):
 
 
 def test_what_was_not_handed_out_is_there_after_an_orderly_close(client):
-    """Its next consumer gets the rest, in order, none missing and none twice."""
+    """An orderly close returns undelivered messages in order, each once."""
     publish(client.connect(), "q", *range(30))
     seen = []
     for _ in range(3):
@@ -37,7 +37,7 @@ def test_what_was_not_handed_out_is_there_after_an_orderly_close(client):
 
 
 def test_a_cancelled_consumer_gives_the_rest_to_another(client):
-    """Cancelling, while the connection goes on, wakes who waits for the same queue."""
+    """Cancelling a consumer returns its undelivered messages and wakes another consumer."""
     connection, other = client.connect(), client.connect()
     publish(connection, "q", *range(8))
     taker, waiting = Taker(connection, "q", no_ack=True), Taker(other, "q", no_ack=True)
@@ -47,7 +47,7 @@ def test_a_cancelled_consumer_gives_the_rest_to_another(client):
 
 
 def test_a_lost_connection_costs_what_was_handed_out_only(client):
-    """What lies in the process when its connection breaks is given back over the next one."""
+    """After a lost connection, undelivered messages are returned over the next connection."""
     publish(client.connect(), "q", *range(30))
     connection = client.connect()
     taker = Taker(connection, "q", no_ack=True)
@@ -59,7 +59,7 @@ def test_a_lost_connection_costs_what_was_handed_out_only(client):
 
 
 def test_a_kill_costs_a_few(client):
-    """A killed consumer loses the message it works on and no more than a few beside it."""
+    """A killed consumer loses the current message and at most a few more."""
     publish(client.connect(), "q", *range(50))
     process = subprocess.Popen(
         [sys.executable, "-c", "import reliq\n" + HANGS, client.url],
@@ -78,7 +78,7 @@ def test_a_kill_costs_a_few(client):
 
 
 def test_large_messages_do_not_pile_up_in_a_consumer(client):
-    """Without a prefetch limit a consumer takes some large messages ahead, not a hundred."""
+    """Without a prefetch limit, a consumer reserves only a few large messages ahead."""
     connection = client.connect()
     publish(connection, "q", *("x" * (1 << 20) for _ in range(30)))
     taker = Taker(connection, "q")

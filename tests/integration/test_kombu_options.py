@@ -1,4 +1,4 @@
-"""Transport options: what is refused before anything is connected, and in which words."""
+"""Transport options: refusals before a connection, and the texts of their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .kombu_client import get, publish
 
 
 def reason(options, url="reliq://127.0.0.1:1/0"):
-    """Return why *options* are refused; nothing listens there, so nothing was connected."""
+    """Return the refusal of *options*; no server listens, so the check precedes the connection."""
     with (
         Connection(url, transport_options=options) as connection,
         pytest.raises(ConfigurationError) as caught,
@@ -31,14 +31,14 @@ def test_a_misspelled_option():
 
 
 def test_an_unknown_option():
-    """An option like none of ours is refused with a list of those there are."""
+    """An unknown option without a similar name is refused with a list of all options."""
     text = reason({"zzz": 1})
     assert "'zzz'" in text
     assert "visibility_timeout" in text
 
 
 def test_the_wrong_type_is_named():
-    """visibility_timeout="soon" is refused: option, expectation and value."""
+    """A value of the wrong type is refused; the error names option, expectation and value."""
     text = reason({"visibility_timeout": "soon"})
     for part in ("visibility_timeout", "number of seconds", "'soon'"):
         assert part in text
@@ -86,7 +86,7 @@ WRONG = {
 
 
 def test_every_option_is_tried():
-    """The table above names every option there is."""
+    """The table above names every option."""
     assert set(WRONG) == set(Options.__dataclass_fields__)
 
 
@@ -94,7 +94,7 @@ def test_every_option_is_tried():
     ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
 def test_wrong_values(name, value):
-    """A value that an option does not take is refused before anything is connected."""
+    """An invalid value of any option is refused before a connection is made."""
     text = reason({name: value})
     assert f"expected {name} to be" in text
     secret = name in {"password", "sentinel_password"}
@@ -109,7 +109,7 @@ def test_wrong_values(name, value):
     ],
 )
 def test_contradictions(options, words):
-    """Options that contradict each other, or the way keys are made, are refused."""
+    """Options that contradict each other or the format of keys are refused."""
     text = reason(options)
     for word in words:
         assert word in text
@@ -117,14 +117,14 @@ def test_contradictions(options, words):
 
 @pytest.mark.parametrize("database", ["one", "-1", "0x1", "1/2"])
 def test_a_wrong_database(database):
-    """A database that is no number is refused, unnamed: it may be the rest of a password."""
+    """An invalid database is refused without its value, which may be part of a password."""
     text = reason({}, f"reliq://127.0.0.1:1/{database}")
     assert "expected the database in the URL to be a number" in text
     assert "percent-encode" in text
 
 
 def test_what_kombu_puts_there_passes(client):
-    """Retry options and those of other transports in the same mapping do no harm."""
+    """Retry options and options of other transports in the mapping are ignored."""
     options = {
         "max_retries": 3,
         "interval_start": 0,

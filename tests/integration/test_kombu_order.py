@@ -1,4 +1,4 @@
-"""The order of delivery: priorities, first in first out, the place of a requeued message."""
+"""The order of delivery: priorities, first in first out, the position of a requeued message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .kombu_client import Taker, declare, get, publish
 
 
 def drained(connection, queue):
-    """Fetch and ack everything in *queue*; return the bodies in order."""
+    """Fetch and ack all messages of *queue*; return the bodies in order."""
     bodies = []
     while message := get(connection, queue):
         bodies.append(message.payload)
@@ -19,14 +19,14 @@ def drained(connection, queue):
 
 
 def shuffled(*values):
-    """Return the values in an order that is mixed, and the same in every run."""
+    """Return the values in a mixed order that is the same in every run."""
     values = list(values)
     random.Random(7).shuffle(values)
     return values
 
 
 def test_fifo(client):
-    """Messages of one priority come in the order they were published."""
+    """Messages of one priority are delivered in the order of publication."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", *range(50))
@@ -34,7 +34,7 @@ def test_fifo(client):
 
 
 def test_fifo_through_a_consumer(client):
-    """A consumer with a prefetch gets them in that order too."""
+    """A consumer with a prefetch limit receives messages in the order of publication."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=7)
     publish(connection, "q", *range(30))
@@ -50,7 +50,7 @@ def test_fifo_through_a_consumer(client):
     ],
 )
 def test_priorities(client, options, expected):
-    """Priorities 0 to 9 are served strictly: 0 first, or 9 first where priority_order says so."""
+    """Priorities 0 to 9 are strict: 0 is first, or 9 with priority_order="descending"."""
     connection = client.connect(**options)
     declare(connection, "q")
     for priority in shuffled(*range(10)):
@@ -59,7 +59,7 @@ def test_priorities(client, options, expected):
 
 
 def test_fifo_inside_a_priority(client):
-    """Inside a priority the first published is served first."""
+    """Messages of equal priority are delivered in the order of publication."""
     connection = client.connect()
     declare(connection, "q")
     for n in range(5):
@@ -71,7 +71,7 @@ def test_fifo_inside_a_priority(client):
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_priorities_up_to_255(client, order):
-    """A queue with x-max-priority 255 tells all of them apart."""
+    """A queue with x-max-priority 255 distinguishes all priorities."""
     connection = client.connect(priority_order=order)
     declare(connection, "q", max_priority=255)
     priorities = [0, 1, 9, 10, 11, 99, 128, 254, 255]
@@ -81,19 +81,19 @@ def test_priorities_up_to_255(client, order):
 
 
 def test_a_late_urgent_message_overtakes(client):
-    """A message of a more urgent priority overtakes what waits, though it came last."""
+    """A message with a more urgent priority overtakes earlier ones."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "slow", "slower", priority=5)
     assert taker.take_bodies(1) == ["slow"]
     publish(connection, "q", "urgent", priority=0)
-    # One message may have been fetched ahead before the urgent one was there.
+    # One message may have been reserved before the urgent one was published.
     assert "urgent" in taker.take_bodies(2)
 
 
 @pytest.mark.parametrize("how", ["requeue", "reject", "recover", "close"])
 def test_back_to_its_own_place(client, how):
-    """A message that goes back keeps its priority and its place before later ones."""
+    """A returned message keeps its priority and its position before later messages."""
     connection, other = client.connect(), client.connect()
     declare(connection, "q")
     publish(connection, "q", "first", "second", "third", priority=3)
@@ -114,7 +114,7 @@ def test_back_to_its_own_place(client, how):
 
 
 def test_many_requeued_keep_their_order(client):
-    """Messages requeued out of order come back in their first order."""
+    """Messages requeued out of order are delivered in their first order."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", *range(6))
@@ -124,7 +124,7 @@ def test_many_requeued_keep_their_order(client):
 
 
 def test_round_robin_is_fair(client):
-    """By default two queues are served in turn, whatever waits in either."""
+    """By default, two queues are served in turn."""
     connection = client.connect()
     taker = Taker(connection, "a", "b", prefetch_count=1)
     publish(connection, "a", *["a"] * 20)
@@ -134,7 +134,7 @@ def test_round_robin_is_fair(client):
 
 
 def test_round_robin_is_fair_with_a_prefetch(client):
-    """A prefetch does not let one queue starve the other."""
+    """A prefetch limit above 1 does not let one queue starve the other."""
     connection = client.connect()
     declare(connection, "a")
     declare(connection, "b")
@@ -152,7 +152,7 @@ def test_round_robin_is_fair_with_a_prefetch(client):
     ],
 )
 def test_queue_order(client, strategy, names, expected):
-    """With "priority" the first named queue is emptied first, with "sorted" the first by name."""
+    """With "priority", the first named queue is served first; with "sorted", the first by name."""
     connection = client.connect(queue_order_strategy=strategy)
     for name in names:
         declare(connection, name)
@@ -162,7 +162,7 @@ def test_queue_order(client, strategy, names, expected):
 
 
 def test_a_blocked_queue_does_not_block_the_other(client):
-    """A queue without messages does not delay one that has some."""
+    """A queue without messages does not delay another queue."""
     connection = client.connect()
     taker = Taker(connection, "empty", "busy", prefetch_count=1)
     publish(connection, "busy", *range(10))

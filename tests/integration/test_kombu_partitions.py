@@ -1,4 +1,4 @@
-"""A divided queue is one queue for an application: it publishes, consumes, asks and deletes."""
+"""A divided queue is one queue for an application: to publish, consume, query and delete."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ NAMES = partition_names("q", 8)
 
 
 def divided(count=4, **arguments):
-    """Return the queue q, in so many partitions."""
+    """Return the queue q, divided into *count* partitions."""
     return Queue("q", queue_arguments={"x-partitions": count, **arguments})
 
 
 def store_of(connection):
-    """Return what a connection talks to its broker through."""
+    """Return the store of the connection."""
     return connection.transport.link.store
 
 
 def counts(connection, names=NAMES):
-    """Return how many messages are ready in each partition that there is."""
+    """Return the number of ready messages of each existing partition."""
     statuses = [store_of(connection).reads.status(name) for name in names]
     return [status.ready for status in statuses if status is not None]
 
 
 def take(connection, queue, count, **options):
-    """Consume so many messages, and acknowledge them; return their payloads."""
+    """Consume *count* messages and acknowledge them; return their payloads."""
     got = []
 
     def on_message(_, message):
@@ -71,14 +71,14 @@ def connection(client):
 
 @pytest.fixture
 def operator(client):
-    """Return a store of somebody else."""
+    """Return the store of another connection."""
     other = client.connect()
     other.default_channel  # noqa: B018 - it connects
     return store_of(other)
 
 
 def test_messages_are_spread_and_come_back(client, connection):
-    """Each once, from every partition; who consumes sees the queue's name alone."""
+    """Every message arrives once, and consumers see only the name of the queue."""
     queue = divided()
     producer = connection.Producer()
     for number in range(40):
@@ -99,7 +99,7 @@ def test_messages_are_spread_and_come_back(client, connection):
 
 
 def test_one_prefetch_limit_holds_over_all_partitions(connection):
-    """No more is leased than the limit allows, whichever partitions it comes from."""
+    """The prefetch count limits the leases of all partitions together."""
     queue, producer, held = divided(4), connection.Producer(), []
     for number in range(80):
         producer.publish(number, routing_key="q", declare=[queue])
@@ -114,7 +114,7 @@ def test_one_prefetch_limit_holds_over_all_partitions(connection):
 
 
 def test_messages_of_one_key_keep_their_order(connection):
-    """They are in one partition, whoever publishes them, and however many keys there are."""
+    """All messages of a key are stored in one partition, for any number of keys."""
     queue = divided(8)
     producer = connection.Producer()
     for number in range(100):
@@ -129,7 +129,7 @@ def test_messages_of_one_key_keep_their_order(connection):
 
 
 def test_a_key_is_heeded_by_who_has_declared_nothing(client, connection):
-    """It asks how the queue is divided, once, before it publishes the first."""
+    """A publisher that did not declare the queue reads its layout once and routes keys alike."""
     queue = divided(8)
     queue(connection.default_channel).declare()
     headers = {"x-partition-key": 7}
@@ -143,7 +143,7 @@ def test_a_key_is_heeded_by_who_has_declared_nothing(client, connection):
 
 @pytest.mark.parametrize("key", [1.5, True, ["a"], b"x"])
 def test_a_key_that_is_none_is_refused(connection, key):
-    """Before anything is stored."""
+    """A key of an invalid type is refused before a message is stored."""
     divided()(connection.default_channel).declare()
     with pytest.raises(MessageRefused, match="x-partition-key"):
         connection.Producer().publish(1, routing_key="q", headers={"x-partition-key": key})
@@ -151,7 +151,7 @@ def test_a_key_that_is_none_is_refused(connection, key):
 
 
 def test_who_has_declared_nothing_spreads_too(client, connection):
-    """The first publish tells it."""
+    """A publisher that did not declare the queue learns its partitions from the first publish."""
     divided()(connection.default_channel).declare()
     producer = client.connect().Producer()
     for number in range(9):
@@ -160,7 +160,7 @@ def test_who_has_declared_nothing_spreads_too(client, connection):
 
 
 def test_a_batch_stores_those_that_go_together_in_one_step(connection):
-    """A hundred in one partition, the next hundred in the next."""
+    """A batch stores its messages by the hundred, each hundred in the next partition."""
     divided()(connection.default_channel).declare()
     producer = connection.Producer()
     with producer.batch(max_size=400):
@@ -171,7 +171,7 @@ def test_a_batch_stores_those_that_go_together_in_one_step(connection):
 
 
 def test_messages_that_an_exchange_routes_are_spread(connection):
-    """Bindings name the queue."""
+    """Messages that an exchange routes are spread, because a binding names the whole queue."""
     exchange = Exchange("x", "topic")
     queue = Queue("q", exchange, "a.#", queue_arguments={"x-partitions": 4})
     queue(connection.default_channel).declare()
@@ -186,7 +186,7 @@ def test_messages_that_an_exchange_routes_are_spread(connection):
 
 
 def test_one_message_is_found_in_whichever_partition(connection):
-    """``get`` looks into all; what it takes is acked there."""
+    """``get`` searches all partitions, and an ack reaches the partition of the message."""
     queue = divided(8)(connection.default_channel)
     queue.declare()
     assert queue.get() is None
@@ -200,7 +200,7 @@ def test_one_message_is_found_in_whichever_partition(connection):
 
 
 def test_get_finds_what_is_in_a_new_partition(client, connection, operator, monkeypatch):
-    """Before it says that there is nothing it looks for new ones: one question, if divided."""
+    """``get`` checks a divided queue for new partitions, with one query, before it returns None."""
     channel, store = connection.default_channel, store_of(connection)
     asked = []
     layout = store.layout
@@ -223,7 +223,7 @@ def test_get_finds_what_is_in_a_new_partition(client, connection, operator, monk
 
 
 def test_it_is_purged_and_deleted_as_one(connection):
-    """And is there again, whole, when it is declared again."""
+    """Purging and deleting affect all partitions, and a new declaration restores them."""
     queue = divided()(connection.default_channel)
     queue.declare()
     for number in range(8):
@@ -241,7 +241,7 @@ def test_it_is_purged_and_deleted_as_one(connection):
 
 
 class Taking:
-    """A consumer in a thread of its own, until it is told to end."""
+    """A consumer in its own thread; runs until the end of the block."""
 
     def __init__(self, connection, queue):
         self.connection = connection
@@ -251,12 +251,12 @@ class Taking:
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self):
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(self, *_):
-        """End."""
+        """Stop the thread, and wait for its end."""
         self._over.set()
         self._thread.join()
 
@@ -272,9 +272,9 @@ class Taking:
 
 
 def test_partitions_come_and_go_under_a_consumer(client, operator):
-    """It consumes from those that come, and drains those that go; nothing is lost or doubled."""
+    """A consumer follows new partitions and drains closed ones; each message is delivered once."""
     queue = divided(2)
-    PUBLISHER.forget()  # what other tests have left under way would keep its name in use
+    PUBLISHER.forget()  # pending publishes of other tests would keep its name in use
     publisher = client.connect()
     queue(publisher.default_channel).declare()
     with Taking(client.connect(), queue) as consumer:
@@ -287,9 +287,9 @@ def test_partitions_come_and_go_under_a_consumer(client, operator):
             wait_until(lambda sent=sent: len(consumer.got) >= sent, what="what was published")
         assert dict.fromkeys(range(sent), 1) == Counter(consumer.got)
         assert client.settled("q")
-        # A partition that knows a publisher stays: it may try again what it published there.
+        # A partition that knows a publisher stays, because a publish to it may be retried.
         publisher.close()
-        # Its end is lowered after the partition is gone, in a step of its own.
+        # A separate step lowers the end of the layout after the partition is gone.
         wait_until(lambda: Layout(1, 1) == operator.layout("q"), timeout_s=60)
         assert ["q"] == operator.queues()
         turns = consumer.connection.transport.schedule
@@ -297,7 +297,7 @@ def test_partitions_come_and_go_under_a_consumer(client, operator):
 
 
 def test_a_consumer_that_has_died_is_not_waited_for(client, operator):
-    """The others notice that it is gone; it would never come to a new partition."""
+    """A change of the partitions does not wait for a dead consumer; the others remove it."""
     queue = divided(2)
     queue(client.connect().default_channel).declare()
     with Taking(client.connect(), queue) as consumer:
@@ -312,7 +312,7 @@ def test_a_consumer_that_has_died_is_not_waited_for(client, operator):
 
 
 def test_what_is_only_sent_reaches_an_open_partition(client, operator):
-    """confirm="none": who learns too late that a partition is closed sends it again."""
+    """With confirm="none", a message that met a closed partition is sent to an open one."""
     connection = client.connect(confirm="none")
     divided()(connection.default_channel).declare()
     partitions.divide(operator, "q", 1)
@@ -325,7 +325,7 @@ def test_what_is_only_sent_reaches_an_open_partition(client, operator):
 
 
 def test_a_consumer_is_cancelled_from_every_partition(connection):
-    """What it had reserved goes back, and nobody is noted."""
+    """A cancelled consumer returns its reserved messages and leaves the register."""
     queue = divided()
     for number in range(8):
         connection.Producer().publish(number, routing_key="q", declare=[queue])
@@ -339,7 +339,7 @@ def test_a_consumer_is_cancelled_from_every_partition(connection):
 
 
 def test_a_lost_server_leaves_no_consumer_behind(redis_factory):
-    """Who is cancelled receives from no partition; the broker that is lost is told of none."""
+    """A consumer cancelled during an outage ends locally; the partitions still list its process."""
     server = redis_factory()
     with Connection(server.url("reliq"), transport_options=FAST) as connection:
         channel = connection.default_channel
@@ -355,7 +355,10 @@ def test_a_lost_server_leaves_no_consumer_behind(redis_factory):
 
 
 def test_partitions_that_do_not_come_are_asked_for_ever_less(connection, operator, monkeypatch):
-    """Who was to make them may have died; a change of the layout has all asked for at once."""
+    """Attempts to attach to missing partitions become rarer, until the layout changes.
+
+    The process that was to create them may have died.
+    """
     divided(1)(connection.default_channel).declare()
     transport = connection.transport
     store, registration = store_of(connection), transport.link.session.registration
@@ -378,13 +381,13 @@ def test_partitions_that_do_not_come_are_asked_for_ever_less(connection, operato
         return len({item for item in asked if item[0] == name})
 
     with Consumer(connection, [divided(1)], callbacks=[lambda *_: None]):
-        registration.note_layout("q", Layout(1, 3))  # a change that was cut off
+        registration.note_layout("q", Layout(1, 3))  # an interrupted change
         assert 2 <= asked_of(NAMES[1], 7) <= 4
         assert 3 <= asked_of(NAMES[2], 60) <= 8
         registration.note_layout("q", Layout(1, 4))
         assert 1 == asked_of(NAMES[2], 1)
         partitions.divide(operator, "q", 4)
-        asked_of(NAMES[2], 15)  # no later than an operator waits for it
+        asked_of(NAMES[2], 15)  # shorter than the wait of an operator's command
         for name in NAMES[:4]:
             assert [transport.link.session.id] == operator.consumers_of(name)
         asked.clear()
@@ -394,7 +397,7 @@ def test_partitions_that_do_not_come_are_asked_for_ever_less(connection, operato
 
 
 def test_a_channel_that_is_closed_gives_all_back(connection):
-    """Whichever partition it came from."""
+    """A closed channel returns its messages of all partitions."""
     queue = divided()
     for number in range(8):
         connection.Producer().publish(number, routing_key="q", declare=[queue])
@@ -410,7 +413,7 @@ def test_a_channel_that_is_closed_gives_all_back(connection):
 
 
 def test_length_limits_are_of_the_whole_queue(connection):
-    """Each partition has its share of them."""
+    """A length limit holds for the whole queue: each partition has an equal share."""
     queue = divided(4, **{"x-max-length": 20})
     for number in range(40):
         connection.Producer().publish(number, routing_key="q", declare=[queue])
@@ -418,7 +421,10 @@ def test_length_limits_are_of_the_whole_queue(connection):
 
 
 def test_a_queue_that_is_there_is_declared_with_partitions(client, operator, caplog):
-    """It stays as it is divided, and the log says what changes that; all else is compared."""
+    """Declaring partitions leaves an existing queue's layout unchanged; the log names the command.
+
+    All other arguments are compared.
+    """
     Queue("q")(client.connect().default_channel).declare()
     divided(8)(client.connect().default_channel).declare()
     assert Layout(1, 1) == operator.layout("q")
@@ -439,7 +445,7 @@ def test_a_queue_that_is_there_is_declared_with_partitions(client, operator, cap
 
 
 def test_the_option_divides_queues_that_say_nothing(client):
-    """Those that are created on the fly, too; not those that go by themselves."""
+    """The option ``partitions`` applies to durable queues declared without ``x-partitions``."""
     connection = client.connect(partitions=3)
     channel = connection.default_channel
     Queue("plain")(channel).declare()
@@ -449,13 +455,13 @@ def test_the_option_divides_queues_that_say_nothing(client):
     assert Layout(3, 3) == store.layout("plain")
     assert Layout(1, 1) == store.layout("mailbox")
     assert Layout(2, 2) == store.layout("said")
-    # Its declaration is the same as without: whoever has no such option may declare it.
+    # Its stored declaration is the same, so a client without the option may declare it.
     other = client.connect()
     Queue("plain")(other.default_channel).declare()
 
 
 def test_bad_declarations(connection):
-    """Each is refused before anything is stored, and says what would be right."""
+    """An invalid declaration is refused before a write, with an error that names the fix."""
     channel = connection.default_channel
     for value in (0, 65, "8", 1.5, True):
         with pytest.raises(ConfigurationError, match="x-partitions to be a whole number from 1"):
@@ -480,7 +486,7 @@ def test_bad_declarations(connection):
     ids=["consume", "get", "purge", "delete"],
 )
 def test_a_partition_is_no_queue_for_an_application(connection, use):
-    """Its name is refused by all that take a queue's name, as by a declaration."""
+    """Consume, get, purge and delete refuse the name of a partition, as a declaration does."""
     divided()(connection.default_channel).declare()
     for number in range(8):
         connection.Producer().publish(number, routing_key="q")
@@ -491,7 +497,7 @@ def test_a_partition_is_no_queue_for_an_application(connection, use):
 
 
 def batched(connection, count, before_the_flush=lambda: None):
-    """Publish so many messages in one batch."""
+    """Publish *count* messages in one batch."""
     producer = connection.Producer()
     with producer.batch(max_size=count + 1):
         for number in range(count):
@@ -500,7 +506,7 @@ def batched(connection, count, before_the_flush=lambda: None):
 
 
 def test_a_batch_that_is_refused_names_the_queue(connection):
-    """Not the partitions that are full, as a single publish does not."""
+    """The error of a refused batch names the queue and not its full partitions."""
     limits = {"x-max-length": 8, "x-overflow": "reject-publish"}
     divided(4, **limits)(connection.default_channel).declare()
     with pytest.raises(QueueFull) as raised:
@@ -510,7 +516,7 @@ def test_a_batch_that_is_refused_names_the_queue(connection):
 
 
 def test_a_batch_that_is_uncertain_names_the_queue(redis_factory):
-    """Whichever partitions its messages went to."""
+    """The error of an uncertain batch names the queue and not the partitions."""
     server = redis_factory()
     with Connection(server.url("reliq"), transport_options=FAST) as connection:
         divided()(connection.default_channel).declare()
@@ -521,7 +527,7 @@ def test_a_batch_that_is_uncertain_names_the_queue(redis_factory):
 
 
 def test_signals_name_the_queue(connection):
-    """Not a partition of it."""
+    """A signal names the queue and not the partition."""
     seen = []
 
     def on_published(_, *, queue, **__):

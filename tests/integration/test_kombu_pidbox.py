@@ -1,4 +1,4 @@
-"""Kombu's process mailbox, which Celery's remote control is made of."""
+"""Kombu's process mailbox, on which Celery's remote control is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .kombu_client import exists
 
 @pytest.fixture
 def nodes(client):
-    """Return a function that starts a node which serves its mailbox in a thread."""
+    """Return a function that starts a node, which serves its mailbox in a thread."""
     ended = threading.Event()
     threads = []
 
@@ -57,7 +57,7 @@ def nodes(client):
 
 
 def test_call(client, nodes):
-    """A call reaches the node it names, and its answer comes back."""
+    """A call reaches the named node and returns its answer."""
     nodes("one")
     nodes("two")
     mailbox = Mailbox("test", type="fanout")(client.connect())
@@ -78,7 +78,7 @@ def test_multi_call(client, nodes):
 
 
 def test_calls_in_a_row(client, nodes):
-    """The mailbox makes its reply queue anew for each call, and leaves none behind."""
+    """The mailbox declares its reply queue for each call and leaves none behind."""
     nodes("one")
     mailbox = Mailbox("test", type="fanout")(client.connect())
     for number in range(5):
@@ -88,14 +88,14 @@ def test_calls_in_a_row(client, nodes):
 
 
 def test_an_error_in_a_handler(client, nodes):
-    """What a handler raised is the answer."""
+    """The answer of a failed handler is its exception."""
     nodes("one")
     mailbox = Mailbox("test", type="fanout")(client.connect())
     assert mailbox.call(["one"], "fail", timeout=5) == [{"one": {"error": "ValueError('no')"}}]
 
 
 def test_cast(client, nodes):
-    """A cast is handled by the nodes it names; nobody waits."""
+    """A cast is handled by the named nodes, or by all, without a reply."""
     seen = []
     nodes("one", seen=seen)
     nodes("two", seen=seen)
@@ -107,20 +107,20 @@ def test_cast(client, nodes):
 
 
 def test_no_answer(client):
-    """A call that nobody answers returns after its timeout, without an answer."""
+    """A call to a missing node returns after its timeout, without an answer."""
     mailbox = Mailbox("test", type="fanout")(client.connect())
     assert mailbox.call(["nobody"], "double", {"number": 1}, timeout=0.3) == []
 
 
 def test_direct_mailbox(client, nodes):
-    """A mailbox of type direct works too."""
+    """A mailbox of type direct answers calls."""
     nodes("one", kind="direct")
     mailbox = Mailbox("test", type="direct")(client.connect())
     assert mailbox.call(["one"], "double", {"number": 3}, timeout=5) == [{"one": 6}]
 
 
 def test_a_second_node_of_one_name_is_noticed(client, nodes):
-    """A node that starts under a name in use is warned, because the queue has a consumer."""
+    """A second node of one name is warned, because the queue already has a consumer."""
     nodes("one")
     connection = client.connect()
     node = Mailbox("test", type="fanout")(connection).Node("one", channel=connection.channel())

@@ -1,4 +1,4 @@
-"""Probes that were written for Kombu's Redis transport."""
+"""Probes written for Kombu's Redis transport."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def connection(client):
 
 
 def test_a_probe_is_answered(connection):
-    """`ping`, and the ready messages of a queue, whatever their priority and none that waits."""
+    """`ping` works, and `llen` counts the ready messages of all priorities, not delayed ones."""
     channel = connection.default_channel
     assert channel.client.ping()
     assert 0 == channel.client.llen("q")
@@ -27,7 +27,7 @@ def test_a_probe_is_answered(connection):
     publish(connection, "q", "later", headers={"x-delay": 60_000})
     with channel.conn_or_acquire() as asked:
         assert 3 == asked.llen("q")
-        # As Kombu's docs count: once for each priority, under names of its own.
+        # Kombu's documentation counts once for each priority, under separate names.
         names = ["q", *(f"q\x06\x16{step}" for step in (3, 6, 9))]
         assert 3 == sum(asked.llen(name) for name in names)
     assert 4 == channel.queue_purge("q")
@@ -35,7 +35,7 @@ def test_a_probe_is_answered(connection):
 
 @pytest.mark.parametrize("name", ["lrange", "keys", "pipeline", "connection_pool"])
 def test_other_questions_have_an_answer_that_names_who_knows(connection, name):
-    """An AttributeError, as of a client that has no such method."""
+    """Other commands raise AttributeError, as for missing methods, and name the alternatives."""
     probe = connection.default_channel.client
     with pytest.raises(AttributeError, match=rf"{name}\(\).*Inspector or the command `reliq`"):
         getattr(probe, name)
@@ -43,7 +43,7 @@ def test_other_questions_have_an_answer_that_names_who_knows(connection, name):
 
 
 def test_a_probe_of_a_broker_that_is_away_fails(redis_factory):
-    """With a connection error, as a liveness probe expects."""
+    """A probe of an unreachable broker raises a connection error, as liveness probes expect."""
     server = redis_factory()
     with Connection(server.url("reliq")) as connection:
         probe = connection.default_channel.client
@@ -54,7 +54,10 @@ def test_a_probe_of_a_broker_that_is_away_fails(redis_factory):
 
 
 def test_celery_finds_no_socket_in_a_channel(connection):
-    """It would set a timeout of its own on it; it looks without dialling anew."""
+    """Celery's search for sockets finds none in a channel, and opens no connection.
+
+    Celery would set its own timeout on a socket.
+    """
     channel = connection.default_channel
     assert channel.client.ping()
     bound_open_broker_sockets(connection, 0.001)

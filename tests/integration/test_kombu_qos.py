@@ -12,7 +12,7 @@ from .kombu_client import Taker, declare, get, payloads, publish
 
 @pytest.mark.parametrize("prefetch_count", [1, 3, 10])
 def test_prefetch_is_a_limit(client, prefetch_count):
-    """Never more than prefetch_count messages are unacked; each ack lets one more in."""
+    """At most prefetch_count messages are unacked; each ack allows one more delivery."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=prefetch_count)
     publish(connection, "q", *range(prefetch_count + 3))
@@ -26,7 +26,7 @@ def test_prefetch_is_a_limit(client, prefetch_count):
 
 
 def test_prefetch_zero_is_no_limit(client):
-    """Without a prefetch count every message is delivered, acked or not."""
+    """Without a prefetch count, every message is delivered before any ack."""
     connection = client.connect()
     taker = Taker(connection, "q")
     publish(connection, "q", *range(300))
@@ -46,7 +46,7 @@ def test_raising_the_prefetch(client):
 
 
 def test_lowering_the_prefetch(client):
-    """After lowering, nothing comes until fewer than the new count are unacked."""
+    """After a reduction, deliveries wait until fewer messages than the new limit are unacked."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=4)
     publish(connection, "q", *range(10))
@@ -61,7 +61,7 @@ def test_lowering_the_prefetch(client):
 
 
 def test_lowering_the_prefetch_gives_back_what_was_fetched_ahead(client):
-    """What was fetched ahead under a higher count is free for others once it is lowered."""
+    """Lowering the prefetch count releases the undelivered messages to other consumers."""
     connection, other = client.connect(), client.connect()
     declare(connection, "q")
     publish(connection, "q", *range(10))
@@ -72,7 +72,7 @@ def test_lowering_the_prefetch_gives_back_what_was_fetched_ahead(client):
 
 
 def test_ack(client):
-    """An acked message is gone for good, and cannot be settled again."""
+    """An acked message is gone from the queue, and cannot be settled again."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", 1)
@@ -87,7 +87,7 @@ def test_ack(client):
 
 
 def test_ack_multiple(client):
-    """ack(multiple=True) settles all up to this message on its channel, and none after it."""
+    """ack(multiple=True) acks this and all earlier messages of the channel, and no later ones."""
     connection = client.connect()
     taker = Taker(connection, "q")
     other = Taker(connection, "other")
@@ -103,7 +103,7 @@ def test_ack_multiple(client):
 
 
 def test_ack_multiple_across_queues(client):
-    """multiple=True reaches the older messages of every queue of the channel."""
+    """ack(multiple=True) includes the earlier messages of every queue of the channel."""
     connection = client.connect()
     taker = Taker(connection, "a", "b")
     for n in range(4):
@@ -114,7 +114,7 @@ def test_ack_multiple_across_queues(client):
 
 
 def test_reject_goes_to_the_dead_letters(client):
-    """A rejected message is not delivered again but kept among the dead letters."""
+    """A rejected message becomes a dead letter and is not redelivered."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "bad", "good")
@@ -128,7 +128,7 @@ def test_reject_goes_to_the_dead_letters(client):
 
 
 def test_requeue_is_seen_as_redelivered(client):
-    """A requeued message comes again and says that it did."""
+    """A requeued message is delivered again, marked as redelivered."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "x")
@@ -143,7 +143,7 @@ def test_requeue_is_seen_as_redelivered(client):
 
 
 def test_requeue_counts_failed_deliveries(client):
-    """A message says how often it failed before, from the first failure on."""
+    """A message carries its delivery count from the first failure on."""
     connection = client.connect()
     declare(connection, "q")
     publish(connection, "q", "x")
@@ -156,7 +156,7 @@ def test_requeue_counts_failed_deliveries(client):
 
 
 def test_recover(client):
-    """recover(requeue=True) gives back everything the channel holds, in order."""
+    """recover(requeue=True) returns all unacked messages of the channel, in order."""
     connection = client.connect()
     taker = Taker(connection, "q")
     publish(connection, "q", *range(4))
@@ -182,7 +182,7 @@ def test_channels_have_their_own_credit(client):
 
 
 def test_two_consumers_of_one_queue_on_two_channels(client):
-    """Two channels of one connection may consume from one queue, each with its own credit."""
+    """Two channels of one connection may consume from one queue, each with its own limit."""
     connection = client.connect()
     one = Taker(connection, "q", prefetch_count=1)
     two = Taker(connection, "q", prefetch_count=1)
@@ -197,7 +197,7 @@ def test_two_consumers_of_one_queue_on_two_channels(client):
 
 
 def test_closing_one_channel_leaves_the_other(client):
-    """Closing a channel returns what it held; another channel keeps its own."""
+    """A closed channel returns its unacked messages; another channel keeps its own."""
     connection = client.connect()
     one = Taker(connection, "q", prefetch_count=1)
     two = Taker(connection, "q", prefetch_count=1)
@@ -213,7 +213,7 @@ def test_closing_one_channel_leaves_the_other(client):
 
 
 def test_cancel_gives_back_what_was_fetched_ahead(client):
-    """Cancelling a consumer frees at once what it had not delivered, and keeps what it had."""
+    """A cancelled consumer returns undelivered messages at once and keeps the delivered ones."""
     connection, other = client.connect(), client.connect()
     taker = Taker(connection, "q", prefetch_count=10)
     publish(connection, "q", *range(10))
@@ -229,7 +229,7 @@ def test_cancel_gives_back_what_was_fetched_ahead(client):
 
 
 def test_cancel_by_queue(client):
-    """Cancelling one queue of a consumer leaves its others running."""
+    """Cancelling one queue of a consumer keeps its other queues."""
     connection = client.connect()
     taker = Taker(connection, "a", "b")
     taker.consumer.cancel_by_queue("a")
@@ -266,8 +266,8 @@ def test_a_consumer_started_again(client):
 
 
 def test_ten_thousand_acks_at_once(client):
-    """ack(multiple=True) of more messages than one script call takes."""
-    connection = client.connect(visibility_timeout=60)  # to take them may last long
+    """ack(multiple=True) acks more messages than one script call can."""
+    connection = client.connect(visibility_timeout=60)  # taking them all may take long
     declare(connection, "q")
     with connection.Producer().batch() as batch:
         for number in range(9000):

@@ -1,4 +1,4 @@
-"""Which queue gets a message: direct, topic, fanout, the anonymous exchange, none at all."""
+"""Routing: direct, topic, fanout and anonymous exchanges, and unroutable messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .kombu_client import Taker, declare, get, publish
 
 
 def bound(connection, exchange, **keys):
-    """Declare one queue per keyword, bound with its key or keys."""
+    """Declare a queue for each keyword, bound with its key or keys."""
     for name, bindings in keys.items():
         for key in [bindings] if isinstance(bindings, str) else bindings:
             Queue(name, exchange, key)(connection.default_channel).declare()
 
 
 def reached(connection, exchange, routing_key, queues):
-    """Publish once and return the names of the queues that got a copy."""
+    """Publish once, and return the names of the queues that received a copy."""
     connection.Producer().publish("x", exchange=exchange, routing_key=routing_key)
     found = set()
     for queue in queues:
@@ -30,7 +30,7 @@ def reached(connection, exchange, routing_key, queues):
 
 
 def test_direct(client):
-    """A direct exchange routes to every queue bound with exactly that key."""
+    """A direct exchange routes to every queue bound with the same key."""
     connection = client.connect()
     bound(connection, Exchange("x", "direct"), one="a", two="a", three="b")
     assert reached(connection, "x", "a", ["one", "two", "three"]) == {"one", "two"}
@@ -65,21 +65,21 @@ TOPICS = {
     ],
 )
 def test_topic(client, routing_key, expected):
-    """In a topic binding * is exactly one word and # any number of words, none included."""
+    """In a topic binding, * matches exactly one word and # any number of words, including none."""
     connection = client.connect()
     bound(connection, Exchange("x", "topic"), **TOPICS)
     assert reached(connection, "x", routing_key, TOPICS) == expected
 
 
 def test_topic_two_bindings_one_copy(client):
-    """A queue that matches by two bindings gets one copy."""
+    """A queue that matches by two bindings receives one copy."""
     connection = client.connect()
     bound(connection, Exchange("x", "topic"), q=["a.*", "#"])
     assert reached(connection, "x", "a.b", ["q"]) == {"q"}
 
 
 def test_fanout(client):
-    """A fanout exchange puts a copy into every bound queue, whatever the key."""
+    """A fanout exchange stores a copy in every bound queue, for any key."""
     connection = client.connect()
     bound(connection, Exchange("x", "fanout"), one="", two="ignored", three="")
     declare(connection, "unbound")
@@ -88,7 +88,7 @@ def test_fanout(client):
 
 
 def test_fanout_kept_while_the_consumer_is_away(client):
-    """A broadcast waits in the queue of a consumer that is not connected."""
+    """A broadcast waits in the queue of a disconnected consumer."""
     connection = client.connect()
     bound(connection, Exchange("x", "fanout"), away="")
     connection.release()
@@ -100,7 +100,7 @@ def test_fanout_kept_while_the_consumer_is_away(client):
 
 
 def test_fanout_to_live_consumers(client):
-    """Each of two consumers of a broadcast gets its own copy."""
+    """Each of two consumers of a broadcast receives its own copy."""
     sender = client.connect()
     bound(sender, Exchange("x", "fanout"), one="", two="")
     takers = [Taker(client.connect(), name, auto_declare=False) for name in ("one", "two")]
@@ -110,7 +110,7 @@ def test_fanout_to_live_consumers(client):
 
 
 def test_anonymous_exchange(client):
-    """The anonymous exchange routes to the queue that the routing key names."""
+    """The anonymous exchange routes to the queue named by the routing key."""
     connection = client.connect()
     declare(connection, "one")
     declare(connection, "two")
@@ -119,14 +119,14 @@ def test_anonymous_exchange(client):
 
 @pytest.mark.parametrize(("kind", "key"), [("topic", "a.b"), ("fanout", "")])
 def test_a_publisher_that_never_declared_the_exchange(client, kind, key):
-    """An exchange routes as its declared type says, for publishers that only know its name."""
+    """A publisher that did not declare an exchange uses its declared type."""
     bound(client.connect(), Exchange("x", kind), q="a.#" if kind == "topic" else "")
     publisher = client.connect()
     assert reached(publisher, "x", key, ["q"]) == {"q"}
 
 
 def test_bindings_made_later_are_seen(client):
-    """A publisher that already routed through an exchange sees a binding made by another."""
+    """A publisher with cached routes uses a later binding made by another connection."""
     publisher, other = client.connect(), client.connect()
     bound(publisher, Exchange("x", "direct"), one="k")
     assert reached(publisher, "x", "k", ["one"]) == {"one"}
@@ -135,9 +135,9 @@ def test_bindings_made_later_are_seen(client):
 
 
 def test_unroutable_is_dropped_by_default(client, caplog):
-    """A message that no queue is bound for is dropped, and logged once, naming the way it took.
+    """An unroutable message is dropped, with one warning per process that names exchange and key.
 
-    Once in a process, whatever connection it takes; a reply to one who waits no more is nothing.
+    A late reply to a mailbox is dropped without a warning.
     """
     with caplog.at_level(logging.WARNING, logger="reliq"):
         for number in range(2):
@@ -156,7 +156,7 @@ def test_unroutable_is_dropped_by_default(client, caplog):
 
 
 def test_unroutable_can_be_an_error(client):
-    """With unroutable="error" it raises a channel error that names exchange and key."""
+    """With unroutable="error", an unroutable message raises; the error names exchange and key."""
     connection = client.connect(unroutable="error")
     Exchange("lonely", "direct")(connection.default_channel).declare()
     with pytest.raises(connection.channel_errors, match=r"lonely.*nobody"):
@@ -164,7 +164,7 @@ def test_unroutable_can_be_an_error(client):
 
 
 def test_copies_are_independent(client):
-    """Acking or requeuing the copy in one queue does not touch the copy in another."""
+    """An ack or requeue of the copy in one queue does not affect the copy in another."""
     connection = client.connect()
     bound(connection, Exchange("x", "fanout"), one="", two="")
     connection.Producer().publish("x", exchange="x", routing_key="")
@@ -180,7 +180,7 @@ def test_copies_are_independent(client):
 
 
 def test_requeue_after_the_binding_is_gone(client):
-    """A requeued message returns to the queue it came from, not to where it would go now."""
+    """A requeued message returns to its own queue, regardless of later bindings."""
     connection = client.connect()
     exchange = Exchange("x", "direct")
     bound(connection, exchange, one="k")
@@ -194,7 +194,7 @@ def test_requeue_after_the_binding_is_gone(client):
 
 
 def test_publish_to_a_queue_and_an_exchange_of_one_name(client):
-    """A queue and an exchange may bear the same name."""
+    """A queue and an exchange may have the same name."""
     connection = client.connect()
     bound(connection, Exchange("same", "direct"), same="k")
     publish(connection, "same", "by name")

@@ -1,4 +1,4 @@
-"""reliq-sentinel:// over a real group: the master is found, followed, and checked."""
+"""reliq-sentinel:// with a real group: the master is found, followed and checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RETRY = {
 
 @pytest.fixture
 def groups():
-    """Return a function that starts a Sentinel group; arguments as SentinelGroup's."""
+    """Return a function that starts a Sentinel group; it takes the arguments of SentinelGroup."""
     started = []
 
     def start(**options):
@@ -55,7 +55,7 @@ def connect(group, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_a_failover_keeps_leases_and_acks(groups, fault):
-    """What was held is held at the new master too, and acks of before arrive there."""
+    """Leases continue at the new master, and acks from before the failover arrive there."""
     group = groups(down_after_ms=2000)
     with connect(group) as connection, connect(group, client_name="publisher") as publisher:
         taker = Taker(connection, "q", prefetch_count=2)
@@ -72,7 +72,7 @@ def test_a_failover_keeps_leases_and_acks(groups, fault):
         publisher.Producer().publish("late", exchange="", routing_key="q", **RETRY)
         group.wait_failover(old)
         group.wait_for_replies()
-        # Were the lease of y not renewed at the new master, it would come again.
+        # Without a renewal at the new master, y would be delivered again.
         (z,) = take_anyhow(connection, taker)
         y.ack()
         z.ack()
@@ -96,7 +96,7 @@ def test_a_failover_keeps_leases_and_acks(groups, fault):
 
 @pytest.mark.slow
 def test_a_silent_and_a_dead_sentinel_are_passed_by(groups):
-    """One that is frozen costs a second, one that is dead nothing; the third one is asked."""
+    """A client skips a dead Sentinel at once, a frozen one after a second, and asks the third."""
     group = groups(replicas=0)
     group.kill_sentinel(0)
     group.freeze_sentinel(1)
@@ -107,7 +107,7 @@ def test_a_silent_and_a_dead_sentinel_are_passed_by(groups):
 
 
 def test_what_a_sentinel_says_is_checked(groups):
-    """A server that is named as the master and is a replica is not used; it says so itself."""
+    """A client refuses a named master that reports itself as a replica."""
     group = groups(replicas=1, sentinels=1, down_after_ms=60_000)
     named, other = group.servers
     other.promote()
@@ -123,7 +123,7 @@ def test_what_a_sentinel_says_is_checked(groups):
 
 
 def test_logins_of_sentinels_and_master(groups):
-    """The URL has the master's password, the options the Sentinels'; no message shows one."""
+    """The URL holds the master's password, an option the Sentinels'; no error shows either."""
     group = groups(replicas=0, sentinels=1, password="of:the@master", sentinel_password="theirs")
     with connect(group) as connection:
         publish(connection, "q", "x")
@@ -139,7 +139,7 @@ def test_logins_of_sentinels_and_master(groups):
 
 
 def test_a_master_that_no_sentinel_knows(groups):
-    """The error names the option that is wrong."""
+    """The error for an unknown master names the option ``master_name``."""
     group = groups(replicas=0, sentinels=1)
     with (
         closing(connect(group, master_name="other")) as connection,
@@ -149,7 +149,7 @@ def test_a_master_that_no_sentinel_knows(groups):
 
 
 def test_urls_that_contradict_each_other():
-    """One broker has one database, one user, and a name: said before anything connects."""
+    """Contradictory or incomplete Sentinel URLs are refused, with the reason, before connecting."""
     named = {"master_name": MASTER_NAME}
     for url, options, words in (
         ("reliq-sentinel://a/0", {}, "master_name"),
@@ -168,7 +168,7 @@ def test_urls_that_contradict_each_other():
 
 
 def test_one_url_may_say_it_for_all():
-    """Database and password need not be repeated, and the order does not make another broker."""
+    """One URL may give database and password for all, and the order does not change the broker."""
     urls = ("reliq-sentinel://:x@a:1/2", "reliq-sentinel://b")
     named = {"master_name": MASTER_NAME}
     first, second = (
@@ -184,9 +184,9 @@ def test_one_url_may_say_it_for_all():
 @pytest.mark.slow
 @pytest.mark.parametrize("confirm", ["accepted", "replicated"])
 def test_what_only_the_dead_master_had(groups, confirm):
-    """What was confirmed while no replica listened is lost with the default, and only then.
+    """With the default, a failover loses messages confirmed without a connected replica.
 
-    With confirm="replicated" the publisher is told, before, that it is not safe.
+    With confirm="replicated", the publisher receives NotConfirmed for such a message instead.
     """
     group = groups(password="secret")
     options = {"confirm": confirm, "confirm_timeout": 0.3}
@@ -229,10 +229,10 @@ CONFIGURED = ("min-replicas-to-write", "replica-priority")
 @pytest.mark.slow
 @pytest.mark.parametrize("configured", ["not", *CONFIGURED])
 def test_a_replica_that_is_promoted_in_its_synchronisation(groups, configured):
-    """One that restarted from its old dump wins where the other two servers are gone.
+    """A replica that restarted with its old dump is promoted if the other servers are dead.
 
-    What was confirmed since that dump is lost then, with any `confirm`. Not where nothing is
-    confirmed without both replicas, nor where a replica may be promoted only in step.
+    Messages confirmed since that dump are then lost, with any `confirm`. They are not lost if
+    every write needs both replicas, or if only a synchronised replica may be promoted.
     """
     by_count, by_priority = (configured == name for name in CONFIGURED)
     group = groups(appendonly=by_priority)
@@ -253,7 +253,8 @@ def test_a_replica_that_is_promoted_in_its_synchronisation(groups, configured):
         before = old.client().info("replication")["slave_repl_offset"]
         old.client().save()
         old.kill()
-        # What it misses is not in the backlog any more: it needs all, and has to wait for it.
+        # The backlog no longer has the missed writes: the replica needs a full copy, which is
+        # delayed.
         master.client().config_set("repl-backlog-size", 16384)
         master.client().config_set("repl-diskless-sync-delay", 600)
         master.client().set("filler", "x" * 100_000)
@@ -284,7 +285,10 @@ def test_a_replica_that_is_promoted_in_its_synchronisation(groups, configured):
 
 
 def test_the_doctor_names_a_group_that_can_lose_what_it_confirmed(groups):
-    """By INFO of the master; where it may not be asked, nothing is said, nor of a single server."""
+    """The doctor reports a group whose failover can lose confirmed messages.
+
+    It reads INFO of the master. It reports nothing if INFO is denied, or for a single server.
+    """
     group = groups(replicas=1, sentinels=1)
 
     def found(url, **options):
@@ -310,7 +314,7 @@ def test_the_doctor_names_a_group_that_can_lose_what_it_confirmed(groups):
 
 
 def test_the_commands_find_the_master(groups):
-    """`reliq audit` takes the URLs and the master's name, as options or from the environment."""
+    """The commands take URLs and the master's name from options or from the environment."""
     group = groups(replicas=0, sentinels=1)
     with connect(group) as connection:
         publish(connection, "q", "x")
@@ -328,7 +332,7 @@ def test_the_commands_find_the_master(groups):
 
 
 def test_a_queue_is_moved_to_a_group(groups, fresh_redis):
-    """`reliq move` finds the master of whichever side has Sentinels."""
+    """`reliq move` finds the master of a side that has Sentinels."""
     group = groups(replicas=0, sentinels=1)
     with Connection(fresh_redis.url()) as connection:
         publish(connection, "q", "x")

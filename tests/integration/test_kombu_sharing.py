@@ -1,4 +1,4 @@
-"""One broker, many users: key prefixes, databases, threads, forks."""
+"""One broker with many users: key prefixes, databases, threads, forks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .kombu_client import FAST, Taker, declare, exists, get, payloads, publish
 
 
 def test_two_prefixes_do_not_see_each_other(client):
-    """Applications with different global_keyprefix share a database and nothing else."""
+    """Applications with different global_keyprefix share a database, but no queues or exchanges."""
     one = client.connect(global_keyprefix="one.")
     two = client.connect(global_keyprefix="two.")
     for connection, body in ((one, "for one"), (two, "for two")):
@@ -28,7 +28,7 @@ def test_two_prefixes_do_not_see_each_other(client):
 
 
 def test_every_key_carries_the_prefix(client):
-    """With a global_keyprefix no key of ours is without it, whatever was done."""
+    """With a global_keyprefix, all of reliq's keys begin with it."""
     connection = client.connect(global_keyprefix="mine:")
     Queue("q", Exchange("x", "fanout"), expires=60)(connection.default_channel).declare()
     taker = Taker(connection, "q", auto_declare=False, prefetch_count=2)
@@ -52,7 +52,7 @@ def test_two_databases_do_not_see_each_other(client, redis_server, scheme):
 
 
 def test_ack_from_another_thread(client):
-    """A message may be acked by another thread while its own waits in drain_events."""
+    """A message may be acked by another thread while its own thread waits in drain_events."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", *range(20))
@@ -69,12 +69,12 @@ def test_ack_from_another_thread(client):
 
 @pytest.mark.parametrize("settle", ["reject", "requeue"])
 def test_settling_from_another_thread(client, settle):
-    """Rejecting and requeuing work from another thread too."""
+    """Reject and requeue work from another thread."""
     connection = client.connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "x", "y")
     (message,) = taker.take()
-    # While this one waits: it would take the next one if it asked before a message is back.
+    # While this thread waits: a reserve before the return would take the next message.
     thread = threading.Timer(0.05, getattr(message, settle))
     thread.start()
     expected = {"reject": "y", "requeue": "x"}[settle]
@@ -83,7 +83,7 @@ def test_settling_from_another_thread(client, settle):
 
 
 def test_several_threads_publish_over_one_channel(client):
-    """Threads that share a channel lose no message and mix none up."""
+    """Threads that share a channel lose no message and mix no contents."""
     connection = client.connect()
     declare(connection, "q")
     producer = connection.Producer()
@@ -108,7 +108,7 @@ def test_several_threads_publish_over_one_channel(client):
 
 
 def test_publish_while_another_thread_drains(client):
-    """A publish does not wait for a drain_events of the same connection."""
+    """A publish does not wait for a drain_events call on the same connection."""
     connection = client.connect()
     taker = Taker(connection, "idle")
     declare(connection, "q")
@@ -163,7 +163,7 @@ with Connection(url, transport_options={options!r}) as connection:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["_exit", "exit", "release"])
 def test_fork_after_connect(client, how):
-    """A forked child publishes over what it inherited; the parent's socket and leases are safe."""
+    """A forked child publishes over its inherited connection; the parent's remains intact."""
     script = FORK.replace("{options!r}", repr(FAST))
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, client.url, how],
@@ -206,10 +206,10 @@ with Connection(url, transport_options={options!r}) as connection:
 
 
 def test_consume_on_both_sides_of_a_fork(client):
-    """Parent and child both consume, each as a consumer of its own.
+    """Parent and child consume, each as a separate consumer.
 
-    Python 3.12 warns of the background loop's thread, which is stopped while the process
-    forks and started again before Python looks.
+    Python 3.12 warns of the background loop's thread. It is stopped during the fork, but it runs
+    again before Python checks.
     """
     declare(client.connect(), "q")
     publish(client.connect(), "q", *range(11))

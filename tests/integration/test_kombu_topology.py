@@ -11,7 +11,7 @@ from .kombu_client import Taker, declare, exists, get, publish
 
 
 def test_declare_returns_name_messages_and_consumers(client):
-    """A declaration answers with the queue's name, its ready messages and its consumers."""
+    """A declaration returns the queue's name, its ready messages and its consumers."""
     connection = client.connect()
     channel = connection.default_channel
     assert tuple(channel.queue_declare("q")) == ("q", 0, 0)
@@ -24,7 +24,7 @@ def test_declare_returns_name_messages_and_consumers(client):
 
 
 def test_declare_without_a_name(client):
-    """A queue declared without a name gets one of its own."""
+    """A queue declared without a name receives a generated name."""
     channel = client.connect().default_channel
     first, second = channel.queue_declare("").queue, channel.queue_declare("").queue
     assert first.startswith("amq.gen-")
@@ -49,7 +49,7 @@ def test_passive_declare_of_a_missing_exchange(client):
 
 
 def test_passive_declare_sees_another_connections_work(client):
-    """What one connection declared, another finds."""
+    """One connection finds the declarations of another."""
     first, second = client.connect(), client.connect()
     declare(first, "q")
     Exchange("x", "topic")(first.default_channel).declare()
@@ -58,7 +58,7 @@ def test_passive_declare_sees_another_connections_work(client):
 
 
 def test_redeclare_with_the_same_arguments(client):
-    """Declaring twice alike is allowed and keeps the messages."""
+    """A second declaration with the same arguments is allowed and keeps the messages."""
     first, second = client.connect(), client.connect()
     declare(first, "q", message_ttl=60)
     publish(first, "q", "kept")
@@ -67,7 +67,7 @@ def test_redeclare_with_the_same_arguments(client):
 
 
 def test_redeclare_with_other_arguments(client):
-    """Declaring with other arguments is an error that shows the old and the new value."""
+    """A declaration with other arguments is an error that shows the old and the new value."""
     first, second = client.connect(), client.connect()
     declare(first, "q", message_ttl=60)
     with pytest.raises(second.channel_errors) as caught:
@@ -78,7 +78,7 @@ def test_redeclare_with_other_arguments(client):
 
 
 def test_redeclare_an_exchange_with_another_type(client):
-    """An exchange keeps its type: declaring another is an error that shows both."""
+    """A declaration of an exchange with another type is an error that shows both types."""
     first, second = client.connect(), client.connect()
     Exchange("x", "direct")(first.default_channel).declare()
     with pytest.raises(second.channel_errors) as caught:
@@ -89,18 +89,18 @@ def test_redeclare_an_exchange_with_another_type(client):
 
 
 def test_bind_and_unbind(client):
-    """A bound queue gets the messages; an unbound one no longer does."""
+    """A bound queue receives the messages of its key; an unbound queue does not."""
     connection = client.connect()
     unbind_between_two_publishes(connection, connection)
 
 
 def test_unbind_by_another_connection(client):
-    """A publisher that has routed to a queue before sees that another connection unbound it."""
+    """A publisher with cached routes stops routing to a queue unbound by another connection."""
     unbind_between_two_publishes(client.connect(), client.connect())
 
 
 def unbind_between_two_publishes(binder, publisher):
-    """Publish before and after the binder unbinds: only the first is in the queue."""
+    """Publish before and after the binder unbinds: the queue receives only the first message."""
     exchange = Exchange("x", "direct")(binder.default_channel)
     exchange.declare()
     queue = declare(binder, "q")
@@ -114,7 +114,7 @@ def unbind_between_two_publishes(binder, publisher):
 
 
 def test_unbind_one_of_two_keys(client):
-    """Unbinding one key leaves the queue's other key alone."""
+    """Unbinding one key of a queue keeps its other binding."""
     connection = client.connect()
     exchange = Exchange("x", "direct")(connection.default_channel)
     exchange.declare()
@@ -130,7 +130,7 @@ def test_unbind_one_of_two_keys(client):
 
 
 def test_bind_to_a_missing_exchange(client):
-    """Binding to an exchange that does not exist is a channel error that names it."""
+    """Binding to a missing exchange is a channel error that names it."""
     connection = client.connect()
     queue = declare(connection, "q")
     with pytest.raises(connection.channel_errors, match=r"no\.such\.exchange"):
@@ -138,7 +138,7 @@ def test_bind_to_a_missing_exchange(client):
 
 
 def test_delete_a_queue(client):
-    """A deleted queue is gone with its messages and its bindings; deleting again is no error."""
+    """Deleting a queue removes its messages and bindings; a second deletion is no error."""
     connection = client.connect()
     queue = Queue("q", Exchange("x", "direct"), "key")(connection.default_channel)
     queue.declare()
@@ -170,7 +170,7 @@ def test_delete_if_empty(client):
 
 
 def test_delete_if_unused(client):
-    """if_unused refuses a queue that has a consumer, on whichever connection."""
+    """if_unused refuses to delete a queue that has a consumer on any connection."""
     connection, other = client.connect(), client.connect()
     queue = declare(connection, "q")
     taker = Taker(other, "q")
@@ -184,7 +184,7 @@ def test_delete_if_unused(client):
 
 
 def test_delete_an_exchange(client):
-    """Deleting an exchange takes its bindings and leaves its queues."""
+    """Deleting an exchange removes its bindings and keeps its queues."""
     connection = client.connect()
     exchange = Exchange("x", "direct")
     Queue("q", exchange, "key")(connection.default_channel).declare()
@@ -198,7 +198,7 @@ def test_delete_an_exchange(client):
 
 
 def test_delete_an_exchange_if_unused(client):
-    """if_unused refuses an exchange that has a queue bound."""
+    """if_unused refuses to delete an exchange with a bound queue."""
     connection = client.connect()
     exchange = Exchange("x", "direct")(connection.default_channel)
     queue = Queue("q", exchange, "key")(connection.default_channel)
@@ -213,7 +213,7 @@ def test_delete_an_exchange_if_unused(client):
 
 
 def test_auto_delete_with_the_last_consumer(client):
-    """An auto_delete queue stays while one consumer is left and goes with the last."""
+    """An auto_delete queue is deleted with its last consumer, and not before."""
     connection, other = client.connect(), client.connect()
     declare(connection, "q", auto_delete=True)
     first = Taker(connection, "q", auto_declare=False)
@@ -243,7 +243,7 @@ def test_auto_delete_when_the_connection_closes(client):
 
 
 def test_names_with_odd_characters(client):
-    """Braces, percent signs, spaces and other alphabets in a queue's name are harmless."""
+    """A queue's name may contain braces, percent signs, spaces and any alphabet."""
     connection = client.connect()
     names = ["{a}", "%7Ba%7D", "a b", "ünï", "a:b|c"]
     for name in names:
@@ -255,7 +255,7 @@ def test_names_with_odd_characters(client):
 
 
 def test_a_queue_that_expires_before_it_is_bound(client):
-    """It is declared again, and bound then: no binding is left of a queue that is gone."""
+    """A queue that expired before its binding is redeclared first, so no binding is orphaned."""
     connection, other = client.connect(), client.connect()
     channel = connection.default_channel
     exchange = Exchange("x", "direct")(channel)

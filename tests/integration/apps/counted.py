@@ -1,4 +1,4 @@
-"""A worker that counts the Python calls of its main process for each task."""
+"""A worker that counts the Python calls of its main process per task."""
 
 import cProfile
 import gc

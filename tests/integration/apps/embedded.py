@@ -1,6 +1,6 @@
-"""Celery workers in threads of one program, as test suites have them: of which pool, how many.
+"""Celery workers in threads of one program, as in test suites.
 
-The program ends with SIGTERM.
+Arguments: the pool and the number of workers. The program ends with SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPTIONS = {"concurrency": 2, "loglevel": "INFO", "perform_ping_check": False}
 
 
 def main(pool, count):
-    """Run so many workers until the process is asked to end."""
+    """Run *count* workers until SIGTERM."""
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: end.set())
     with ExitStack() as stack:

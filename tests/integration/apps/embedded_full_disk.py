@@ -1,4 +1,4 @@
-"""Fill the disk of an embedded broker, then make room: prints confirmed, lost, seconds."""
+"""Fill the disk of an embedded broker, then free space; print confirmed, lost, seconds."""
 
 import os
 import sys
@@ -18,9 +18,9 @@ queue = Queue("q", Exchange("", type="direct"), routing_key="q")
 
 
 def connected():
-    """Return a connection, its queue declared."""
+    """Return a connection, with its queue declared."""
     connection = Connection(url, transport_options=options)
-    connection.connect()  # an error comes at once: others try again
+    connection.connect()  # an error is raised at once; other calls retry
     queue(connection.channel()).declare()
     return connection
 
@@ -36,7 +36,7 @@ with connected() as connection:
             refused = str(exc)
             break
         confirmed.add(number)
-for _ in range(100):  # "always": the server has ended, and the next error has its words
+for _ in range(100):  # "always": the server has ended, and the next error contains the reason
     if any(words in refused for words in ("No space", "MISCONF", "disk is full")):
         break
     try:
@@ -64,7 +64,7 @@ seen = set()
 with connected() as connection:
 
     def take(body, message):
-        """Note and ack."""
+        """Record the body and ack."""
         seen.add(body["i"])
         message.ack()
 

@@ -9,7 +9,7 @@ import reliq
 
 
 def main():
-    """Exit with an error where something is lost, or nothing is refused."""
+    """Exit with an error if a confirmed message is lost, or a publish fails for another reason."""
     queue = Queue("q", Exchange("", type="direct"), routing_key="q")
     confirmed, refused = 0, ""
     with Connection(sys.argv[1], transport_options={"embedded_idle": 2}) as connection:

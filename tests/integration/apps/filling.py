@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def fill(path: Path) -> None:
-    """Take what room is left, with one file."""
+    """Fill the remaining space with one file."""
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 9):
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Forks while the fail-back asks a home that accepts connections and never answers.
+"""Forks while the failback probes a primary broker that accepts connections and never answers.
 
-Argument: the URLs, home first.
+Argument: the URLs, the primary broker first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kombu import Connection
 
 import reliq
 
-assert reliq  # it makes the scheme known
+assert reliq  # registers the scheme
 options = {"probe_interval": 0.2, "socket_timeout": 1, "socket_connect_timeout": 1}
 with Connection(sys.argv[1], transport_options=options, failover_strategy="primary") as connection:
     connection.ensure_connection(max_retries=5, interval_start=0, interval_step=0.1)

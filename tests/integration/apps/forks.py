@@ -1,7 +1,7 @@
-"""What a process does around forks; each function is one process of test_forks.py.
+"""Processes that fork; each function is one process of test_forks.py.
 
-Arguments: the function, the URL, then its own. A fork in C runs none of Python's hooks.
-An alarm ends whoever hangs.
+Arguments: the function, the URL, then the arguments of the function. A fork in C runs no hooks of
+Python. An alarm ends a process that hangs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SLOWER = {"visibility_timeout": 3.0, "restore_interval": 0.6}
 
 
 def wait_for(children):
-    """Wait for children; fail where one did not end well."""
+    """Wait for the children; fail if one of them failed."""
     for child in children:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def leave(connection, how):
-    """End a child as programs end."""
+    """End a child in one of the usual ways."""
     if how == "release":
         connection.release()
     if how == "exit":
@@ -50,9 +50,9 @@ def leave(connection, how):
 
 
 def siblings(url, fork, used, how):
-    """Four children publish 25 messages each over what they inherited, and so does the parent.
+    """Let four children and the parent publish 25 messages each over an inherited connection.
 
-    The parent has only connected, or has published, or holds a message too.
+    Before the forks, the parent has only connected, or has published, or also holds a message.
     """
     connection = Connection(url, transport_options=FAST)
     connection.ensure_connection()
@@ -76,13 +76,13 @@ def siblings(url, fork, used, how):
     wait_for(children)
     producer.publish("last", routing_key="q")
     if held is not None:
-        time.sleep(FAST["visibility_timeout"] * 1.5)  # its lease is renewed
+        time.sleep(FAST["visibility_timeout"] * 1.5)  # its lease is renewed meanwhile
         held.ack()
     connection.release()
 
 
 def tags():
-    """Print tags of a process that has only looked at the package, and of its children."""
+    """Print tags of a process that has only accessed the package, and of its children."""
     fork = FORKS["in C"]
     assert reliq.once
     for _ in range(4):
@@ -92,7 +92,7 @@ def tags():
 
 
 def busy(url):
-    """Publish from a thread, over the connection that children find; they never wait for it."""
+    """Publish from a thread over the connection that children inherit; they never wait for it."""
     connection = Connection(url, transport_options=FAST)
     connection.default_channel.queue_declare("q")
     stop, count = threading.Event(), []
@@ -122,7 +122,7 @@ def busy(url):
 
 
 def waiting(url):
-    """Fork in C while a thread waits for the broker, with all its locks."""
+    """Fork in C while a thread waits for the broker and holds all its locks."""
     connection = Connection(url, transport_options=FAST)
     connection.default_channel.queue_declare("q")
     print("ready", flush=True)
@@ -144,7 +144,7 @@ def waiting(url):
 
 
 def orphaned(url):
-    """Close and end before the children do, which publish before and after that."""
+    """Close and exit before the children, which publish before and after that."""
     connection = Connection(url, transport_options=FAST)
     connection.default_channel.queue_declare("q")
     producer = connection.Producer()
@@ -153,19 +153,19 @@ def orphaned(url):
     for n in range(3):
         if FORKS["in C"]() == 0:
             os.close(writer)
-            if n:  # one uses nothing before its parent is gone
+            if n:  # one child does not use the connection before its parent has exited
                 producer.publish("at once", routing_key="q")
             os.read(reader, 1)
             for _ in range(10):
                 producer.publish("later", routing_key="q")
-            if n == 1:  # without an orderly end
+            if n == 1:  # without an orderly exit
                 os._exit(0)
             sys.exit(0)
     connection.release()
 
 
 def image(url):
-    """Hold a message, renew, publish: as a copy of a process image does."""
+    """Hold a message, renew the identities, and publish, like a copy of a process image."""
     connection = Connection(url, transport_options=FAST)
     connection.default_channel.queue_declare("q")
     producer = connection.Producer()
@@ -175,14 +175,14 @@ def image(url):
     renew()
     after = new_tag(5)[14:24], PUBLISHER.id, connection.transport.link.session.id
     assert not set(before) & set(after)
-    held.ack()  # it is the original's
+    held.ack()  # the original process holds it
     for n in range(5):
         producer.publish(n, routing_key="q")
     connection.release()
 
 
 def claims(url):
-    """Leave the block of a claim first in a child, which has not taken it."""
+    """Leave the block of a claim first in a child, which did not take the claim."""
     for name, fork in FORKS.items():
         with reliq.once(name, 60, lease=5, url=url) as first:
             assert first
@@ -198,7 +198,7 @@ def claims(url):
 
 
 def often(url, fork_every_s):
-    """Hold a message for many leases, and fork all the time as subprocesses with hooks do."""
+    """Hold a message for many leases, and fork constantly, as subprocesses with hooks do."""
     got, options = [], {**FAST, **SLOWER}
     with (
         Connection(url, transport_options=options) as connection,
@@ -220,7 +220,7 @@ def spooled(urls, fork_every_s):
         connection.ensure_connection(max_retries=5, interval_start=0, interval_step=0.1)
         for n in range(50):
             connection.Producer().publish(n, routing_key="q")
-        if FORKS["in C"]() == 0:  # no hook has made the spool the child's
+        if FORKS["in C"]() == 0:  # without hooks, the child has not reopened the spool
             try:
                 connection.Producer().publish("from a child", routing_key="q")
             except reliq.BrokerRefused as exc:
@@ -235,7 +235,7 @@ def spooled(urls, fork_every_s):
 
 
 def hold(connection, count):
-    """Return so many messages, which the background loop renews."""
+    """Return *count* messages, whose leases the background loop renews."""
     held = []
     while len(held) < count:
         message = connection.default_channel.basic_get("q")
@@ -245,7 +245,7 @@ def hold(connection, count):
 
 
 def fork_for(seconds, connection):
-    """Fork every few ms; return how often, and how many children have published."""
+    """Fork every few ms; return the numbers of forks and of children that published."""
     until, forks, published = time.monotonic() + seconds, 0, 0
     while time.monotonic() < until:
         publishes = forks % 5 == 0
@@ -263,7 +263,7 @@ def fork_for(seconds, connection):
 
 
 def storm(url, seconds):
-    """Fork while threads publish, over a shared and own connections, and background loops tick."""
+    """Fork while threads publish, over shared and own connections, and background loops tick."""
     options = {**FAST, "visibility_timeout": 0.3}
     shared, own, consumer = (Connection(url, transport_options=options) for _ in range(3))
     shared.default_channel.queue_declare("q")
@@ -292,7 +292,7 @@ def storm(url, seconds):
 
 if __name__ == "__main__":
     signal.alarm(50 if "storm" not in sys.argv else 100)
-    # Python itself hangs in a child without hooks where another thread has asked for the GIL,
-    # which a thread does that has waited for it for so long.
+    # Python itself hangs in a child without hooks if another thread has requested the GIL, which
+    # a thread does after it has waited for this interval.
     sys.setswitchinterval(60)
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Publishes into a spool on a small disk until that is full; prints how many were confirmed."""
+"""Publishes into a spool on a small disk until it is full; prints the number confirmed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reliq.spool.journal import JOURNALS
 
 
 def main(directory: str) -> None:
-    """Fill the disk at *directory*; print the confirmed ones and those that are there."""
+    """Fill the disk at *directory*; print the numbers of confirmed and of stored messages."""
     spool = f"{directory}/spool.db"
     confirmed = 0
     policy = {"max_retries": 5, "interval_start": 0, "interval_step": 0.1}

@@ -1,4 +1,4 @@
-"""An app whose tasks are jobs of batches, and end in every way that there is."""
+"""An app whose tasks are jobs of batches, and end in every possible way."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.support.journal import FINISHED, STARTED
 
 
 class NotQualified(Exception):
-    """A business failure that its batch names."""
+    """A business failure, which its batch names."""
 
 
 def _first(task):
-    """Whether a task runs for the first time."""
+    """Return whether a task runs for the first time."""
     return len(journal.entries(STARTED, task.request.id)) == 1
 
 
 def _end(task, how):  # noqa: C901, PLR0912, PLR0915 - one way after the other
-    """End as told."""
+    """End in the given way."""
     journal.write(STARTED, task.request.id)
     if how == "failed":
         raise reliq.Failed("price is missing")
@@ -62,7 +62,7 @@ def _end(task, how):  # noqa: C901, PLR0912, PLR0915 - one way after the other
         time.sleep(30)
     if how == "sleep":
         time.sleep(60)
-    if how == "succeed late":  # its message is acknowledged long before
+    if how == "succeed late":  # its message was acknowledged long before
         time.sleep(1)
     if how == "progress":
         for n in range(1, 201):
@@ -70,7 +70,7 @@ def _end(task, how):  # noqa: C901, PLR0912, PLR0915 - one way after the other
         reliq.report("price is missing")
         reliq.report("and so is the name")
     if how == "add":
-        end_late.delay("succeed")  # no job
+        end_late.delay("succeed")  # not a job
         with reliq.add_jobs():
             end_late.delay("succeed")
             reliq.publish_many(end_early, ["succeed"] * 3)
@@ -92,29 +92,29 @@ def _end(task, how):  # noqa: C901, PLR0912, PLR0915 - one way after the other
 
 @app.task(bind=True, name="end_early")
 def end_early(self, how):
-    """Acknowledged when it begins."""
+    """Task that is acknowledged when it begins."""
     return _end(self, how)
 
 
 @app.task(bind=True, name="end_late", acks_late=True)
 def end_late(self, how):
-    """Acknowledged when it has ended."""
+    """Task that is acknowledged when it has ended."""
     return _end(self, how)
 
 
 @app.task(bind=True, name="end_late_requeued", acks_late=True, reject_on_worker_lost=True)
 def end_late_requeued(self, how):
-    """Delivered again when its child dies."""
+    """Task that is redelivered when its child dies."""
     return _end(self, how)
 
 
 @app.task(bind=True, name="end_late_unacked", acks_late=True, acks_on_failure_or_timeout=False)
 def end_late_unacked(self, how):
-    """Dead-lettered when it fails."""
+    """Task that becomes a dead letter when it fails."""
     return _end(self, how)
 
 
 @app.task(name="report")
 def report(batch, what):
-    """Note which callback has come, for which batch."""
+    """Record the kind of a callback and its batch."""
     journal.write(f"callback-{what}", batch)

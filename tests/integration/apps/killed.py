@@ -1,8 +1,8 @@
-"""An app whose processes are killed at points, and who looks for what they left is quick.
+"""An app whose processes are killed at given points, with short intervals between passes.
 
-RELIQ_TEST_KILL are points (:mod:`.killing`), RELIQ_TEST_KILLED the folder for what they leave.
-``python -m tests.integration.apps.killed PRODUCERS`` publishes batches, each in a process of its
-own.
+RELIQ_TEST_KILL lists the points (:mod:`.killing`); RELIQ_TEST_KILLED is the folder for their
+marks. ``python -m tests.integration.apps.killed PRODUCERS`` publishes batches, each in its own
+process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ batch_passes._RESTS_MS = 100
 batch_passes._SWEPT_EVERY_S = 0.2
 lost_jobs.MISSING_MS = 4000
 failback_rounds._SWEPT_EVERY_S = 1.0
-# Longer than a broker is away.
+# Longer than an outage of a broker.
 app.conf.task_publish_retry_policy = {"max_retries": 100, "interval_max": 0.2}
 for _name in ("producer-refused-withdrawing", "producer-refused-withdrawn"):
     app.amqp.queues.add(
@@ -38,7 +38,7 @@ for _name in ("producer-refused-withdrawing", "producer-refused-withdrawn"):
 
 
 def arm(points: list[list[Any]]) -> None:
-    """Let this process, and those that it forks, be killed at *points*."""
+    """Let this process, and its forked children, be killed at *points*."""
     url, directory = os.environ["RELIQ_TEST_BROKER"], Path(os.environ["RELIQ_TEST_KILLED"])
     Killer([Point(*point) for point in points], directory, url).arm()
 
@@ -48,7 +48,7 @@ if "RELIQ_TEST_KILL" in os.environ:
 
 
 def produce(points: list[list[Any]], arguments: list[Any]) -> int:
-    """Publish in a child of this process; return how it ended."""
+    """Publish in a child of this process; return its exit code."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

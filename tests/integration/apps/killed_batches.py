@@ -1,4 +1,4 @@
-"""Batches of the tests that kill: what is published, and what is done with their batch."""
+"""Batches of the kill tests: their publication, and further steps with the batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Publisher:
         self._url = url
 
     def batch(self, name: str, **options: Any) -> Batch:
-        """Return the batch of that id, with all callbacks."""
+        """Return the batch with the id *name*, with all callbacks."""
         callbacks = {
             f"on_{what}": self._app.signature("report", (what,)).set(queue="callbacks")
             for what in CALLBACKS
@@ -34,7 +34,7 @@ class Publisher:
         return Batch("killed", url=self._url, transport_options=transport_options, id=name, **given)
 
     def publish(self, name: str, task: str, how: str, scenario: str = "", queue: str = "") -> None:
-        """Publish jobs to *queue*, and do with their batch what *scenario* says."""
+        """Publish jobs to *queue*, and treat their batch as *scenario* requires."""
         queue = queue or name
         if scenario == "cancelled":
             self.batch(name).cancel()

@@ -1,10 +1,10 @@
-"""Where a process is killed, or has its broker killed: between two steps of a job or a batch.
+"""Points at which a process, or its broker, is killed: between two steps of a job or a batch.
 
-A step is what a call of the store does, told by what it is given: "enter" is the change that
-enters a job, over any engine. So a point is found where it is, whatever the code around it is
-called, and one that is never reached fails its test: nobody was killed. Who comes to the point
-looks first where the job and its message are by then, over a connection of its own, and leaves
-that beside the test: it shows that the point is the one that was meant.
+A step is the effect of a call of the store, derived from its arguments: "enter" is the change
+that enters a job, over any engine. A point is therefore found under any name of the
+surrounding code. A point that is never reached fails its test, because no process was killed.
+Before the kill, the process reads the state of the job and its message over a separate
+connection, and writes it to the test's folder. This shows that the point is the intended one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BEFORE, SENT, AFTER, HANDLED = "before", "sent", "after", "handled"
-"""Of a step that is posted *sent* is when it is, *after* and *handled* are around its answer."""
+"""For a posted step, *sent* is when it is posted; *after* and *handled* surround its reply."""
 STEPS = frozenset(
     {
         *("listed", "open", "enter", "withdraw", "begin", "return", "end", "lose", "replay"),
@@ -46,22 +46,22 @@ STEPS = frozenset(
 
 
 class Point(NamedTuple):
-    """Where the process is killed, once."""
+    """A place where the process is killed, once."""
 
     step: str
     when: str
     number: int = 1
-    """So many times it comes there."""
+    """Number of the pass through this point at which the process is killed."""
     who: str = ""
-    """Of a worker "parent" or "child"; "": any process."""
+    """Process of a worker, "parent" or "child"; "" for any process."""
     name: str = ""
-    """Of the batch."""
+    """The batch."""
     queue: str = ""
-    """Of its jobs; where it is "" it has the name of the batch."""
+    """The queue of its jobs; "" if it has the name of the batch."""
 
 
 class Step(NamedTuple):
-    """What a call does."""
+    """The effect of a call."""
 
     step: str
     name: str
@@ -69,7 +69,7 @@ class Step(NamedTuple):
     tag: str = ""
 
 
-# -- which step a call is
+# -- the step of a call
 
 
 def _of_changes(_: Any, batch: str, changes: Any, *__: Any, **___: Any) -> Iterator[Step]:
@@ -132,7 +132,7 @@ def _of_reading(_: Any, queue: str, *__: Any) -> Iterator[Step]:
 
 
 def _brought(result: Any) -> bool:
-    """Whether a reserve, or a look, has brought something."""
+    """Return whether a reserve, or a read, has returned something."""
     return bool(getattr(result, "deliveries", result))
 
 
@@ -157,11 +157,11 @@ _OF_STORE = {
 _BRINGS = {"reserve", "read"}
 
 
-# -- who is killed there
+# -- the killer
 
 
 class Killer:
-    """Kills at points, each once, whichever process of ours comes there first."""
+    """Kills at points, each once, in the first process of ours that reaches it."""
 
     def __init__(self, points: list[Point], directory: Path, url: str) -> None:
         for point in points:
@@ -174,7 +174,7 @@ class Killer:
         self._came = dict.fromkeys(points, 0)
 
     def arm(self) -> None:
-        """Have the engine of the URL call us at each step."""
+        """Let the engine of the URL call this object at each step."""
         batches, store, wire = _classes(self._url)
         for name, steps in _OF_BATCHES.items():
             self._wrap(batches, name, steps)
@@ -209,7 +209,7 @@ class Killer:
         return heard
 
     def _at(self, when: str, steps: list[Step], result: Any = True) -> None:
-        """Kill where a point is reached."""
+        """Kill if a point is reached."""
         process = "parent" if os.getpid() == self._first else "child"
         for point in self._points:
             for step in steps:
@@ -230,7 +230,7 @@ class Killer:
         try:
             mark.touch(exist_ok=False)
         except FileExistsError:
-            return  # by another process
+            return  # another process has handled the point
         victim = self._directory / f"{point.name}.victim"
         seen = _look(self._url, point, step) if step.name else {}
         mark.write_text(json.dumps({"point": point, "step": step, **seen}) + "\n")
@@ -245,7 +245,7 @@ class Killer:
 
 
 def _replicate(port: int, key: str) -> None:
-    """Wait until a replica has all that the node of *key* has: what it lacks is lost with it."""
+    """Wait until a replica has all data of the node of *key*, which otherwise is lost with it."""
     with redis.Redis(port=port, single_connection_client=True) as client:
         client.set(key, "")
         if client.execute_command("WAIT", 1, 20_000) < 1:
@@ -266,7 +266,7 @@ def _classes(url: str) -> tuple[type, type, type]:
 
 
 def _look(url: str, point: Point, step: Step) -> dict[str, Any]:
-    """Return where a job and its message are now; what is open then ends with the process."""
+    """Return the state of a job and its message; the open connection ends with the process."""
     store = connect(url, {}, "look")
     queue = point.queue or point.name
     record = store.batches.batch(point.name)

@@ -1,4 +1,4 @@
-"""The app of jobs, whose children say that a job begins when they are told to, and not before."""
+"""The app of jobs, whose children report the begin of a job only after the test allows it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""An app with a chain of two, which write what they are called for and fail where they are told.
+"""An app with two middlewares, which record their calls and fail at a given place.
 
-The header `break` says where: "begin-b:ValueError" has b's begin raise that.
+The header `break` gives the place and the error: "begin-b:ValueError" lets the begin of b raise
+it.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from tests.support.journal import FINISHED, STARTED
 
 
 class Recorder(reliq.Middleware):
-    """Writes its calls; `name` tells the two apart."""
+    """Records its calls; `name` distinguishes the two."""
 
     def __init__(self, name):
         self.name = name
 
     def publish(self, context):
-        """Add a header of its own."""
+        """Record the call, and add a header."""
         self._at("publish", context)
         context.headers.setdefault("seen", "published")
 
     def deliver(self, context):
-        """Write it."""
+        """Record the call."""
         self._at("deliver", context)
 
     def begin(self, context):
-        """Write it, and keep something for the end."""
+        """Record the call, and keep a value for the end."""
         self._at("begin", context)
         context.local[self] = context.id
 
     def end(self, context):
-        """Write the outcome."""
+        """Record the outcome."""
         assert context.local[self] == context.id
         error = type(context.error).__name__
         journal.write(f"end-{self.name}:{context.state}:{error}:{context.value}", context.id)
@@ -75,20 +76,20 @@ reliq.add_middleware(app, Recorder("a"), Recorder("b"))
 
 @app.task(bind=True, name="autoretried", autoretry_for=(ConnectionError,), default_retry_delay=0)
 def autoretried(self):
-    """Be tried again for a lost connection."""
+    """Return the number of retries; Celery retries the task for a lost connection."""
     journal.write(STARTED, self.request.id)
     return self.request.retries
 
 
 @app.task(bind=True, name="ignored")
 def ignored(self):
-    """Ask to be ignored."""
+    """Raise Ignore."""
     raise Ignore
 
 
 @app.task(bind=True, name="rejected", acks_late=True)
 def rejected(self):
-    """Ask to be rejected."""
+    """Raise Reject."""
     raise Reject("as told", requeue=False)
 
 
@@ -100,7 +101,7 @@ def leave(self):
 
 @app.task(bind=True, name="overstay", soft_time_limit=0.5)
 def overstay(self):
-    """Take too long."""
+    """Run until the soft time limit."""
     try:
         time.sleep(30)
     except SoftTimeLimitExceeded:
@@ -109,17 +110,17 @@ def overstay(self):
 
 
 class Called(Task):
-    """Its tasks are called, which Celery does where there is a `__call__`."""
+    """Base of tasks that are called, as Celery does with a `__call__`."""
 
     def __call__(self, *args, **kwargs):
-        """Write it."""
+        """Record the call."""
         journal.write("called", self.request.id)
         return super().__call__(*args, **kwargs)
 
 
 @app.task(bind=True, name="called", base=Called)
 def called(self):
-    """Run inside of `Called.__call__`."""
+    """Run inside `Called.__call__`."""
     journal.write(FINISHED, self.request.id)
     return self.request.id
 
@@ -131,21 +132,21 @@ def publishes(self):
 
 
 class Noting(Request):
-    """A request of the application's own."""
+    """A request class of the application."""
 
     def on_accepted(self, pid, time_accepted):
-        """Write it."""
+        """Record the call."""
         journal.write("accepted", self.id)
         super().on_accepted(pid, time_accepted)
 
 
 class Noted(Task):
-    """Its requests are such, by name."""
+    """Base of tasks with this request class, given by name."""
 
     Request = f"{__name__}:{Noting.__name__}"
 
 
 @app.task(bind=True, name="noted", base=Noted)
 def noted(self):
-    """Do nothing."""
+    """Return the id of the task."""
     return self.request.id

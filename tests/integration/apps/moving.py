@@ -19,7 +19,7 @@ if how == "replay":
     print("done", flush=True)
 else:
     options = {"restore_interval": 0.1, "visibility_timeout": 1}
-    # It consumes from a queue of no concern: its background loop looks after all the others.
+    # It consumes from an unrelated queue: its background loop makes passes over all others.
     with (
         Connection(url, transport_options=options) as connection,
         Consumer(connection, [Queue("busy")], callbacks=[print]),

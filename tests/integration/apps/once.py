@@ -1,4 +1,4 @@
-"""Tasks that must not repeat their effect: here a line "charged" in the journal."""
+"""Tasks whose effect must not be repeated: here a line "charged" in the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.integration.apps.tasks import app, journal
 
 @app.task(bind=True, name="charge", acks_late=True, max_retries=3)
 def charge(self, seconds=0.0, fail=0):
-    """Charge, unless it was done; fail so many times before."""
+    """Charge unless already done; first fail *fail* times."""
     journal.write("asked", self.request.id)
     with reliq.once(self.request, ttl=60, lease=2.0) as first:
         if first:

@@ -1,4 +1,4 @@
-"""An application as a user has it before the one line changes: no broker, no import of ours."""
+"""An application before its migration: without a broker or an import of reliq."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ journal = Journal(os.environ["RELIQ_TEST_JOURNAL"])
 
 @app.task(bind=True, name="plain.note")
 def note(self):
-    """Say that it ran."""
+    """Record the run."""
     journal.write(FINISHED, self.request.id)

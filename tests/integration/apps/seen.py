@@ -1,6 +1,6 @@
-"""Tasks that say what they, and the worker's main process, see of a message.
+"""Tasks that report the message as seen by them and by the worker's main process.
 
-Knows nothing of the transport under test: the broker URL is the only difference.
+The module is independent of the transport under test: only the broker URL differs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ app.conf.update(json.loads(os.environ.get("RELIQ_TEST_CONFIG", "{}")))
 
 
 def plain(value):
-    """Return it as JSON has it, and what JSON has not in words."""
+    """Return *value* as JSON represents it, with a repr for other types."""
     return json.loads(json.dumps(value, default=repr))
 
 
 @app.task(bind=True, name="seen")
 def seen(self, *args, **kwargs):
-    """Return all that the request says."""
+    """Return all attributes of the request."""
     del args, kwargs
     return plain(vars(self.request))
 
 
 @app.task(bind=True, name="seen_again", max_retries=1)
 def seen_again(self, countdown):
-    """Return what the request of the only retry says."""
+    """Return the attributes of the request of the only retry."""
     if self.request.retries == 0:
         raise self.retry(args=(countdown,), countdown=countdown)
     return plain(vars(self.request))
@@ -37,7 +37,7 @@ def seen_again(self, countdown):
 
 @signals.task_received.connect
 def write_received(request, **_):
-    """Write what the message is in the process that receives it."""
+    """Record the message as seen by the process that receives it."""
     message = request.message
     found = {
         "headers": message.headers,

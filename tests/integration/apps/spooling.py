@@ -1,4 +1,4 @@
-"""A publisher that sends short tasks until SIGTERM, and notes what was confirmed to it."""
+"""A publisher that sends short tasks until SIGTERM, and records the confirmed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application of examples/task_table.py, with tasks that a test can hold or that kill."""
+"""The application of examples/task_table.py, with tasks that a test can hold, or that kill."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ app.conf.update(json.loads(os.environ.get("RELIQ_TEST_CONFIG", "{}")))
 
 @app.task(name="hold")
 def hold(path):
-    """Run until the file is there."""
+    """Run until the file exists."""
     while not Path(path).exists():
         time.sleep(0.02)
 
 
 @app.task(name="explode")
 def explode():
-    """Fail."""
+    """Raise ValueError."""
     raise ValueError("as told")
 
 
 @app.task(name="poison")
 def poison(path="/"):
-    """Kill the whole worker that runs it, once the file is there."""
+    """Kill the whole worker that runs it, once the file exists."""
     hold.run(path)
     os.killpg(os.getpgrp(), signal.SIGKILL)

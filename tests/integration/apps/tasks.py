@@ -1,6 +1,6 @@
-"""The tasks that the tests' workers run. Everything they do is in the journal.
+"""The tasks of the tests' workers, which record all their steps in the journal.
 
-Knows nothing of the transport under test: the broker URL is the only difference.
+The module is independent of the transport under test: only the broker URL differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ app.conf.update(json.loads(os.environ.get("RELIQ_TEST_CONFIG", "{}")))
 
 @app.task(bind=True, name="record")
 def record(self, seconds=0.0):
-    """Take that long, and say so."""
+    """Run for *seconds*; record the start and the end."""
     journal.write(STARTED, self.request.id)
     if seconds:
         time.sleep(seconds)
@@ -37,7 +37,7 @@ def record(self, seconds=0.0):
 
 
 def wait_for(task_id, path):
-    """Wait until a file is there, and say so."""
+    """Wait until a file exists; record the start and the end."""
     journal.write(STARTED, task_id)
     while not Path(path).exists():
         time.sleep(0.05)
@@ -46,19 +46,19 @@ def wait_for(task_id, path):
 
 @app.task(bind=True, name="record_until")
 def record_until(self, path):
-    """Wait until a file is there, and say so."""
+    """Wait until a file exists; record the start and the end."""
     wait_for(self.request.id, path)
 
 
 @app.task(bind=True, name="record_until_late", acks_late=True)
 def record_until_late(self, path):
-    """Wait until a file is there, and say so; acknowledged after that."""
+    """Do as `record_until`, acked at the end."""
     wait_for(self.request.id, path)
 
 
 @app.task(bind=True, name="tick")
 def tick(self, seconds):
-    """Write a line ten times a second, for so long."""
+    """Write a line ten times a second, for *seconds*."""
     journal.write(STARTED, self.request.id)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -69,27 +69,27 @@ def tick(self, seconds):
 
 @app.task(bind=True, name="record_late", acks_late=True)
 def record_late(self, seconds=0.0):
-    """Do as `record`, acked when it is done."""
+    """Do as `record`, acked at the end."""
     return record.__wrapped__.__func__(self, seconds)
 
 
 @app.task(bind=True, name="take")
 def take(self, value=None):
-    """Take one value, whatever it is, and end at once."""
+    """Take one value of any type, and end at once."""
     del value
     return record.__wrapped__.__func__(self)
 
 
 @app.task(bind=True, name="take_late", acks_late=True)
 def take_late(self, value=None):
-    """Do as `take`, acked when it is done."""
+    """Do as `take`, acked at the end."""
     del value
     return record.__wrapped__.__func__(self)
 
 
 @app.task(bind=True, name="where")
 def where(self):
-    """Return what the task's process and its delivery look like."""
+    """Return the properties of the task's process and of its delivery."""
     journal.write(STARTED, self.request.id)
     return {
         "pid": os.getpid(),
@@ -114,7 +114,7 @@ def total(numbers):
 
 @app.task(bind=True, name="fail_first", max_retries=5)
 def fail_first(self, times, countdown=0.1):
-    """Retry so many times, then succeed."""
+    """Retry *times* times, then succeed."""
     journal.write(STARTED, self.request.id)
     if self.request.retries < times:
         raise self.retry(countdown=countdown)
@@ -124,7 +124,7 @@ def fail_first(self, times, countdown=0.1):
 
 @app.task(bind=True, name="die_first", acks_late=True)
 def die_first(self, times=1):
-    """Kill the own process (a prefork child) the first so many times."""
+    """Kill its own process (a prefork child) in the first *times* runs."""
     journal.write(STARTED, self.request.id)
     if journal.runs(self.request.id) <= times:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -133,14 +133,14 @@ def die_first(self, times=1):
 
 @app.task(bind=True, name="explode")
 def explode(self):
-    """Fail."""
+    """Raise ValueError."""
     journal.write(STARTED, self.request.id)
     raise ValueError("as told")
 
 
 @app.task(bind=True, name="long_first", acks_late=True)
 def long_first(self, seconds):
-    """Take that long the first time; be done at once when run again."""
+    """Run for *seconds* the first time, and end at once in a later run."""
     journal.write(STARTED, self.request.id)
     if journal.runs(self.request.id) == 1:
         time.sleep(seconds)
@@ -149,21 +149,21 @@ def long_first(self, seconds):
 
 @app.task(bind=True, name="poison", acks_late=True)
 def poison(self):
-    """Kill the worker that runs it (solo: the worker is the own process)."""
+    """Kill the worker that runs it (in the solo pool, its own process)."""
     journal.write(STARTED, self.request.id)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(bind=True, name="poison_group", acks_late=True)
 def poison_group(self):
-    """Kill the worker that runs it, whatever its pool: its whole process group."""
+    """Kill the worker that runs it, in any pool, by its whole process group."""
     journal.write(STARTED, self.request.id)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 @app.task(bind=True, name="reject_first", acks_late=True)
 def reject_first(self):
-    """Be rejected the first time; be done when run again."""
+    """Reject itself in the first run, and succeed in a later one."""
     journal.write(STARTED, self.request.id)
     if journal.runs(self.request.id) == 1:
         raise Reject("as told", requeue=False)
@@ -175,7 +175,7 @@ seen_before = []
 
 @app.task(bind=True, name="requeue_first", acks_late=True)
 def requeue_first(self, times):
-    """Ask to be requeued so many times; return what each delivery looked like."""
+    """Request a requeue *times* times; return the properties of each delivery."""
     request = self.request
     journal.write(STARTED, request.id)
     seen = [
@@ -190,7 +190,7 @@ def requeue_first(self, times):
 
 @app.task(bind=True, name="stop_in_answer", acks_late=True, resultrepr_maxsize=100_000)
 def stop_in_answer(self):
-    """Stop the own process (a prefork child) when half of its result is written."""
+    """Stop its own process (a prefork child) when half of its result is written."""
     journal.write(STARTED, self.request.id)
     write = Connection._send
 
@@ -200,7 +200,7 @@ def stop_in_answer(self):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def once_for_the_result(connection, data):
-        # A long message is written in two parts: first its length.
+        # A long message is written in two parts, and the first is its length.
         (write_and_stop if len(data) == _LENGTH else write)(connection, data)
 
     Connection._send = once_for_the_result

@@ -1,6 +1,6 @@
-"""The tasks, and a worker whose timer leaves a mark in the journal five times a second.
+"""The tasks, and a worker whose timer writes a mark to the journal five times a second.
 
-A gap between two marks is how long the worker's event loop stood still.
+A gap between two marks is the time for which the worker's event loop was blocked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Ticker(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")
 
     def start(self, worker):
-        """Begin to tick, under the worker's own name."""
+        """Start the ticks, under the worker's own name."""
         nodename = worker.hostname.partition("@")[0]
         worker.timer.call_repeatedly(PERIOD_S, journal.write, ("tick", nodename))
 

@@ -1,4 +1,4 @@
-"""Uses the reliq that PYTHONPATH names, whatever its version; prints the result as JSON."""
+"""Uses the reliq on PYTHONPATH, of any version; prints the result as JSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def publish(count):
 
 
 def delay(seconds):
-    """Publish a task that waits in the broker; return its id."""
+    """Publish a task that is delayed at the broker; return its id."""
     return app.send_task("record_late", countdown=float(seconds)).id
 
 
 def hold(path):
-    """Publish a task that runs until the file is there; return its id."""
+    """Publish a task that runs until the file exists; return its id."""
     return app.send_task("record_until_late", (path,)).id
 
 

@@ -1,9 +1,9 @@
-"""A batch of very many jobs: no step blocks the server for long, and a job costs little memory.
+"""A batch of very many jobs: no step blocks the server for long, and a job uses little memory.
 
     RELIQ_TEST_JOBS=500000 python -m pytest -s -m slow tests/integration/test_large_batches.py
 
-A step is measured by what the server's thread was on a processor for, so others on the machine
-do not show.
+The duration of a step is the CPU time of the server's thread, so other processes of the machine do
+not distort it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tests.contract.steps import LONG_MS, message
 from tests.support.servers import RedisServer
 
 JOBS = int(os.environ.get("RELIQ_TEST_JOBS", "50000"))
-# Asked are 5 ms, and 300 bytes; a test leaves room for a machine that is a third as fast.
+# The requirements are 5 ms and 300 bytes. The time limit leaves room for a machine that is three
+# times slower.
 LONGEST_MS = 15.0
 MOST_BYTES = 300
 TIMEOUT_S = 1200 if JOBS > 100_000 else 200
@@ -40,7 +41,7 @@ WORKER = f"host.example:{uuid4()}"
 
 
 class Steps:
-    """A store, and how long each kind of its steps kept the server's thread busy at most."""
+    """A store, with the longest CPU time of the server's thread for each kind of step."""
 
     def __init__(self, server) -> None:
         self.raw = server.client()
@@ -51,7 +52,7 @@ class Steps:
         self.measure(self.store)
 
     def measure(self, store):
-        """Measure what is asked over a store, and waited for."""
+        """Measure every call over *store* that waits for a reply."""
         replies = store._wire.replies
 
         def measured(commands, patience_s=0.0):
@@ -69,24 +70,24 @@ class Steps:
         return int(self._thread.read_text().split()[0]) / 1e6
 
     def memory(self):
-        """Return the bytes that the server has in use."""
+        """Return the bytes of memory that the server uses."""
         return self.raw.info("memory")["used_memory"]
 
     def acked(self, tags):
-        """Acknowledge, and wait."""
+        """Ack the messages, and wait for the replies."""
         self.store.post_ack("q", tags, lambda _: None)
         self.store.wait_for_replies()
 
 
 def parts(items):
-    """Yield so many at a time as one step takes."""
+    """Yield the items in parts of the size of one step."""
     iterator = iter(items)
     while some := list(islice(iterator, AT_ONCE)):
         yield some
 
 
 def envelope(batch, job):
-    """Return a job's envelope, with headers as Celery's."""
+    """Return the envelope of a job, with headers like Celery's."""
     headers = {"lang": "py", "task": "shop.enrol", "id": job, "root_id": job, "retries": 0}
     headers |= {"argsrepr": "(13,)", "kwargsrepr": "{}", "origin": "gen1@host.example"}
     content = "application/json", "utf-8", {**headers, BATCH: batch}
@@ -94,7 +95,7 @@ def envelope(batch, job):
 
 
 def entered(steps, batch, count):
-    """Open a batch, and enter jobs; return their changes."""
+    """Open a batch and enter *count* jobs; return their changes."""
     steps.store.batches.open_batch(batch, "enrol", {})
     jobs = [str(uuid4()) for _ in range(count)]
     sent = [Change("enter", job, "waiting", 0, 0, new_tag(5, job=True), "q") for job in jobs]
@@ -104,19 +105,19 @@ def entered(steps, batch, count):
 
 
 def published(steps, batch, sent):
-    """Publish the messages of jobs."""
+    """Publish the messages of the jobs."""
     for some in parts(sent):
         envelopes = [(one.tag, envelope(batch, one.job)) for one in some]
         steps.store.publish([message("q", bytes_, tag=tag) for tag, bytes_ in envelopes])
 
 
 def begin(job, token, tag):
-    """Say that a job is at work, as a worker does."""
+    """Return the change with which a worker begins a job."""
     return Change("begin", job, "", 0, token, tag, "q", WORKER)
 
 
 def begun(steps, batch, by_tag, count):
-    """Take so many messages at least, and begin their jobs; return what begins them."""
+    """Reserve at least *count* messages and begin their jobs; return the changes."""
     found = []
     while len(found) < count:
         taken = steps.store.reserve("q", AT_ONCE, LONG_MS, False).deliveries
@@ -127,7 +128,7 @@ def begun(steps, batch, by_tag, count):
 
 
 def looked_at(steps):
-    """Look for lost jobs, list, show and audit."""
+    """Search for lost jobs; list, show and audit the batch."""
     store, batches = steps.store, steps.store.batches
     sweep = Sweep("b", store.now_ms() + HOUR_MS, lambda _: None, lambda _: None)
     while sweep.step(store):
@@ -145,7 +146,7 @@ def looked_at(steps):
 
 @pytest.fixture
 def steps():
-    """Return a store of a server of its own."""
+    """Return a measured store on a new server."""
     server = RedisServer().start()
     with contextlib.ExitStack() as stack:
         stack.callback(server.destroy)
@@ -158,7 +159,7 @@ def steps():
 @pytest.mark.long
 @pytest.mark.timeout(TIMEOUT_S, method="signal")
 def test_no_step_is_long(steps):
-    """Entered, published, run, looked at, cancelled, purged, lost and forgotten."""
+    """No step of a large batch blocks the server for long, from its entry until it is forgotten."""
     store, batches = steps.store, steps.store.batches
     sent = entered(steps, "b", JOBS)
     by_tag = {one.tag: one.job for one in sent}
@@ -178,7 +179,8 @@ def test_no_step_is_long(steps):
     while store.purge("q"):
         pass
     looked_at(steps)
-    # What is held was not purged: it is lost with its queue, when nobody was heard of at two looks.
+    # The purge leaves the unacked messages. Their jobs are lost with the queue, after two searches
+    # without a sign of their consumers.
     store.delete_queue("q")
     looked_at(steps)
     looked_at(steps)
@@ -194,7 +196,7 @@ def test_no_step_is_long(steps):
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S, method="signal")
 def test_what_a_job_takes(steps):
-    """Of the server's memory, beside its message: while it waits, and while it runs."""
+    """A job takes little server memory beside its message, while it waits and while it runs."""
     before, count = steps.memory(), JOBS // 3
     sent = entered(steps, "b", count)
     waiting = (steps.memory() - before) / count

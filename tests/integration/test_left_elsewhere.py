@@ -1,4 +1,4 @@
-"""What consumers leave at a broker where nobody consumes any more: who is at home sees to it."""
+"""Leftovers of consumers at a broker without live consumers: workers at the primary clean up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ while True:
 
 @pytest.fixture
 def two(redis_factory):
-    """Return a home and another broker; both balance at the end."""
+    """Return the primary broker and a second one; the ledgers of both balance at the end."""
     servers = [redis_factory(), redis_factory()]
     clients = [Client(server, server.url("reliq")) for server in servers]
     yield clients
@@ -46,7 +46,7 @@ def two(redis_factory):
 
 
 def test_the_dead_are_looked_after_from_home(two):
-    """Their messages come home, and nothing that goes by itself stays: queue, binding, record."""
+    """A worker at the primary fetches the messages and removes the temporary queue and records."""
     home, away = two
     command = [sys.executable, "-c", CODE, away.url]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:

@@ -1,4 +1,4 @@
-"""Every queue that exists is listed, whoever died or raced while it came or went."""
+"""Every existing queue is listed, despite deaths and races at its declaration or deletion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 300
 
 @pytest.fixture
 def open_store(fresh_redis):
-    """Return a function that opens a store on an empty Redis, as a consumer of its own."""
+    """Return a function that opens a store on an empty Redis, as a separate consumer."""
     opened = []
 
     def connect(consumer):
@@ -33,7 +33,7 @@ def open_store(fresh_redis):
 
 
 def heartbeat(store, queues):
-    """Say that the consumer lives and has *queues*; return what it is told to look at."""
+    """Send a heartbeat with *queues*; return the queues that the reply names as due for a pass."""
     told = []
     store.post_heartbeat("c", 1000, 1000, {"host": "h", "queues": "\n".join(queues)}, told.append)
     store.wait_for_replies()
@@ -41,7 +41,7 @@ def heartbeat(store, queues):
 
 
 def test_a_queue_that_is_declared_while_it_is_deleted(open_store, fresh_redis):
-    """However the two meet, a queue that is there afterwards is listed, its rerouting too."""
+    """A queue that exists after a race of declaration and deletion is listed, also as rerouted."""
     client = redis.Redis.from_url(fresh_redis.url("redis"))
     first, second = open_store("a/1"), open_store("b/1")
     meta = {"dead_letter_exchange": "dlx"}
@@ -68,14 +68,14 @@ def test_a_queue_that_is_declared_while_it_is_deleted(open_store, fresh_redis):
 
 
 def test_a_queue_that_is_listed_and_not_there_is_not_named(open_store):
-    """Its declarer died before it came."""
+    """A listed queue whose declarer died before it created the queue is not named."""
     store = open_store("a/1")
     store.list_queue("q")
     assert [] == store.queues()
 
 
 def test_a_queue_in_use_is_listed_again(open_store, fresh_redis):
-    """A heartbeat of who consumes from it lists it, and somebody looks after it."""
+    """The heartbeat of a queue's consumer lists the queue again and schedules a pass."""
     client = redis.Redis.from_url(fresh_redis.url("redis"))
     store = open_store("a/1")
     store.declare_queue("q", False, b"", {})
@@ -86,7 +86,7 @@ def test_a_queue_in_use_is_listed_again(open_store, fresh_redis):
 
 
 def test_a_queue_that_expires_is_listed_again(open_store, fresh_redis):
-    """It does not stay for ever for having been unlisted."""
+    """A queue that was unlisted still expires."""
     client = redis.Redis.from_url(fresh_redis.url("redis"))
     store = open_store("a/1")
     store.declare_queue("q", False, b"", {"expires": "50"})

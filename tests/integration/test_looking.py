@@ -1,4 +1,4 @@
-"""What the inspector tells a page: history, messages, searches."""
+"""The inspector's data for the web page: history, messages and searches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def inspector(url, connection):
 
 
 def test_a_consumer_notes_the_history(connection, inspector):
-    """Whoever consumes does, of whatever it consumes from; who asks gets what there is."""
+    """A consumer records the history of every queue, and a query returns the recorded snapshots."""
     publish(connection, "q", 1, 2)
     publish(connection, "lonely", 1)
     assert [] == inspector.history("q")
@@ -48,7 +48,7 @@ def test_a_consumer_notes_the_history(connection, inspector):
     (snapshot,) = inspector.history("q")
     assert isinstance(snapshot, Snapshot)
     assert 2 == snapshot.ready + snapshot.unacked + inspector.status("q").ledger.get("acked", 0)
-    # Nobody consumes from that one: whoever does from another looks after it.
+    # The second queue has no consumer; the consumer of the first one makes its passes.
     (lonely,) = wait_until(lambda: inspector.history("lonely"))
     assert 1 == lonely.ready
     assert [] == inspector.history("q", since_ms=inspector.now_ms() + 60_000)
@@ -62,7 +62,7 @@ MINUTE = 60_000
 
 
 def series(counts, start=1000, every=1):
-    """Return the snapshots of a queue with so many (ready, published so far) in each minute."""
+    """Return the snapshots of a queue with one (ready, total published) pair for each minute."""
     last, blocks = "", {}
     for step, (ready, published) in enumerate(counts):
         at = (start + step * every) * MINUTE
@@ -74,7 +74,7 @@ def series(counts, start=1000, every=1):
 
 
 def test_points_are_thinned_evenly():
-    """As many as fit; what was published is in one of them, and how long it took."""
+    """Thinning keeps at most the requested points and preserves the sums of publishes and time."""
     found = thinned([series([(n, 100 * n) for n in range(120)])], 10 * MINUTE)
     assert 12 < len(found) + 1 <= 14
     assert 100 * 119 == sum(item.published for item in found)
@@ -85,7 +85,7 @@ def test_points_are_thinned_evenly():
 
 
 def test_partitions_are_added_up():
-    """One that was not looked at for a while counts as before."""
+    """A partition without a recent snapshot counts with its last one."""
     one = series([(5, 10), (6, 20), (7, 30)])
     other = series([(100, 0)])
     found = thinned([one, other], MINUTE)
@@ -94,7 +94,7 @@ def test_partitions_are_added_up():
 
 
 def test_a_minute_takes_few_bytes():
-    """What docs/metrics.md says of it: a queue that is busy, one that is idle, one that is huge."""
+    """A minute takes the bytes stated in docs/metrics.md, for busy, idle and huge queues."""
 
     def size(counts, counters):
         last, records = "", b""
@@ -116,7 +116,7 @@ def test_a_minute_takes_few_bytes():
 
 
 def dead_letters(connection, queue, n):
-    """Have *n* messages of a queue rejected."""
+    """Make *n* dead letters in a queue by rejecting its messages."""
     publish(connection, queue, *range(n))
     taken = Taker(connection, queue).take(n)
     for message in taken:
@@ -124,7 +124,7 @@ def dead_letters(connection, queue, n):
 
 
 def test_every_page_of_every_place(connection, inspector):
-    """All messages, each on one page, in one order."""
+    """The pages of each state contain every message once, in one order."""
     dead_letters(connection, "q", 7)
     publish(connection, "q", *range(11))
     for state, total in (("ready", 11), ("dead", 7)):
@@ -139,7 +139,7 @@ def test_every_page_of_every_place(connection, inspector):
 
 
 def test_pages_of_a_divided_queue(redis_url):
-    """Each message is on one page, also far behind, where the order is not strict."""
+    """Each message is on one page, even in late pages without a strict order."""
     with Connection(redis_url, transport_options=FAST) as connection:
         declare(connection, "q", queue_arguments={"x-partitions": 3})
         publish(connection, "q", *range(2500))
@@ -157,7 +157,7 @@ def test_pages_of_a_divided_queue(redis_url):
 
 
 def test_a_large_body_is_not_read_to_list_it(connection, inspector):
-    """What it is, and how large, is told."""
+    """The listing of a large message has its size, but not its body."""
     publish(connection, "q", "x" * 100_000, "small")
     large, small = inspector.peek("q")
     assert (None, True) == (large.body, large.size > 100_000)
@@ -165,7 +165,7 @@ def test_a_large_body_is_not_read_to_list_it(connection, inspector):
 
 
 def test_when_delayed_messages_fall_due(connection, inspector):
-    """How many in each minute from now on, and how many later."""
+    """The due messages are counted for each coming minute, and together for later times."""
     for delay_s in (30, 90, 90, 10_000):
         publish(connection, "q", delay_s, headers={"x-delay": 1000 * delay_s})
     assert [1, 2, 0, 1] == inspector.due("q", points=3)
@@ -180,7 +180,7 @@ def test_when_delayed_messages_fall_due(connection, inspector):
 
 
 def celery_message(connection, queue, task, name, body="[]", **headers):
-    """Publish what Celery would."""
+    """Publish a message like Celery's."""
     headers = {"task": task, "id": name, "argsrepr": "(1,)", **headers}
     with connection.Producer() as producer:
         producer.publish(
@@ -195,7 +195,7 @@ def celery_message(connection, queue, task, name, body="[]", **headers):
 
 
 def test_a_message_by_its_tag_and_by_its_id(connection, inspector):
-    """All that is known: where it is, headers, the whole body, and what has happened."""
+    """The details contain the message's place, headers, whole body and history."""
     celery_message(connection, "q", "app.other", "id-1")
     celery_message(connection, "q", "app.ship", "id-2", body="[" + "1," * 5000 + "1]")
     listed = inspector.peek("q")[1]
@@ -215,7 +215,7 @@ def test_a_message_by_its_tag_and_by_its_id(connection, inspector):
 
 
 def test_a_message_that_is_held_dead_and_gone(connection, inspector):
-    """Who holds it, who held it and why it died; of what is gone, what its tag says."""
+    """The details name the holder or the reason of death; of a gone message, the tag's data."""
     for number in range(3):
         celery_message(connection, "q", "app.ship", f"id-{number}")
     first, second, third = Taker(connection, "q").take(3)
@@ -241,7 +241,7 @@ def test_a_message_that_is_held_dead_and_gone(connection, inspector):
 
 
 def test_failed_deliveries_are_in_the_history_of_a_message(connection, inspector):
-    """Who held it, and how that ended; also when it died of it, and when it was done at last."""
+    """The history has each failed delivery and its end, even after the message's death."""
     celery_message(connection, "q", "app.ship", "id-1")
     taker = Taker(connection, "q")
     (first,) = taker.take()
@@ -267,7 +267,7 @@ def test_failed_deliveries_are_in_the_history_of_a_message(connection, inspector
 
 
 def test_a_search_finds_tasks_and_ids_in_all_queues(connection, inspector):
-    """By a part of either; each call goes on where the last one ended."""
+    """A search matches parts of task names and ids, and each call continues at the last cursor."""
     for number in range(30):
         celery_message(connection, f"q{number % 3}", f"app.t{number % 2}", f"id-{number:02}")
     everything = inspector.find("app.", limit=100)
@@ -295,7 +295,7 @@ def test_a_search_finds_tasks_and_ids_in_all_queues(connection, inspector):
 
 @pytest.mark.parametrize("cursor", ["", "junk", "W10", "WyJxIiwgImRlYWQiLCAibmFuIiwgMCwgMF0"])
 def test_a_search_refuses_what_is_no_cursor(inspector, cursor):
-    """And no text."""
+    """A search refuses an invalid cursor and an empty text."""
     with pytest.raises(ConfigurationError, match="cursor"):
         inspector.find("x", cursor=cursor)
     with pytest.raises(ConfigurationError, match="text"):
@@ -305,7 +305,7 @@ def test_a_search_refuses_what_is_no_cursor(inspector, cursor):
 
 
 def test_what_a_consumer_holds(url, connection, inspector):
-    """Each message in its hands, and until when, page by page; not what others hold."""
+    """The pages of a consumer's messages contain all of its leases and no others."""
     publish(connection, "q", *range(8))
     publish(connection, "other", *range(2))
     with closing(engine(url, FAST, "stranger/1")) as store:
@@ -329,7 +329,7 @@ def test_what_a_consumer_holds(url, connection, inspector):
 
 
 def test_dead_letters_are_grouped_by_what_they_died_of(url, connection, inspector):
-    """Counted in steps, and said how far; a group is opened, replayed and purged by its name."""
+    """Groups are counted in steps with a progress, and are listed, replayed and purged by name."""
     with closing(engine(url, FAST, "s/1")) as store:
         for number in range(40):
             celery_message(connection, "q", f"app.t{number % 2}", f"id-{number}")
@@ -377,5 +377,5 @@ def test_dead_letters_are_grouped_by_what_they_died_of(url, connection, inspecto
     ],
 )
 def test_what_errors_have_in_common(error, exception):
-    """The exception's name; of what is none, all but its numbers."""
+    """Errors are grouped by the exception's name, or by the text without its numbers."""
     assert exception == exception_of(error)

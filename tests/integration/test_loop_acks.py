@@ -1,4 +1,4 @@
-"""Acks that wait for the end of the event loop's tick, as those of a prefork worker do."""
+"""Acks that wait for the end of the event loop's tick, as in a prefork worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .kombu_client import Taker, declare, publish
 
 
 def test_a_message_whose_ack_waits_does_not_go_back(client, monkeypatch):
-    """What is owed may be sent before the tick ends: nobody has the message any more."""
+    """A message with a waiting ack is acked, even if pending acks are sent before the tick ends."""
     monkeypatch.setattr(WorkerWatch, "forks", True)
     connection = client.connect()
     declare(connection, "q")
@@ -49,7 +49,11 @@ def test_a_message_whose_ack_waits_does_not_go_back(client, monkeypatch):
 
 
 def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
-    """Kombu's loop forgets what else it is to do soon where one of these raises: Celery's acks."""
+    """An error in the background loses no waiting ack of Celery.
+
+    When a callback raises, Kombu's loop forgets the other callbacks that are due, and Celery's acks
+    are among them.
+    """
     monkeypatch.setattr(WorkerWatch, "forks", True)
     connection = client.connect()
     declare(connection, "q")
@@ -59,7 +63,7 @@ def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
         Taker(connection, "q")
 
         def takes_a_turn(_store):
-            time.sleep(0.06)  # more than the loop is kept from its next turn for
+            time.sleep(0.06)  # longer than the time limit of a turn
             for number in range(20):
                 hub.call_soon(done.append, number)
 
@@ -68,7 +72,7 @@ def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
 
         connection.transport.link.session.duties._deferred.extend([takes_a_turn, fails])
         with pytest.raises(BrokerTimeout, match="no answer"):
-            deque(hub.create_loop(), maxlen=0)  # for as long as it turns
+            deque(hub.create_loop(), maxlen=0)  # until the loop raises
         assert list(range(20)) == sorted(done)
     finally:
         hub.close()

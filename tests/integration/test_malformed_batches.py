@@ -1,6 +1,6 @@
-"""Each script of a batch with junk in one field or key, and at a Redis whose memory is full.
+"""Each script of a batch, with junk in one field or key, and at a Redis with full memory.
 
-It ends, or refuses before it begins; and no job is counted twice.
+A script runs to its end or refuses before it changes anything, and no job is counted twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORDS = (*VALUES, "w", "q|0|0|0|||", "w|0|0|x|t||q", "w|-1|0|0|t||q", "k|0|1e3
 
 
 class Batch:
-    """A batch with a job in each state, made anew for each piece of junk."""
+    """A batch with a job in each state, restored before each piece of junk."""
 
     def __init__(self, server) -> None:
         self.raw = server.client()
@@ -57,7 +57,7 @@ class Batch:
         return self.batches.note("b", Note("k", 0, 1, "q", (3, 10, "checking"), "no price"))
 
     def fresh(self) -> None:
-        """Have all as it was, without junk."""
+        """Restore all keys, without junk."""
         with self.raw.pipeline() as pipe:
             pipe.delete(*K, *LISTS)
             for key, dump in self.dumps.items():
@@ -65,7 +65,7 @@ class Batch:
             pipe.execute()
 
     def contents(self):
-        """Return every key as it is."""
+        """Return the dump of every key."""
         names = self.raw.keys()
         with self.raw.pipeline() as pipe:
             for name in names:
@@ -73,14 +73,14 @@ class Batch:
             return dict(zip(names, pipe.execute(), strict=True))
 
     def close(self) -> None:
-        """Let go."""
+        """Empty the server and close the connections."""
         self.raw.config_set("maxmemory", 0)
         self.raw.flushall()
         self.store.close()
         self.raw.close()
 
     def operations(self):
-        """Return name -> what is called."""
+        """Return name -> function for each operation."""
 
         def change(*changes, by=""):
             return lambda: self.batches.change("b", changes, by=by)
@@ -136,7 +136,7 @@ def batch():
 
 
 def junk(every):
-    """Yield (key, field or command, value) for each field and key, with one value or all."""
+    """Yield (key, field or command, value) for each field and key, with one value or all values."""
     for field in (*COUNTERS, *FLAGS):
         for value in VALUES if every else VALUES[:1]:
             yield K.batch, field, value
@@ -152,7 +152,7 @@ def junk(every):
 
 
 def put(raw, key, field, value):
-    """Put one piece of junk where *key* is."""
+    """Put one piece of junk at *key*."""
     if value is not None:
         raw.hset(key, field, value)
         return
@@ -165,7 +165,7 @@ def put(raw, key, field, value):
     "every", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.long])]
 )
 def test_no_job_is_counted_twice_by_a_script_that_meets_junk(batch, every):
-    """The counters are as many as the jobs then; what is refused has changed nothing."""
+    """The counters equal the number of jobs after junk; a refused script has changed nothing."""
     found = []
     for name, operation in batch.operations().items():
         for key, field, value in junk(every):
@@ -178,14 +178,15 @@ def test_no_job_is_counted_twice_by_a_script_that_meets_junk(batch, every):
 
 
 def _run(batch, name, operation, key, field, value):
-    """Do it; return what is wrong afterwards."""
+    """Run the operation; return the problem that it caused."""
     before = batch.contents()
     try:
         operation()
     except ReliqError as exc:
         if value is not None:
             return f"a field made it fail: {exc}"
-        # Opening a batch, and forgetting one, are steps of their own in the list and beside it.
+        # The batch and its place in the list are changed by separate steps when a batch is opened
+        # or forgotten.
         if name not in {"open", "open again", "forget"} and before != batch.contents():
             return f"refused, and changed: {exc}"
         return ""
@@ -199,7 +200,7 @@ def _run(batch, name, operation, key, field, value):
 
 
 def test_a_report_that_cannot_be_read(batch):
-    """It is left out; the others are there."""
+    """An unreadable report is left out; the others are listed."""
     batch.fresh()
     for value in (*VALUES, "1|9|x", "1|999999999999|x"):
         batch.raw.rpush(K.reports, value)
@@ -209,7 +210,7 @@ def test_a_report_that_cannot_be_read(batch):
 
 
 def test_a_job_that_cannot_be_read(batch, caplog):
-    """Nothing is changed of it, and it is named; the others go on."""
+    """An unreadable job stays unchanged and is logged by name; the other jobs continue."""
     batch.fresh()
     batch.raw.hset(K.jobs, "torn", "junk")
     result = batch.batches.change("b", [begin("torn"), end("error", "torn"), begin("w")])
@@ -222,11 +223,11 @@ def test_a_job_that_cannot_be_read(batch, caplog):
 
 
 REFUSED = {"enter", "enter a retry", "open", "note"}
-"""What brings something new: it is refused as a whole."""
+"""The operations that store something new: they are refused as a whole."""
 
 
 def test_full_memory_stops_only_what_is_new(batch):
-    """How a job ends is noted, and what a batch has to say; nothing is counted twice."""
+    """With full memory, ends of jobs and batch messages are stored, and nothing counts twice."""
     for name, operation in batch.operations().items():
         batch.fresh()
         before = batch.contents()
@@ -250,7 +251,7 @@ def test_full_memory_stops_only_what_is_new(batch):
 
 
 def test_a_name_without_a_batch(batch):
-    """Whoever opened it died after the first step: it is found, and forgotten."""
+    """A listed name whose opener died before it created the batch is found and forgotten."""
     batch.raw.flushall()
     batch.batches._list("gone")
     assert ["gone"] == batch.batches.next_batches(10, 1000)
@@ -261,7 +262,7 @@ def test_a_name_without_a_batch(batch):
 
 
 def test_a_name_that_is_forgotten_before_its_batch_is_made(batch, monkeypatch):
-    """Whoever opens it lists it again."""
+    """An opener lists its batch again if the name was forgotten in between."""
     batch.raw.flushall()
     list_ = batch.batches._list
     calls = []
@@ -280,7 +281,7 @@ def test_a_name_that_is_forgotten_before_its_batch_is_made(batch, monkeypatch):
 
 
 def test_a_batch_that_is_made_while_one_of_its_id_is_forgotten(batch, monkeypatch):
-    """Whoever forgets looks once more."""
+    """Forgetting a batch checks again for a new batch of the same id."""
     batch.raw.flushall()
     call, opened = batch.store._wire.call, []
 

@@ -1,4 +1,4 @@
-"""What no version of reliq would store: readers show the rest, and workers go on."""
+"""Data that no version of reliq would store: readers show the rest, and workers continue."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def key(queue, part):
 
 
 def make(raw, queue, **stats):
-    """Make a queue as its own publisher would, and list it."""
+    """Create a queue as its publisher would, and list it."""
     raw.hset(key(queue, "meta"), "exists", "1")
     raw.hset(key(queue, "stats"), mapping={"published": 0, **stats})
     raw.zadd("reliq:{%}:queues", {queue: 0})
 
 
 def store(raw, queue, tag, score, envelope=b"junk"):
-    """Put a message among the ready."""
+    """Add a ready message."""
     raw.hset(key(queue, "messages"), tag, envelope)
     raw.zadd(key(queue, "ready"), {tag: score})
     raw.hincrby(key(queue, "stats"), "published", 1)
 
 
 def nested(depth):
-    """Return a map so deep."""
+    """Return a map of this nesting depth."""
     value = {}
     for _ in range(depth):
         value = {"h": value}
@@ -46,16 +46,16 @@ def nested(depth):
 
 
 def deep(depth):
-    """Return an envelope with headers so deep."""
+    """Return an envelope whose headers have this nesting depth."""
     return encode(Envelope(b"1", "application/json", "utf-8", nested(depth), {}, "", "q"))
 
 
 def write_junk(raw):
-    """Store what nobody would, in queues of its own and in the registers."""
+    """Store junk in separate queues and in the registers."""
     make(raw, NOT_UTF8)
     store(raw, NOT_UTF8, b"\xff\xfe not a tag", 1)
     make(raw, "scores")
-    store(raw, "scores", new_tag(0), 9 * RANK)  # beyond its rank: measured for ever
+    store(raw, "scores", new_tag(0), 9 * RANK)  # beyond its rank: it could be measured endlessly
     store(raw, "scores", new_tag(200), 5)
     store(raw, "scores", new_tag(3), "inf")
     store(raw, "scores", new_tag(3), "-inf")
@@ -116,7 +116,7 @@ def write_junk(raw):
 
 @pytest.fixture
 def malformed(client):
-    """Return a client of a server with junk beside a good queue that holds three messages."""
+    """Return a client of a server that has junk beside a good queue with three messages."""
     client.raw.flushall()
     publish(client.connect(), "good", 1, 2, 3)
     write_junk(client.raw)
@@ -125,7 +125,7 @@ def malformed(client):
 
 
 def test_the_inspector_shows_what_can_be_read(malformed, caplog):
-    """Every queue that can be read is reported, the good one in full; the rest is named."""
+    """The inspector reports every readable queue, the good one in full, and names the rest."""
     with malformed.inspector() as inspector:
         report = {item.queue: item for item in inspector.report().queues}
         assert (3, 0, 3) == (
@@ -152,7 +152,7 @@ def test_the_inspector_shows_what_can_be_read(malformed, caplog):
 
 @pytest.mark.slow
 def test_every_command_shows_the_rest(malformed):
-    """No traceback; codes are those that are documented; the good queue is there."""
+    """Every command shows the good queue and ends with a documented code, without a traceback."""
     found = run(malformed.url, "status", "--json", "--interval", "0")
     assert (0, True) == (found.returncode, '"good"' in found.stdout)
     assert "types2" in found.stderr
@@ -192,7 +192,7 @@ PEEKED = (
 
 
 def test_a_scrape_has_the_good_queues(malformed):
-    """The exporter's page is whole; no script runs on in the broker."""
+    """The exporter's page is complete despite junk, and no script keeps running at the broker."""
     prometheus_client = pytest.importorskip("prometheus_client")
     from reliq.metrics import Collector
 
@@ -209,7 +209,7 @@ def test_a_scrape_has_the_good_queues(malformed):
 
 
 def test_a_consumer_takes_what_is_good(malformed):
-    """Junk in a queue becomes dead letters, or comes as it is; what is good comes through."""
+    """A consumer receives every good message; junk arrives as it is or becomes a dead letter."""
     connection = malformed.connect()
     names = ["good", "scores", "deep", "leases", b"caf\xe9".decode("utf-8", "surrogateescape")]
     publish(connection, "scores", "fine")
@@ -227,7 +227,7 @@ def test_a_consumer_takes_what_is_good(malformed):
         return seen.count("fine") == 2 and {1, 2, 3} <= {s for s in seen if isinstance(s, int)}
 
     def at_rest():
-        # What a lease brings back is ready before it is taken, and dead after that.
+        # A message whose lease ended is ready first, and becomes a dead letter when it is reserved.
         found = [malformed.status(name) for name in ("leases", "scores")]
         return all(status.ready == status.unacked == 0 for status in found)
 
@@ -238,7 +238,7 @@ def test_a_consumer_takes_what_is_good(malformed):
 
 @pytest.mark.slow
 def test_a_celery_worker_runs_every_good_task(redis_server, site):
-    """A worker of queues with junk in them, and beside them, lives and runs what is good."""
+    """A worker survives junk in its queues and in other queues, and runs every good task."""
     raw = redis_server.client()
     try:
         before = [site.send("add", number, 1) for number in range(5)]

@@ -1,4 +1,4 @@
-"""Each script over a queue with junk in one field or key: it ends, or refuses before it begins."""
+"""Each script with junk in one field or key: it runs to its end, or refuses before any change."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ VALUES = ("many", "nan", "-1", "9223372036854775807", b"\xff|\xff")
 
 
 def job(**changes):
-    """Return the message of a job: what becomes of it is kept for its batch."""
+    """Return the message of a job, whose outcome is kept for its batch."""
     return message(tag=new_tag(5, job=True), **changes)
 
 
 class Junked:
-    """A queue with a message of each kind, made anew for each piece of junk."""
+    """A queue with a message of each kind, restored before each piece of junk."""
 
     def __init__(self, server) -> None:
         self.raw = server.client()
@@ -109,7 +109,7 @@ class Junked:
         return found.tag
 
     def fresh(self) -> None:
-        """Have all as it was, without junk."""
+        """Restore all keys, without junk."""
         with self.raw.pipeline() as pipe:
             pipe.delete(*map(str, K), NUMBERS)
             for key, dump in self.dumps.items():
@@ -117,7 +117,7 @@ class Junked:
             pipe.execute()
 
     def places(self, but):
-        """Return tag -> in how many places it is; *but* is one that is no place any more."""
+        """Return tag -> its places, without *but*, which is no longer a place."""
         found = {}
         for place in PLACES - {but}:
             for tag in self.raw.zrange(place, 0, -1):
@@ -125,7 +125,7 @@ class Junked:
         return found
 
     def operations(self):
-        """Return name -> (what is called, what it takes out when it returns)."""
+        """Return name -> (function, the tags that a successful call removes)."""
         store, new = self.store, job(envelope=b"new", number=7)
         self.new = new.tag
         waits = {self.over, self.due, self.failed.tag, *self._waiting}
@@ -181,7 +181,7 @@ class Junked:
 
 
 def junk(every):
-    """Yield (key, what to do to it) for each field and key, with one value or with every one."""
+    """Yield (key, field or command, value) for each field and key, with one value or all values."""
     fields = [(K.meta, name) for name in (*META, *MARKS)] + [(K.stats, name) for name in COUNTERS]
     fields += [(key, None) for key in (K.deliveries, K.unacked, K.dead_info, K.publishers)]
     for key, field in fields:
@@ -194,7 +194,7 @@ def junk(every):
 
 
 def put(raw, key, field, value):
-    """Put one piece of junk where *key* is."""
+    """Put one piece of junk at *key*."""
     if value is not None:
         names = [field] if field else raw.hkeys(key)
         for name in names:
@@ -209,7 +209,7 @@ def put(raw, key, field, value):
     "every", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.long])]
 )
 def test_no_message_is_lost_or_doubled_by_a_script_that_meets_junk(redis_server, every):
-    """After any script, each good message is in one place, and a publish is stored or can be."""
+    """After any script each good message is in one place, and a publish is stored or repeatable."""
     queue = Junked(redis_server)
     found = []
     try:
@@ -230,7 +230,7 @@ def test_no_message_is_lost_or_doubled_by_a_script_that_meets_junk(redis_server,
 
 
 def _run(queue, name, operation, takes, before, key, value):
-    """Do it; return what is wrong afterwards."""
+    """Run the operation; return the problem that it caused."""
     error = None
     try:
         operation()
@@ -249,7 +249,7 @@ def _run(queue, name, operation, takes, before, key, value):
             wrong += [f"{tag} has no envelope" for tag in after.keys() - stored]
             wrong += [f"{tag} is in no place" for tag in stored - after.keys()]
     if error is not None and key != K.messages and not {"ack", "purge"} & {*name.split()}:
-        takes = ()  # these go as far as they can, and then tell the error
+        takes = ()  # the other scripts go as far as they can, and then report the error
     wrong += [
         f"{tag} is lost" for tag in before.keys() - after.keys() - set(takes) if tag in queue.tags
     ]

@@ -1,4 +1,4 @@
-"""Each managed service, as a user who may do what its page says: all of reliq works there."""
+"""Each managed service, as a user with the rights that its page names: all of reliq works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.support.waiting import wait_until
 
 from .kombu_client import FAST, Taker, declare, publish
 
-# The most that any refusal brings about; everything else is refused to somebody above.
+# The user without any of the commands that reliq can work around; each other refusal belongs to a
+# service above.
 WORST = Provider(
     "worst", "", "", "", "-client -evalsha -script -info -config -scan -role -wait -acl"
 )
@@ -54,7 +55,7 @@ def server():
 
 @pytest.fixture
 def login(server, redis_factory, monkeypatch):
-    """Return a function that makes the user of a service, and returns its server and URL."""
+    """Return a function that creates the user of a service, and returns its server and URL."""
     monkeypatch.setattr(refusals, "_known", set())
 
     def make(name):
@@ -76,7 +77,7 @@ def login(server, redis_factory, monkeypatch):
 
 
 def idle(server, worker, for_s=8.0):
-    """Return the commands that clients sent, the refused ones too, and the worker's CPU seconds."""
+    """Return the commands of clients, including refused ones, and the worker's CPU seconds."""
     raw = server.client(decode_responses=True)
 
     def refused():
@@ -102,17 +103,17 @@ def idle(server, worker, for_s=8.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Memorystore for Valkey", "worst"])
 def test_an_idle_worker_sends_little_and_begins_at_once(login, name, site_factory):
-    """At most two commands a second, refused ones too; nothing spins, and no task waits."""
+    """An idle worker sends at most two commands a second, never spins, and starts tasks at once."""
     server, url = login(name)
     site = site_factory(server, broker_transport_options={})
     worker = site.worker(pool="threads", broker=url, arguments=QUIET)
-    site.send("add", 1, 1).get(timeout=30)  # whatever the client does once
+    site.send("add", 1, 1).get(timeout=30)  # one-time work of the client
     assert site.app.control.add_consumer("second", reply=True, timeout=20, limit=1)
     for queue in ("second", "celery", "second"):
         began = time.monotonic()
         site.send("add", 1, 1, queue=queue).get(timeout=10)
         assert time.monotonic() - began < 3
-    idle(server, worker, for_s=5.0)  # whatever it does once
+    idle(server, worker, for_s=5.0)  # one-time work of the worker
     sent, cpu_s = idle(server, worker)
     assert len(sent) <= 16, b"\n".join(line[:140] for line in sent).decode()
     assert cpu_s < 1
@@ -121,7 +122,7 @@ def test_an_idle_worker_sends_little_and_begins_at_once(login, name, site_factor
 
 @pytest.mark.slow
 def test_an_idle_worker_of_a_cluster_sends_no_more_than_with_all_rights(site_factory):
-    """Each slot is waited for by itself, and is woken by itself."""
+    """A restricted worker waits for each slot separately, and sends no more commands."""
     counts = []
     with RedisCluster(1, 0) as cluster:
         (node,) = cluster.nodes
@@ -145,7 +146,7 @@ def test_an_idle_worker_of_a_cluster_sends_no_more_than_with_all_rights(site_fac
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [item.name for item in (*PROVIDERS, WORST, NOT_NAMED)])
 def test_publish_consume_kill_restore_and_delay(login, name, tmp_path, caplog):
-    """What a killed process held comes to another, what waits comes in time, nothing is lost."""
+    """Messages of a killed process go to another one, delayed ones come in time, none is lost."""
     _, url = login(name)
     options = {**FAST, "poll_interval": 5}
     with Connection(url, transport_options=options) as connection:
@@ -160,10 +161,10 @@ def test_publish_consume_kill_restore_and_delay(login, name, tmp_path, caplog):
         taker = Taker(connection, "q")
         assert ["held"] == taker.take_bodies(1)
         with suppress(TimeoutError):
-            connection.drain_events(timeout=0.3)  # it waits for q
+            connection.drain_events(timeout=0.3)  # now it waits for q
         second = Taker(connection, "r", channel=taker.channel)
         with suppress(TimeoutError):
-            connection.drain_events(timeout=0.3)  # and now for r, too
+            connection.drain_events(timeout=0.3)  # and now for r as well
         with Connection(url, transport_options=options) as other:
             began = time.monotonic()
             publish(other, "r", "woken")
@@ -189,5 +190,5 @@ def test_publish_consume_kill_restore_and_delay(login, name, tmp_path, caplog):
 
 
 def test_the_page_prints_the_table():
-    """What is tested is what is promised."""
+    """The table in the documentation is the tested one."""
     assert table() == printed(), "run python -m tests.support.managed"

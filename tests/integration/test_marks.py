@@ -1,4 +1,4 @@
-"""What names the candidate of a consumer is not kept for longer than it can explain anything."""
+"""A consumer's candidate mark is removed when it can no longer explain a death."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.steps import Steps, message
 
 @pytest.fixture
 def steps(fresh_redis):
-    """Return steps of one consumer on an empty Redis."""
+    """Return the steps of one consumer on an empty Redis."""
     store = RedisStore(address(fresh_redis.url()), parse({}), "s/1")
     store.connect()
     yield Steps(store, set())
@@ -21,14 +21,17 @@ def steps(fresh_redis):
 
 
 def marks(server):
-    """Return the marks in the queue's meta."""
+    """Return the candidate marks in the queue's meta."""
     with redis.Redis.from_url(server.url("redis")) as client:
         return [name for name in client.hkeys("reliq:{q}:meta") if name.startswith(b"candidate:")]
 
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_candidate_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
-    """A warm shutdown cancels first and acks then; the next pass takes the mark away."""
+    """The next pass removes the mark of a consumer that left and acked afterwards.
+
+    A warm shutdown cancels first and acks later.
+    """
     steps.declare()
     steps.store.attach("q", "s", 1)
     steps.publish(message())
@@ -44,7 +47,7 @@ def test_a_candidate_that_is_acked_by_one_that_leaves(steps, fresh_redis, left):
 
 
 def test_the_mark_of_one_that_works_stays(steps, fresh_redis):
-    """It holds its candidate still."""
+    """The mark of a consumer that still holds its candidate stays."""
     steps.publish(message())
     for _ in range(2):
         steps.release("nacked", *steps.take())

@@ -1,4 +1,4 @@
-"""Metrics: a real exporter is scraped, and what it says is what there is."""
+"""Metrics: a real exporter is scraped, and its values match the broker's state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MONITORING = ROOT / "examples" / "monitoring"
 
 
 class Samples:
-    """What one scrape brought: name, labels -> value."""
+    """The samples of one scrape: name, labels -> value."""
 
     def __init__(self, text):
         families = list(text_string_to_metric_families(text))
@@ -49,7 +49,7 @@ class Samples:
         self.text = text
 
     def of(self, name, /, **labels):
-        """Return the one value with these labels, among others; None where there is none."""
+        """Return the value of the only sample with these labels, or None if there is none."""
         found = [
             sample.value
             for sample in self.samples
@@ -59,7 +59,7 @@ class Samples:
         return found[0] if found else None
 
     def by(self, label, name, /, **labels):
-        """Return the values by one label."""
+        """Return label value -> sample value."""
         return {
             sample.labels[label]: sample.value
             for sample in self.samples
@@ -99,14 +99,14 @@ def exporter(tmp_path):
 
 
 def scrape(url):
-    """Return what an exporter serves."""
+    """Return the samples that an exporter serves."""
     with urllib.request.urlopen(url, timeout=20) as response:
         assert response.headers["Content-Type"].startswith("text/plain")
         return Samples(response.read().decode())
 
 
 def test_a_scrape_says_what_there_is(client, exporter):
-    """Every gauge and counter of a queue that has been through a lot."""
+    """Every gauge and counter of a queue with every kind of event has the right value."""
     connection = client.connect(visibility_timeout=30)
     declare(connection, "q")
     publish(connection, "q", 0, expiration=0.001)
@@ -115,10 +115,10 @@ def test_a_scrape_says_what_there_is(client, exporter):
     publish(connection, "q", 3, 4, 5, 6, priority=7)
     publish(connection, "q", 7, headers={"x-delay": 60_000})
     get(connection, "q").requeue()
-    get(connection, "q").ack()  # the same again
+    get(connection, "q").ack()  # the same message again
     get(connection, "q").reject()
     held = get(connection, "q")
-    client.raw.hset("reliq:{q}:stats", "dead_lettered", 3)  # two of before they were told apart
+    client.raw.hset("reliq:{q}:stats", "dead_lettered", 3)  # two died before reasons were counted
     process, url = exporter("--url", client.url, "--allow-host", "shop.internal")
     found = scrape(url)
     for host, status in (("shop.internal:1", 200), ("evil.example", 421), ("localhost", 200)):
@@ -172,7 +172,7 @@ def test_a_scrape_says_what_there_is(client, exporter):
 
 
 def test_what_is_due_while_nobody_asks(client):
-    """Delayed messages whose time has come are told: who scales to zero must see them."""
+    """A scrape counts due delayed messages, because a scaler at zero workers depends on them."""
     publish(client.connect(), "q", 1, headers={"x-delay": 1})
     publish(client.connect(), "q", 1, headers={"x-delay": 60_000})
     wait_until(lambda: collect(client.url).of("reliq_messages_due", queue="q") == 1)
@@ -182,7 +182,7 @@ def test_what_is_due_while_nobody_asks(client):
 
 
 def test_priorities(client):
-    """Ready messages by their priority, whichever order the priorities have."""
+    """Ready messages are counted by priority, in either order of the priorities."""
     for order, one, two in (("ascending", "9", "0"), ("descending", "9", "0")):
         connection = client.connect(priority_order=order)
         publish(connection, order, 1, 2, priority=9)
@@ -192,7 +192,7 @@ def test_priorities(client):
 
 
 def test_a_series_stays_while_its_queue_does(client):
-    """A priority that is empty now has 0, and goes with the queue."""
+    """The series of an empty priority is 0, and disappears with its queue."""
     connection = client.connect()
     publish(connection, "q", 1, priority=5)
     registry = CollectorRegistry()
@@ -212,7 +212,7 @@ def test_a_series_stays_while_its_queue_does(client):
 
 
 def test_the_age_of_the_oldest(client):
-    """It is that of the oldest of any priority, and grows while nobody takes it."""
+    """The age is that of the oldest ready message of any priority, and 0 without messages."""
     connection = client.connect()
     publish(connection, "q", "old", priority=9)
     tag = client.raw.zrange("reliq:{q}:ready", 0, 0)[0].decode()
@@ -229,7 +229,7 @@ def test_the_age_of_the_oldest(client):
 
 @pytest.mark.slow
 def test_consumers_pause_and_lost_leases(client):
-    """Who consumes, whether it is paused, and what a killed consumer lost."""
+    """A scrape has a queue's consumers, its pause, and the lost leases of a killed consumer."""
     connection = client.connect()
     declare(connection, "orders")
     taker = Taker(connection, "orders")
@@ -252,7 +252,7 @@ def test_consumers_pause_and_lost_leases(client):
 
 @pytest.mark.parametrize("reason", ["delivery_limit", "expired", "maxlen"])
 def test_each_way_to_die(client, reason):
-    """Each reason has a counter of its own, at 0 from the beginning."""
+    """Each reason of death has a separate counter, which starts at 0."""
     arguments = {
         "delivery_limit": {"x-delivery-limit": 1},
         "expired": {"x-message-ttl": 1, "x-dead-letter-expired": True},
@@ -279,7 +279,7 @@ def test_each_way_to_die(client, reason):
 
 
 def test_a_ledger_that_does_not_balance(fresh_redis):
-    """A key that was deleted by hand shows."""
+    """A key that was deleted by hand shows as a difference in the ledger."""
     from kombu import Connection
 
     url = fresh_redis.url("reliq")
@@ -291,11 +291,11 @@ def test_a_ledger_that_does_not_balance(fresh_redis):
     assert -2 == collect(url).of("reliq_ledger_difference", queue="q")
 
 
-# -- what a scrape costs, and what may go wrong
+# -- the cost and the failures of a scrape
 
 
 def test_one_script_for_each_queue(client, redis_server):
-    """A scrape is the lists of queues, consumers and batches, and a script for each queue."""
+    """A scrape reads the lists of queues, consumers and batches, and runs a script per queue."""
     connection = client.connect()
     for number in range(7):
         publish(connection, f"q{number}", 1)
@@ -316,7 +316,10 @@ def test_one_script_for_each_queue(client, redis_server):
 
 
 def test_a_broker_that_goes_and_comes_back(fresh_redis, exporter):
-    """It is down, with nothing else said of it, and up again; the other one is not disturbed."""
+    """A stopped broker is reported as down, without other series, until it is back.
+
+    The other broker is not affected.
+    """
     from kombu import Connection
 
     url = fresh_redis.url("reliq")
@@ -333,12 +336,12 @@ def test_a_broker_that_goes_and_comes_back(fresh_redis, exporter):
     assert {} == found.by("queue", "reliq_messages_ready")
     fresh_redis.start()
     assert 1 == scrape(address).of("reliq_up", broker=url)
-    assert 1 == process.log().count("reliq://127.0.0.1:1/0")  # said once
+    assert 1 == process.log().count("reliq://127.0.0.1:1/0")  # logged once
     assert "hush" not in process.log() + found.text
 
 
 def test_two_brokers_in_one_registry(client, redis_factory):
-    """One collector takes several: each family comes once, each broker has its series."""
+    """One collector reads several brokers: each family appears once, with series per broker."""
     other = redis_factory()
     publish(client.connect(), "q", 1)
     publish(client.connect(other.url("reliq")), "q", 1, 2)
@@ -349,7 +352,7 @@ def test_two_brokers_in_one_registry(client, redis_factory):
 
 
 def test_queues_that_go_by_themselves(client):
-    """Reply and event queues are left out, unless they are asked for."""
+    """Reply and event queues are left out by default."""
     connection = client.connect()
     declare(connection, "reply", expires=60)
     declare(connection, "lasting")
@@ -359,17 +362,17 @@ def test_queues_that_go_by_themselves(client):
 
 
 def test_odd_names(client):
-    """Any name of a queue arrives as it is."""
+    """A queue's name is exported as it is, apart from control characters."""
     name = 'q "1"\\n{2}\n\x1b[2J€'
     publish(client.connect(), name, 1)
-    # Control characters are escaped: a terminal may show it.
+    # Control characters are escaped, because a terminal may show the name.
     shown = name.replace("\n", "\\n").replace("\x1b", "\\x1b")
     assert {shown: 1} == collect(client.url).by("queue", "reliq_messages_published_total")
 
 
 @pytest.mark.slow
 def test_it_listens_on_loopback_only(client, exporter):
-    """Nobody else reaches it unless it is told to listen elsewhere."""
+    """The exporter is reachable from this machine only, unless --host opens it."""
     _, address = exporter("--url", client.url)
     port = int(address.split(":")[2].split("/")[0])
     assert address.startswith("http://127.0.0.1:")
@@ -382,7 +385,7 @@ def test_it_listens_on_loopback_only(client, exporter):
 
 @pytest.mark.slow
 def test_what_cannot_begin(client):
-    """A port that is taken, a wrong URL: exit code 2, and what to do."""
+    """A port in use or a wrong URL ends the exporter with exit code 2 and a remedy."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -406,21 +409,21 @@ def test_what_cannot_begin(client):
 
 
 def test_registering_asks_nobody():
-    """A process starts, and serves its other metrics, while the broker is away."""
+    """A process starts and serves its other metrics while the broker is unreachable."""
     registry = CollectorRegistry(auto_describe=True)
     registry.register(Collector("reliq://127.0.0.1:1/0"))
     found = Samples(generate_latest(registry).decode())
     assert 0 == found.of("reliq_up", broker="reliq://127.0.0.1:1/0")
 
 
-# -- what comes with it
+# -- examples and documentation
 
 
 # -- batches
 
 
 def open_batches(url, **names):
-    """Open batches of those names, each with two jobs that wait."""
+    """Open a batch of each name with two waiting jobs."""
     with contextlib.closing(connect(url, {}, "owner/1")) as store:
         for batch, name in names.items():
             store.batches.open_batch(batch, name, {})
@@ -428,7 +431,7 @@ def open_batches(url, **names):
 
 
 def test_batches_by_their_names(client):
-    """How many are in each stage, their jobs by state, and the age of the oldest that goes on."""
+    """The series have batches by stage, jobs by state, and the oldest unfinished batch's age."""
     open_batches(client.url, b1="import", b2="import", b3="mail")
     with contextlib.closing(connect(client.url, {}, "owner/1")) as store:
         change = store.batches.change
@@ -451,7 +454,7 @@ def test_batches_by_their_names(client):
 
 
 def test_names_of_batches_are_bounded(client, monkeypatch):
-    """Fifty have series of their own, and keep them; the others are told of together."""
+    """Fifty names of batches have and keep their own series; the others share one."""
     monkeypatch.setattr("reliq.admin.batches.MOST", 70)
     open_batches(client.url, **{f"b{n}": f"import {n}" for n in range(60)})
     open_batches(client.url, long="x" * 5000)
@@ -471,7 +474,7 @@ def test_names_of_batches_are_bounded(client, monkeypatch):
         open_batches(client.url, **{f"c{n}": f"another {n}" for n in range(30)})
         found = Samples(generate_latest(registry).decode())
         assert 1 == found.of("reliq_batches_more")
-        # Those that are told of still are of the names of before.
+        # The series that remain belong to names of the first scrape.
         later = found.by("name", "reliq_batches", stage="open")
         assert set(first) & {f"import {n}" for n in range(30, 60)} <= set(later)
         assert 51 >= len(later)
@@ -481,7 +484,10 @@ def test_names_of_batches_are_bounded(client, monkeypatch):
 
 @pytest.mark.slow
 def test_an_exporter_without_the_right_to_read_batches(redis_factory, exporter):
-    """The rule of an earlier version goes on: queues are told of, batches are not; said once."""
+    """A scrape without the right to read batches has the queues, and logs the missing series once.
+
+    The user has the rule of an earlier version.
+    """
     from kombu import Connection
 
     server = redis_factory()
@@ -501,7 +507,7 @@ def test_an_exporter_without_the_right_to_read_batches(redis_factory, exporter):
 
 
 def exported(client):
-    """Return name -> labels of every series that a queue, a batch and a broker have."""
+    """Return name -> labels of each series that a queue, a batch and a broker have."""
     publish(client.connect(), "q", 1)
     open_batches(client.url, b="import")
     found = collect(client.url)
@@ -512,7 +518,7 @@ def exported(client):
 
 
 def check(expression, names):
-    """Fail where a PromQL expression names a metric or a label that is not exported."""
+    """Fail if a PromQL expression names a metric or a label that is not exported."""
     used = set(re.findall(r"\breliq_\w+", expression))
     assert used
     assert set() == used - names.keys()
@@ -525,7 +531,7 @@ def check(expression, names):
 
 
 def test_the_alert_rules(client):
-    """Valid YAML in Prometheus' form; every metric and label in it is exported."""
+    """The rules are valid YAML of Prometheus' form, with exported metrics and labels only."""
     names = exported(client)
     (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"]
     assert len(group["rules"]) == len({rule["alert"] for rule in group["rules"]}) >= 8
@@ -539,7 +545,7 @@ def test_the_alert_rules(client):
 
 
 def test_the_dashboard(client):
-    """Valid JSON; every metric and label is exported; no two panels in one place."""
+    """The dashboard is valid JSON, with exported metrics and labels, and without overlaps."""
     names = exported(client)
     board = json.loads((MONITORING / "grafana-dashboard.json").read_text("utf-8"))
     cells = set()
@@ -568,7 +574,7 @@ def test_the_dashboard(client):
 
 
 def test_every_metric_is_documented(client):
-    """docs/metrics.md lists what there is, and nothing else."""
+    """docs/metrics.md lists exactly the exported metrics."""
     text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     rows = set(re.findall(r"^\| `(reliq_\w+)` \|", text, re.MULTILINE))
     special = {name for name, _ in NODES.values()}  # of a cluster only
@@ -580,7 +586,7 @@ def test_every_metric_is_documented(client):
 
 
 def theirs(found):
-    """Return queue -> what celery-exporter says of it, by name."""
+    """Return queue -> celery-exporter's samples by name."""
     names = sorted({s.name for s in found.samples if s.name.startswith("celery_")})
     queues = {sample.labels["queue_name"] for sample in found.samples if sample.name in names}
     return {
@@ -591,8 +597,8 @@ def theirs(found):
 
 @pytest.mark.slow
 def test_the_names_of_celery_exporter(site_factory, redis_server, redis_url, exporter):
-    """Length, consumers, workers and their processes of each queue, on request."""
-    del redis_url  # emptied
+    """On request, celery-exporter's series exist: length, consumers, workers and processes."""
+    del redis_url  # this fixture empties the broker
     site = site_factory(redis_server, worker_prefetch_multiplier=1, result_backend=None)
     site.worker(queues=["celery", "mail"], concurrency=3)
     other = site.worker(queues=["mail"], pool="threads", concurrency=4)
@@ -610,7 +616,7 @@ def test_the_names_of_celery_exporter(site_factory, redis_server, redis_url, exp
         }
 
     expected = {"celery": counts(2, 1, 1, 3), "mail": counts(0, 2, 2, 7)}
-    # A worker knows its pool when it is ready, and tells within a second.
+    # A worker knows its pool when it is ready, and reports it within a second.
     wait_until(lambda: expected == theirs(scrape(url)), what=lambda: theirs(scrape(url)))
     assert 2 == scrape(url).of("reliq_messages_ready", queue="celery", priority="0")
     assert 0 == other.shut_down()
@@ -621,7 +627,7 @@ def test_the_names_of_celery_exporter(site_factory, redis_server, redis_url, exp
 
 
 def test_one_series_for_a_queue_of_several_brokers(client, redis_factory):
-    """Their label is the queue alone: what two brokers have is added up."""
+    """The values of two brokers are added up, because the only label is the queue."""
     other = redis_factory()
     publish(client.connect(), "q", 1)
     publish(client.connect(other.url("reliq")), "q", 1, 2)
@@ -630,7 +636,7 @@ def test_one_series_for_a_queue_of_several_brokers(client, redis_factory):
 
 
 def test_an_exporter_without_the_right_to_ask_for_consumers(redis_factory, exporter):
-    """The rule of an earlier version goes on: what it cannot tell is missing, and said once."""
+    """An exporter with the rule of an earlier version omits some series, and logs that once."""
     from kombu import Connection
 
     server = redis_factory()
@@ -648,12 +654,12 @@ def test_an_exporter_without_the_right_to_ask_for_consumers(redis_factory, expor
 
 
 def _as_user(url):
-    """Return a URL with the login of the restricted user."""
+    """Return the URL with the login of the restricted user."""
     return url.replace("://", "://old:secret@")
 
 
 def looked_at_as_before(process, address):
-    """Check what can be told, and that the rest is said once."""
+    """Check the permitted series, and that the missing ones are logged once."""
     for _ in range(2):
         found = scrape(address)
         assert 1 == found.of("reliq_up")

@@ -1,4 +1,4 @@
-"""reliq.Middleware where tasks are published, and around those that run in place."""
+"""reliq.Middleware at the publication of tasks, and around tasks that run locally."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.site import close_app
 
 
 class Recorder(reliq.Middleware):
-    """Keeps what it is called with; raises what it is told to."""
+    """A middleware that records its calls, and raises the errors set for them."""
 
     def __init__(self, name="a", calls=None):
         self.name = name
@@ -39,27 +39,27 @@ class Recorder(reliq.Middleware):
             raise self.raises[method]
 
     def publish(self, context):
-        """Note it."""
+        """Record the call."""
         self._called("publish", context)
 
     def begin(self, context):
-        """Note it."""
+        """Record the call."""
         self._called("begin", context)
 
     def end(self, context):
-        """Note it."""
+        """Record the call."""
         self._called("end", context)
 
     def names(self, method="publish"):
-        """Return the tasks it was called for."""
+        """Return the names of the tasks of the calls."""
         return [context.name for _, called, context in self.calls if called == method]
 
 
 class Stamp(reliq.Middleware):
-    """Names itself in a header."""
+    """A middleware that sets a header."""
 
     def publish(self, context):
-        """Change a header, whoever has set it."""
+        """Set the header, even over an existing value."""
         context.headers["stamp"] = "middleware"
 
 
@@ -69,13 +69,13 @@ def add(x, y):
 
 
 def again(self):
-    """Be tried again much later."""
+    """Retry much later."""
     raise self.retry(countdown=60)
 
 
 @pytest.fixture
 def make_app(redis_url, redis_server):
-    """Return a function that makes an app on the shared server; its tasks publish and add."""
+    """Return a function that makes an app with two tasks on the shared server."""
     made = []
 
     def make(**config):
@@ -101,7 +101,7 @@ def app(make_app):
 
 @pytest.fixture
 def stored(redis_url):
-    """Return a function that returns the headers of the tasks that are stored, and removes them."""
+    """Return a function that removes the stored tasks and returns their headers."""
 
     def take():
         with Inspector(redis_url) as inspector:
@@ -125,7 +125,7 @@ def stored(redis_url):
 
 
 def ways(app):
-    """Return each way in which Celery publishes tasks, and the names of those it publishes."""
+    """Return name -> (function, published task names) for each of Celery's ways to publish."""
     task = app.tasks["add"]
     entry = ScheduleEntry(name="e", task="add", schedule=schedule(9), args=(1, 2), app=app)
     other = ScheduleEntry(name="f", task="elsewhere", schedule=schedule(9), app=app)
@@ -149,7 +149,7 @@ WAYS += ["beat", "beat, by name"]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_publishing_passes_the_chain(app, stored, way):
-    """And what it puts into the headers is stored."""
+    """Every way to publish passes the chain, and the headers that it sets are stored."""
     recorder = Recorder()
     reliq.add_middleware(app, recorder, Stamp())
     publish, names = ways(app)[way]
@@ -163,20 +163,20 @@ def test_every_way_of_publishing_passes_the_chain(app, stored, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("error", [PermissionError, BrokerUnavailable, ValueError, Reject])
 def test_what_it_raises_is_raised_to_who_publishes(app, stored, way, error):
-    """As it is, also what a broker may raise; nothing is stored."""
+    """The publisher gets the middleware's error unchanged, and nothing is stored."""
     recorder = Recorder()
     raised = recorder.raises["publish"] = error("no")
     reliq.add_middleware(app, recorder)
     publish, _ = ways(app)[way]
     with pytest.raises(Exception, match="no") as caught:
         publish()
-    # Beat has an error of its own, made of it.
+    # Beat raises an error of its own, made from the original.
     assert raised in {caught.value, caught.value.__context__}
     assert [] == stored()
 
 
 def test_the_first_that_raises_is_the_last_that_is_asked(app, stored):
-    """In the order in which they were added."""
+    """The chain is called in the order of addition and stops at the first error."""
     calls = []
     first, second, third = (Recorder(name, calls) for name in "abc")
     reliq.add_middleware(app, first, second)
@@ -192,7 +192,7 @@ def test_the_first_that_raises_is_the_last_that_is_asked(app, stored):
 
 
 def test_what_publish_is_given(app, stored):
-    """The task, all headers, and how it is to be sent."""
+    """The context has the task, all headers, and the options of the publish."""
     recorder = Recorder()
     reliq.add_middleware(app, recorder)
     mine = {"mine": 1}
@@ -207,7 +207,10 @@ def test_what_publish_is_given(app, stored):
 
 
 def test_the_middleware_has_the_last_word_on_a_header(app, stored):
-    """And the dict that the application gave is left alone, since it may be used again."""
+    """The middleware overrides a header without changing the application's dict.
+
+    The application may use the dict again.
+    """
     reliq.add_middleware(app, Stamp())
     mine = {"stamp": "mine", "mine": 1}
     app.tasks["add"].apply_async((1, 2), headers=mine)
@@ -217,7 +220,7 @@ def test_the_middleware_has_the_last_word_on_a_header(app, stored):
 
 
 def test_receivers_of_celerys_signal_see_what_it_has_changed(app, stored):
-    """The signal comes after the chain."""
+    """Receivers of Celery's signal see the headers after the chain has changed them."""
     reliq.add_middleware(app, Stamp())
     seen = []
 
@@ -232,7 +235,7 @@ def test_receivers_of_celerys_signal_see_what_it_has_changed(app, stored):
 
 
 def test_a_retry_is_published_with_its_headers(app, stored):
-    """As the same task, with what was in its headers before."""
+    """A retry is published as the same task with its previous headers."""
     recorder = Recorder()
     reliq.add_middleware(app, recorder)
     task = app.tasks["again"]
@@ -247,7 +250,7 @@ def test_a_retry_is_published_with_its_headers(app, stored):
 
 
 def test_a_message_that_is_made_by_hand(app, stored):
-    """Who calls AMQP's methods passes the chain, once."""
+    """A message published with AMQP's methods passes the chain once."""
     recorder = Recorder()
     reliq.add_middleware(app, recorder, Stamp())
     message = app.amqp.as_task_v2("7", "add", (1, 2))
@@ -258,7 +261,7 @@ def test_a_message_that_is_made_by_hand(app, stored):
 
 
 def test_the_first_protocol(make_app, stored):
-    """Which has the task in its body: it is found there."""
+    """The chain finds the task of protocol 1 in the body."""
     recorder = Recorder()
     app = make_app(task_protocol=1)
     reliq.add_middleware(app, recorder, Stamp())
@@ -269,7 +272,7 @@ def test_the_first_protocol(make_app, stored):
 
 
 def test_who_publishes_past_celery(app):
-    """apply_publish runs the chain; it does nothing where there is none."""
+    """apply_publish runs the chain of an app, and does nothing without one."""
     given = {"name": "add", "id": "7", "properties": {}, "options": {}, "args": (), "kwargs": {}}
     headers = {}
     apply_publish(PublishContext(app=app, headers=headers, **given))
@@ -284,7 +287,7 @@ def test_who_publishes_past_celery(app):
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
 def test_it_is_added_to_an_app_that_is_new_or_was_used(app, stored, used):
-    """What Celery has made of the app's AMQP by then does not matter."""
+    """Middleware can be added before or after the first use of the app's AMQP object."""
     if used:
         app.tasks["add"].delay(1, 2)
     recorder = Recorder()
@@ -295,7 +298,7 @@ def test_it_is_added_to_an_app_that_is_new_or_was_used(app, stored, used):
 
 
 def test_the_configuration_is_not_read_for_it():
-    """It may be told later where that is."""
+    """Adding middleware does not read the configuration, so that it can be set later."""
     app = Celery("late", set_as_current=False)
     reliq.add_middleware(app, Stamp())
     assert not app.configured
@@ -306,7 +309,7 @@ def test_the_configuration_is_not_read_for_it():
 
 
 def test_the_same_one_is_added_once(app, stored):
-    """In one call, or in two."""
+    """The same middleware is added once, in one call or in two."""
     recorder, other = Recorder(), Stamp()
     reliq.add_middleware(app, recorder, other, recorder)
     reliq.add_middleware(app, other, recorder)
@@ -317,7 +320,7 @@ def test_the_same_one_is_added_once(app, stored):
 
 
 def test_an_app_without_middleware_is_not_touched(app):
-    """Adding none leaves all as it is."""
+    """Adding no middleware leaves the app unchanged."""
     reliq.add_middleware(app)
     task = app.tasks["add"]
     assert chain_of(app) is None
@@ -329,7 +332,7 @@ def test_an_app_without_middleware_is_not_touched(app):
 
 
 def test_one_app_does_not_have_the_middleware_of_another(make_app, stored):
-    """Each has its own chain, for publishing and for running."""
+    """Each app has a separate chain for publishing and running."""
     recorder = Recorder()
     one, other = make_app(), make_app()
     reliq.add_middleware(one, recorder)
@@ -341,20 +344,20 @@ def test_one_app_does_not_have_the_middleware_of_another(make_app, stored):
 
 @pytest.mark.parametrize("wrong", [Stamp, "stamp", None, len], ids=["class", "text", "no", "code"])
 def test_what_is_no_middleware_is_refused(app, wrong):
-    """Also a class in place of its instance; then none is added."""
+    """An object of another type is refused, even a class, and none of the call is added."""
     with pytest.raises(ConfigurationError, match=r"expected an instance of reliq\.Middleware"):
         reliq.add_middleware(app, Stamp(), wrong)
     assert chain_of(app) is None
 
 
 def test_what_is_no_app_is_refused():
-    """The error says what was expected."""
+    """The error for a wrong app names the expected type."""
     with pytest.raises(ConfigurationError, match="expected a Celery application, got: 'app'"):
         reliq.add_middleware("app", Stamp())
 
 
 def test_the_current_app_is_the_app_that_it_stands_for(app):
-    """Celery's proxy for it may be given."""
+    """Celery's proxy for the current app is accepted."""
     from celery import current_app
 
     app.set_current()
@@ -366,7 +369,7 @@ def test_the_current_app_is_the_app_that_it_stands_for(app):
 
 
 def test_celery_is_not_imported_for_it():
-    """A program without Celery may have the class."""
+    """reliq.Middleware can be used in a program without Celery."""
     script = (
         "import sys, reliq\n"
         "class Mine(reliq.Middleware): pass\n"
@@ -381,17 +384,17 @@ def test_celery_is_not_imported_for_it():
 
 
 class Plain(Stamp):
-    """One that can be pickled and compared."""
+    """A middleware that can be pickled and compared."""
 
     def __eq__(self, other):
-        """Say that one is like another."""
+        """Return whether both have the same class."""
         return type(self) is type(other)
 
     __hash__ = Stamp.__hash__
 
 
 def test_a_pickled_app_takes_it_along(app, stored):
-    """As it is given to a child that is spawned, and on from there."""
+    """A pickled app keeps its middleware, even after a second round, as in a spawned child."""
     reliq.add_middleware(app, Plain())
     copy = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(app))))
     assert (Plain(),) == chain_of(copy).items
@@ -401,7 +404,7 @@ def test_a_pickled_app_takes_it_along(app, stored):
 
 
 def test_a_forked_process_publishes_with_it(app, stored):
-    """It is the parent's."""
+    """A forked process publishes with the parent's middleware."""
     recorder = Recorder()
     reliq.add_middleware(app, recorder, Stamp())
     app.tasks["add"].delay(1, 2)
@@ -417,7 +420,7 @@ def test_a_forked_process_publishes_with_it(app, stored):
     assert ["middleware"] * 2 == [headers["stamp"] for headers in stored()]
 
 
-# -- begin and end around what runs in place
+# -- begin and end around tasks that run locally
 
 
 def outcomes(recorder):
@@ -431,7 +434,7 @@ def outcomes(recorder):
 
 @pytest.fixture
 def two(app):
-    """Return two that are added, with one list of calls."""
+    """Return two added middlewares that share a list of calls."""
     calls = []
     first, second = Recorder("a", calls), Recorder("b", calls)
     reliq.add_middleware(app, first, second)
@@ -439,7 +442,7 @@ def two(app):
 
 
 def test_an_eager_task(app, two):
-    """It begins and ends in order; nothing is published."""
+    """An eager task calls begin and end in order, and publishes nothing."""
     result = app.tasks["add"].apply((1, 2), task_id="7", headers={"tenant": "t"})
     assert 3 == result.get()
     calls = [(name, method) for name, method, _ in two[0].calls]
@@ -473,7 +476,7 @@ def test_an_eager_task(app, two):
 )
 @pytest.mark.parametrize("where", ["code", "begin"])
 def test_the_outcome_of_a_task_that_raises(app, two, error, state, propagates, where):
-    """Whether it does, or a begin does in its place; who had begun ends."""
+    """The error of a task or of a begin is the outcome, and each middleware that began ends."""
     first, second = two
 
     @app.task(name="raises", shared=False)
@@ -485,7 +488,7 @@ def test_the_outcome_of_a_task_that_raises(app, two, error, state, propagates, w
         task = app.tasks["add"].s(1, 2)
     else:
         task = raises.s()
-    # Some are raised here, some are the result.
+    # Some errors are raised here, others are the result.
     with suppress(type(error)):
         task.apply(throw=propagates)
     ends = [("b", state, None, error), ("a", state, None, error)]
@@ -493,7 +496,7 @@ def test_the_outcome_of_a_task_that_raises(app, two, error, state, propagates, w
 
 
 def test_what_end_raises_changes_nothing(app, two, caplog):
-    """It is logged; the others end; the task has succeeded."""
+    """An error of an end is logged; the other ends run and the task succeeds."""
     first, second = two
     second.raises["end"] = ValueError("at the end")
     assert 3 == app.tasks["add"].apply((1, 2), throw=True).get()
@@ -503,7 +506,7 @@ def test_what_end_raises_changes_nothing(app, two, caplog):
 
 
 def test_an_order_to_the_process_from_an_end_is_obeyed(app, two):
-    """When the others have ended."""
+    """SystemExit from an end is raised after the other ends."""
     first, second = two
     second.raises["end"] = SystemExit(3)
     with pytest.raises(SystemExit):
@@ -513,7 +516,10 @@ def test_an_order_to_the_process_from_an_end_is_obeyed(app, two):
 
 @pytest.mark.parametrize("later", [False, True], ids=["before", "after"])
 def test_autoretry_hears_what_begin_raises(app, later):
-    """Also of a task that is registered after the middleware; its code has not run."""
+    """autoretry_for covers errors of begin, and the task's code has not run.
+
+    The order of registration and addition makes no difference.
+    """
     recorder, runs = Recorder(), []
     if later:
         reliq.add_middleware(app, recorder)
@@ -538,7 +544,7 @@ def test_autoretry_hears_what_begin_raises(app, later):
 
 
 def test_a_task_that_is_called_is_no_run(app, two):
-    """It is a function then; so it is inside of another run, and of its own."""
+    """A direct call of a task is a plain function call, even inside a run."""
 
     @app.task(bind=True, name="calls", shared=False)
     def calls(self, again=True):
@@ -552,7 +558,7 @@ def test_a_task_that_is_called_is_no_run(app, two):
 
 
 def test_a_run_inside_of_a_run(app, two):
-    """Each begins and ends, also of the same task."""
+    """Nested runs begin and end separately, even of the same task."""
 
     @app.task(bind=True, name="nests", shared=False)
     def nests(self, depth):
@@ -564,22 +570,22 @@ def test_a_run_inside_of_a_run(app, two):
 
 
 class Called(Task):
-    """Has a `__call__` of its own."""
+    """A task with its own `__call__`."""
 
     name = "by-class"
 
     def __call__(self, *args, **kwargs):
-        """Add one to what the code returns."""
+        """Add one to the result of the code."""
         return super().__call__(*args, **kwargs) + 1
 
     def run(self, x):
-        """Return it."""
+        """Return the argument."""
         return x
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["before", "after"])
 def test_a_task_of_a_class(app, later):
-    """Its own `__call__` is called, once, inside of begin and end; no other of its class."""
+    """A task class's `__call__` runs once inside begin and end, and the class is unchanged."""
     recorder = Recorder()
     if later:
         reliq.add_middleware(app, recorder)
@@ -593,7 +599,7 @@ def test_a_task_of_a_class(app, later):
 
 
 def test_an_end_that_comes_when_all_is_done(app, two):
-    """The handlers of the task, too: what begin has set up is there for them."""
+    """A middleware's end runs after the task's handlers, which can use the setup of its begin."""
     order = []
 
     class Handled(Task):

@@ -1,4 +1,4 @@
-"""`reliq migrate`, as an operator runs it: from Kombu's own Redis transport and back."""
+"""`reliq migrate`, run like an operator does: from Kombu's own Redis transport and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MESSAGES, KILLS = 2000, 4
 
 @pytest.fixture
 def other(redis_factory):
-    """Return another server; what reliq has there balances at the end."""
+    """Return another server; the ledgers of reliq there balance at the end."""
     server = redis_factory()
     yield server
     assert_balanced(server.url("reliq"))
@@ -40,7 +40,7 @@ def other(redis_factory):
 
 @pytest.fixture
 def cluster():
-    """Return a cluster; what reliq has there balances at the end."""
+    """Return a cluster; the ledgers of reliq there balance at the end."""
     cluster = RedisCluster(2)
     try:
         yield cluster.start()
@@ -61,7 +61,7 @@ def places(request, client, redis_server):
 
 
 def node_of(server, queue):
-    """Return the server that has a queue."""
+    """Return the server that has the queue."""
     if isinstance(server, RedisCluster):
         return server.owner(slot_of(queue_key("", queue, "meta")))
     return server
@@ -73,7 +73,7 @@ def command(*arguments):
 
 
 def migrate(*arguments):
-    """Run the command and return what it printed, read; it has to succeed."""
+    """Run the command, which has to succeed; return its output as values."""
     done = run(*arguments)
     assert 0 == done.returncode, done.stderr
     found = json.loads(done.stdout)
@@ -92,12 +92,12 @@ def kombu(server, **options):
 
 
 def moved(count, **others):
-    """Return what is printed of a queue."""
+    """Return the output for a queue."""
     return {"moved": count, "delayed": 0, "dead": 0, "early": 0, **others}
 
 
 def drained(connection, queue, count):
-    """Take and acknowledge messages; return them."""
+    """Take and ack *count* messages; return them."""
     with connection.SimpleQueue(queue) as simple:
         messages = [simple.get(timeout=10) for _ in range(count)]
         for message in messages:
@@ -107,12 +107,12 @@ def drained(connection, queue, count):
     return messages
 
 
-# -- what a message is made of
+# -- the parts of a message
 
 
 @pytest.mark.parametrize("direction", ["to reliq", "to kombu"])
 def test_a_message_is_what_it_was(client, redis_server, direction):
-    """Bodies, headers and properties survive both ways, whatever they are."""
+    """Bodies, headers and properties of all kinds survive both ways."""
     urls = [redis_server.url("redis"), redis_server.url("reliq")]
     if direction == "to kombu":
         urls.reverse()
@@ -153,7 +153,7 @@ def test_a_message_is_what_it_was(client, redis_server, direction):
 
 
 def test_there_and_back_again(client, redis_server):
-    """What went to reliq and back is what was in the list, apart from its tag."""
+    """A message that went to reliq and back is unchanged, apart from its tag."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     raw = redis_server.client()
     with kombu(redis_server) as connection:
@@ -170,7 +170,7 @@ def test_there_and_back_again(client, redis_server):
 
 @pytest.mark.slow
 def test_order_and_priorities(client, redis_server):
-    """Priorities are served in their order, and each in the order of publication; and back."""
+    """Priorities keep their order, and each keeps its order of publication, in both directions."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     with kombu(redis_server) as connection:
         for number in range(20):
@@ -186,7 +186,7 @@ def test_order_and_priorities(client, redis_server):
 
 @pytest.mark.slow
 def test_another_layout(client, redis_server):
-    """A prefix, a separator and steps of one's own, on both ways."""
+    """A prefix, a separator and priority steps of the application work in both directions."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     options = {"global_keyprefix": "sh*p:", "sep": ":", "priority_steps": [0, 5]}
     flags = ["--kombu-prefix", "sh*p:", "--sep", r"\x3a", "--priority-steps", "0,5"]
@@ -225,7 +225,7 @@ def test_what_nobody_can_read(client, redis_server):
 
 
 def test_an_envelope_that_cannot_be_read_does_not_stop_the_way_back(client, redis_server):
-    """It becomes a dead letter where it is; its neighbours move."""
+    """An unreadable envelope becomes a dead letter in its queue, and its neighbours move."""
     connection = client.connect()
     publish(connection, "q", 1, 2)
     tag, _ = client.raw.zrange("reliq:{q}:ready", 0, -1)
@@ -236,12 +236,12 @@ def test_an_envelope_that_cannot_be_read_does_not_stop_the_way_back(client, redi
         assert [2] == [message.payload for message in drained(theirs, "q", 1)]
 
 
-# -- when it is due
+# -- delays
 
 
 @pytest.mark.slow
 def test_an_eta_becomes_a_delay_and_an_eta_again(client, redis_server):
-    """In reliq it is delayed; back in the list it has the eta it was published with."""
+    """A task with an eta is delayed in reliq, and has its original eta again in the list."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     raw = redis_server.client()
     etas = [
@@ -262,7 +262,7 @@ def test_an_eta_becomes_a_delay_and_an_eta_again(client, redis_server):
 
 
 def test_other_delays_on_the_way_to_kombu(client, redis_server):
-    """A task delayed by x-delay gets an eta; what is no task cannot wait there, and is told of."""
+    """A task delayed by x-delay gets an eta; another message arrives early and is counted so."""
     connection = client.connect()
     headers = {"x-delay": 3_600_000}
     publish(connection, "q", "plain", headers=headers)
@@ -278,18 +278,18 @@ def test_other_delays_on_the_way_to_kombu(client, redis_server):
 
 
 def test_a_delay_that_is_kombus_business_only(client, redis_server):
-    """x-delay means nothing to Kombu: a message that waits there is ready at once here."""
+    """A message with x-delay is ready after the move, because x-delay means nothing to Kombu."""
     with kombu(redis_server) as connection:
         publish(connection, "q", 1, headers={"x-delay": 3_600_000})
     assert {"q": moved(1)} == migrate(redis_server.url("redis"), client.url, "q")
     assert 1 == client.status("q").ready
 
 
-# -- which queues, and how they are reached
+# -- queues and their bindings
 
 
 def test_queues_and_their_bindings(client, redis_server):
-    """All queues that last, with bindings that route there at once; no reply or event queues."""
+    """Durable queues are moved with bindings that route at once, but not reply or event queues."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     topic = Exchange("events", "topic")
     with kombu(redis_server) as connection:
@@ -303,7 +303,7 @@ def test_queues_and_their_bindings(client, redis_server):
             Queue(name, exchange, key)(channel).declare()
         Queue("passing", Exchange("shop"), "p", expires=60)(channel).declare()
         publish(connection, "one", 1)
-        publish(connection, "loose", 1)  # no exchange leads to it
+        publish(connection, "loose", 1)  # no exchange routes to it
     assert {"one": moved(1), "two": moved(0)} == migrate(there, here)
     with Inspector(here) as inspector:
         assert ["one", "two"] == inspector.queues()
@@ -312,16 +312,16 @@ def test_queues_and_their_bindings(client, redis_server):
     assert [["order.*", "two"]] == [unpack(item) for item in tables["events"].bindings]
     connection = client.connect()
     producer = connection.Producer()
-    producer.publish(2, exchange="shop", routing_key="first")  # by one who declares nothing
+    producer.publish(2, exchange="shop", routing_key="first")  # this publisher declares nothing
     assert [1, 2] == Taker(connection, "one").take_bodies(2)
-    # The application declares what it will, as if nobody had been there before.
+    # The application can declare its own arguments, as if the queue were new.
     Queue("two", topic, "order.*", max_length=50)(connection.default_channel).declare()
     producer.publish(3, exchange="events", routing_key="order.paid")
     assert 1 == client.status("two").ready
 
 
 def test_bindings_on_the_way_to_kombu(client, redis_server):
-    """A publisher of Kombu's reaches the queue by its exchanges before anybody declares them."""
+    """A Kombu publisher reaches the queue through its exchanges before anyone declares them."""
     connection = client.connect()
     Queue("one", Exchange("shop"), "first")(connection.default_channel).declare()
     Queue("one", Exchange("events", "topic"), "order.#")(connection.default_channel).declare()
@@ -335,7 +335,7 @@ def test_bindings_on_the_way_to_kombu(client, redis_server):
 
 
 def test_the_plan_changes_nothing(client, redis_server):
-    """--dry-run counts, and touches neither side."""
+    """--dry-run counts, and changes neither side."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     raw = redis_server.client()
     with kombu(redis_server) as connection:
@@ -367,12 +367,12 @@ def test_the_plan_changes_nothing(client, redis_server):
         assert Plan("mine", 1, 0, 0, 0) == back.plan("mine")
 
 
-# -- what old workers hold
+# -- messages of old workers
 
 
 @pytest.mark.slow
 def test_what_old_consumers_hold(client, redis_server):
-    """It stays while it is fresh; when they are gone it is taken, redelivered, by its exchange."""
+    """Fresh unacked messages stay; older ones move as redelivered, through their exchange."""
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     raw = redis_server.client()
     with kombu(redis_server) as connection:
@@ -388,7 +388,7 @@ def test_what_old_consumers_hold(client, redis_server):
         assert {"q": moved(0)} == migrate(there, here, "--unacked-older", 60)
         assert {"q": moved(2)} == migrate(there, here, "--unacked-older", 0)
         assert (1, 1) == (raw.hlen("unacked"), raw.zcard("unacked_index"))
-        raw.delete("unacked", "unacked_index")  # or they are restored to their list now
+        raw.delete("unacked", "unacked_index")  # else Kombu would restore them to their list now
     messages = Taker(client.connect(), "q").take(2)
     assert {"by exchange", "anonymous"} == {message.payload for message in messages}
     assert [True, True] == [message.delivery_info["redelivered"] for message in messages]
@@ -396,7 +396,7 @@ def test_what_old_consumers_hold(client, redis_server):
 
 @pytest.mark.slow
 def test_many_that_old_consumers_hold(client, redis_server):
-    """More than go in one step, and cut off after each of the first: each comes once."""
+    """More unacked messages than one step takes are each moved once, despite an interruption."""
     flags = ("q", "--unacked-older", 0)
     with kombu(redis_server) as connection:
         publish(connection, "q", *range(250))
@@ -414,13 +414,13 @@ def test_many_that_old_consumers_hold(client, redis_server):
 
 @pytest.mark.slow
 def test_one_message_for_two_queues(client, redis_server):
-    """It goes to each, as where Kombu restores it; not while one of them is not asked for."""
+    """A message for two queues goes to both, as in Kombu, and only if both are migrated."""
     with kombu(redis_server) as connection:
         channel = connection.default_channel
         for name in ("one", "two"):
             Queue(name, Exchange("shop"), "key")(channel).declare()
         connection.Producer().publish("both", exchange="shop", routing_key="key")
-        # Kombu gives both the same tag, so that it knows one of them when both are held.
+        # Kombu gives both copies the same tag, so it knows only one of them while both are held.
         assert None not in [channel.basic_get(name) for name in ("one", "two")]
         there = redis_server.url("redis")
         assert {"one": moved(0)} == migrate(there, client.url, "one", "--unacked-older", 0)
@@ -429,7 +429,7 @@ def test_one_message_for_two_queues(client, redis_server):
 
 
 def test_unacked_messages_are_looked_at_twice(client, redis_server):
-    """One that was acknowledged, or delivered anew, since the look is not taken."""
+    """A message that was acked or delivered again after the query is not taken."""
     raw = redis_server.client()
     with kombu(redis_server) as connection:
         publish(connection, "q", 1, 2, 3)
@@ -460,7 +460,7 @@ def test_unacked_messages_are_looked_at_twice(client, redis_server):
     ],
 )
 def test_an_unacked_element_that_is_none_of_kombus(client, redis_server, odd):
-    """It stays where it is, and stops nobody."""
+    """A foreign element stays in its place and stops no other one."""
     raw = redis_server.client()
     with kombu(redis_server) as connection:
         publish(connection, "q", "fine")
@@ -476,7 +476,7 @@ def test_an_unacked_element_that_is_none_of_kombus(client, redis_server, odd):
 
 
 def test_all_keys_are_looked_at_once_for_all_queues(client, redis_server):
-    """Not for each queue, or each hundred unacked messages: a server may have millions."""
+    """One scan of the keys serves all queues, because a server may have millions of keys."""
     raw = redis_server.client()
     with kombu(redis_server) as connection:
         for name in ("one", "two", "three"):
@@ -489,7 +489,7 @@ def test_all_keys_are_looked_at_once_for_all_queues(client, redis_server):
         assert 1 == raw.info("commandstats")["cmdstat_scan"]["calls"]
 
 
-# -- cut off
+# -- interruptions
 
 
 @pytest.mark.slow
@@ -506,7 +506,7 @@ def test_all_keys_are_looked_at_once_for_all_queues(client, redis_server):
     indirect=["places"],
 )
 def test_killed_again_and_again(places, client, tmp_path, direction):
-    """Whoever is killed is continued: each message arrives once."""
+    """Each message arrives once, however often the migration is killed and continued."""
     theirs, ours = places
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -547,7 +547,7 @@ def test_killed_again_and_again(places, client, tmp_path, direction):
 
 @pytest.mark.slow
 def test_cut_off_between_any_two_steps(client, redis_server):
-    """After each of the steps: nothing is lost, and going on stores nothing twice."""
+    """After an interruption behind any step nothing is lost, and nothing is stored twice."""
     there = redis_server.url("redis")
     for cut in ("take", "accept", "drop"):
         with kombu(redis_server) as connection:
@@ -571,7 +571,7 @@ def test_cut_off_between_any_two_steps(client, redis_server):
 
 @pytest.mark.slow
 def test_half_way_to_another_broker(client, redis_server, other):
-    """It is for that target alone, and said; after a day another one takes it over."""
+    """A message half-way to one target is reported for another, which may take it after a day."""
     there = redis_server.url("redis")
     with kombu(redis_server) as connection:
         publish(connection, "q", 1)
@@ -589,7 +589,7 @@ def test_half_way_to_another_broker(client, redis_server, other):
 
 @pytest.mark.slow
 def test_two_at_once(client, redis_server, tmp_path):
-    """Two that migrate the same queue to the same target do each other no harm."""
+    """Two concurrent migrations of a queue to the same target do not disturb each other."""
     there = redis_server.url("redis")
     with kombu(redis_server) as connection:
         publish(connection, "q", *range(2000))
@@ -603,12 +603,12 @@ def test_two_at_once(client, redis_server, tmp_path):
     assert list(range(2000)) == sorted(Taker(client.connect(), "q").take_bodies(2000))
 
 
-# -- refused
+# -- refusals
 
 
 @pytest.mark.slow
 def test_wrong_urls_and_options(client, redis_server):
-    """Two URLs of one kind, an unknown option, steps that are none: each is refused by name."""
+    """Two URLs of one kind, an unknown option and invalid steps are each refused by name."""
     there = redis_server.url("redis")
     for urls in ((there, there), (client.url, client.url)):
         done = run(*urls)
@@ -627,7 +627,7 @@ def test_wrong_urls_and_options(client, redis_server):
 
 
 def test_options_that_say_nothing_of_the_place(client, redis_server):
-    """The application's own transport options can be given as they are."""
+    """The application's own transport options are accepted, including those without effect."""
     options = {"visibility_timeout": 9000, "fanout_prefix": True, "socket_timeout": 3}
     with Migration(redis_server.url("redis"), client.url, kombu_options=options) as migration:
         assert [] == migration.queues()
@@ -641,7 +641,7 @@ ACCEPT = {"accept_content": list(SERIALIZERS), "task_default_queue": "celery"}
 
 
 def sent(site, count_of_each=1):
-    """Publish tasks in every serializer, compressed and not, early and late; return them."""
+    """Publish tasks in every serializer, compressed, delayed and prioritized; return them."""
     tasks = []
     for serializer in SERIALIZERS:
         for compression in (None, "gzip", "bzip2"):
@@ -658,7 +658,7 @@ def sent(site, count_of_each=1):
 def test_published_by_celery_here_and_run_by_celery_there(
     client, redis_server, tmp_path, direction
 ):
-    """All serializers, compression, priorities and countdowns: each runs once, with its args."""
+    """Tasks of all serializers, compressions, priorities and countdowns each run once."""
     from tests.support.site import CelerySite
 
     schemes = ("redis", "reliq") if direction == "to reliq" else ("reliq", "redis")
@@ -669,10 +669,10 @@ def test_published_by_celery_here_and_run_by_celery_there(
         tasks = sent(one)
         one.send("add", 1, 2, countdown=3600)
         found = migrate(one.broker, two.broker)["celery"]
-        # The four late ones may be due by now.
+        # The four delayed tasks may be due by now.
         assert moved(len(tasks) + 1, delayed=found["delayed"]) == found
         assert 1 <= found["delayed"] <= 5
-        # Celery refuses pickle for root, as whom a container may run the tests.
+        # Celery refuses pickle for root, and a container may run the tests as root.
         two.worker(queues=["celery"], env={"C_FORCE_ROOT": "1"})
         results = Counter(task.get(timeout=40) for task in tasks)
         assert 3 * len(SERIALIZERS) + 8 == sum(results.values())
@@ -686,7 +686,7 @@ def test_published_by_celery_here_and_run_by_celery_there(
 
 @pytest.mark.slow
 def test_while_old_workers_run(client, redis_server, tmp_path):
-    """Old and new workers and a migration that follows: every task runs once."""
+    """Every task runs once with old workers, new workers and a following migration at once."""
     from tests.support.site import CelerySite
 
     config = {"broker_transport_options": {}, "worker_prefetch_multiplier": 1}
@@ -702,7 +702,7 @@ def test_while_old_workers_run(client, redis_server, tmp_path):
         )
         new.worker(name="new", queues=["celery"])
         deadline = time.monotonic() + 5
-        # More than the old worker can do, until some of it was moved.
+        # More tasks than the old worker can run, until some were moved.
         while time.monotonic() < deadline or not new.journal.finished():
             tasks += [old.send("record", 0.02).id for _ in range(10)]
             time.sleep(0.1)
@@ -721,7 +721,7 @@ def test_while_old_workers_run(client, redis_server, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_old_worker(client, redis_server, tmp_path):
-    """What it held, an eta among it, is taken over when it is gone, and runs."""
+    """The tasks of a killed old worker are moved and run, including one with an eta."""
     from tests.support.site import CelerySite
 
     config = {"broker_transport_options": {}, "task_acks_late": True}

@@ -1,4 +1,4 @@
-"""`reliq move`, as an operator runs it, and as a kernel kills it."""
+"""`reliq move`, run like an operator does, and killed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MESSAGES, KILLS = 2000, 4
 
 @pytest.fixture
 def other(redis_factory):
-    """Return another broker; it balances at the end."""
+    """Return another broker, whose ledgers balance at the end."""
     server = redis_factory()
     yield server
     assert_balanced(server.url("reliq"))
 
 
 def command(client, other, *arguments):
-    """Return the command line that moves from one to the other."""
+    """Return the command line that moves from *client*'s broker to *other*."""
     urls = ("--from", client.url, "--to", other.url("reliq"))
     return [sys.executable, "-m", "reliq.cli", "move", *arguments, *urls]
 
@@ -40,7 +40,7 @@ def move(client, other, *arguments):
 
 
 def test_all_queues_that_last(client, other):
-    """Ready, delayed and dead messages, with their queue and its bindings; no reply queues."""
+    """--all moves the messages, arguments and bindings of durable queues, but no reply queues."""
     connection = client.connect()
     declare(connection, "one", max_length=50)
     declare(connection, "two")
@@ -61,7 +61,7 @@ def test_all_queues_that_last(client, other):
 
 
 def test_nothing_to_move_from(client, other):
-    """An unknown queue, no queue, both: each is an error that says so."""
+    """An unknown queue, no queue, and a queue with --all are errors that state the reason."""
     done = move(client, other, "nothing")
     assert (2, True) == (done.returncode, "no queue 'nothing'" in done.stderr)
     assert "expected a QUEUE or --all" in move(client, other).stderr
@@ -70,7 +70,7 @@ def test_nothing_to_move_from(client, other):
 
 @pytest.mark.slow
 def test_killed_again_and_again(client, other, tmp_path):
-    """Whoever is killed is continued: each message arrives once."""
+    """Each message arrives once, however often the move is killed and continued."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)

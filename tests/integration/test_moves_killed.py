@@ -1,4 +1,4 @@
-"""Whoever moves dead letters may be killed at any point: none is lost, none doubled."""
+"""A process that moves dead letters can be killed at any point: none is lost or doubled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KILLS = 4
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["replay", "route"])
 def test_killed_again_and_again(client, tmp_path, how):
-    """Each letter arrives once, however often the mover dies between storing and removing."""
+    """Each dead letter arrives once, however often the mover dies between storing and removing."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -32,7 +32,7 @@ def test_killed_again_and_again(client, tmp_path, how):
         for message in Taker(connection, "source").take(LETTERS, timeout_s=30):
             message.reject()
     else:
-        # They expire, and only the process that is killed looks after them.
+        # They expire, and only the process that is killed makes passes over their queue.
         routed = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target"}
         declare(connection, "source", queue_arguments={**routed, "x-message-ttl": 1})
         publish(connection, "source", *range(LETTERS))

@@ -1,4 +1,4 @@
-"""reliq.once: True where an effect may happen, among processes that race, fail and die."""
+"""reliq.once: True for one of several processes that race, fail and die."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for number in range(20):
 
 @pytest.fixture
 def once(redis_url):
-    """Return reliq.once on the shared server, with times of a test."""
+    """Return reliq.once on the shared server, with the short times of a test."""
 
     def ask(what="x", ttl=60.0, **options):
         return reliq.once(what, ttl, **{"lease": 1.0, "url": redis_url, **options})
@@ -56,7 +56,7 @@ def once(redis_url):
 
 @pytest.fixture
 def hold(redis_url, journal, tmp_path):
-    """Return a function that starts a process which holds the claim on "x" for so long."""
+    """Return a function that starts a process which holds the claim on "x" for some seconds."""
     with contextlib.ExitStack() as stack:
 
         def start(seconds, lease=1.0):
@@ -72,7 +72,7 @@ def hold(redis_url, journal, tmp_path):
 
 
 def test_the_first_time_is_the_only_one(once):
-    """For ttl seconds, and then it may be done again."""
+    """The first block gets True and the later ones False, until ttl seconds have passed."""
     answers = []
     for _ in range(3):
         with once(ttl=1.0) as first:
@@ -88,7 +88,7 @@ def test_the_first_time_is_the_only_one(once):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_an_exception_gives_it_up(once, error):
-    """It leaves the block, and the next one may try."""
+    """An exception that leaves the block gives up the claim, so the next block gets True."""
     entered = []
 
     def fail():
@@ -106,7 +106,7 @@ def test_an_exception_gives_it_up(once, error):
 
 
 def test_an_exception_where_it_was_done_already_changes_nothing(once):
-    """What is finished stays finished."""
+    """An exception in a later block leaves the finished claim finished."""
     with once():
         pass
 
@@ -121,7 +121,7 @@ def test_an_exception_where_it_was_done_already_changes_nothing(once):
 
 
 def test_threads_race(once):
-    """One of many enters with True."""
+    """One of many threads gets True."""
     answers = []
 
     def ask():
@@ -137,7 +137,7 @@ def test_threads_race(once):
 
 
 def test_processes_race(redis_url, journal):
-    """Of three that begin together, one does it, each time anew."""
+    """One of three processes that start together gets True, in every round."""
     command = [sys.executable, "-c", RACE, redis_url, journal.path]
     racers = [subprocess.Popen(command) for _ in range(3)]
     assert [0, 0, 0] == [racer.wait(90) for racer in racers]
@@ -148,7 +148,7 @@ def test_processes_race(redis_url, journal):
 
 @pytest.mark.slow
 def test_another_that_is_at_it(once, hold, journal):
-    """It is seen to live, long before it is done; then it is done."""
+    """A block does not wait for the end of a live process's block, and gets False."""
     hold(seconds=4)
     with once() as first:
         assert not first
@@ -159,7 +159,7 @@ def test_another_that_is_at_it(once, hold, journal):
 
 
 def test_a_process_that_is_killed_in_the_block(once, hold):
-    """The next one waits until its claim has ended, and does it."""
+    """A block gets True when the claim of a killed process has ended."""
     process = hold(seconds=60, lease=2.0)
     process.kill_group()
     began = time.monotonic()
@@ -169,7 +169,7 @@ def test_a_process_that_is_killed_in_the_block(once, hold):
 
 
 def test_a_process_that_stands_still(once, hold, journal):
-    """After its lease another does it; it learns so, and takes nothing from the other."""
+    """After the lease of a frozen process another one gets True, and the first one logs that."""
     process = hold(seconds=1)
     process.freeze()
     with once() as first:
@@ -182,7 +182,7 @@ def test_a_process_that_stands_still(once, hold, journal):
 
 
 def test_a_restart_of_the_broker_during_the_block(redis_factory):
-    """The end is noted over a new connection."""
+    """The end of a block is recorded over a new connection after a restart of the broker."""
     server = redis_factory(appendonly=True)
     with reliq.once("x", 60, lease=5, url=server.url()) as first:
         assert first
@@ -192,7 +192,7 @@ def test_a_restart_of_the_broker_during_the_block(redis_factory):
 
 
 def test_a_broker_that_is_away(redis_factory):
-    """Entering does nothing; leaving says that the end is not noted."""
+    """Without a broker no block is entered, and the end of an entered block raises an error."""
     server = redis_factory()
     with pytest.raises(BrokerUnavailable), reliq.once("x", 60, lease=0.3, url=server.url()):
         server.stop()
@@ -203,7 +203,7 @@ def test_a_broker_that_is_away(redis_factory):
 
 
 def test_a_message(client):
-    """Its message_id, or id, or delivery tag, at the broker that it came from."""
+    """A message is claimed by its message_id, id or delivery tag, at its own broker."""
     taker = Taker(client.connect(global_keyprefix="p:"), "q")
     publish(taker.connection, "q", "x", message_id="m-1")
     publish(taker.connection, "q", "x", headers={"id": "h-1"})
@@ -226,7 +226,10 @@ def test_a_message(client):
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_task_that_is_sent_twice(redis_server, redis_url, site_factory, failing):
-    """The broker of the worker's application keeps the claim; a retry may try again."""
+    """The effect of a task that is sent twice happens once, even with retries.
+
+    The broker of the worker's application keeps the claim.
+    """
     site = site_factory(redis_server)
     site.worker(app="tests.integration.apps.once", concurrency=2)
     kwargs = {"fail": failing}
@@ -240,7 +243,7 @@ def test_a_task_that_is_sent_twice(redis_server, redis_url, site_factory, failin
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_in_the_block(redis_server, redis_url, site_factory):
-    """The task returns sooner than its claim ends, and is done all the same, once."""
+    """A killed worker's task returns before its claim ends, and its effect happens once."""
     site = site_factory(redis_server)
     killed = site.worker(app="tests.integration.apps.once")
     task = site.send("charge", 60.0)
@@ -258,20 +261,20 @@ def test_a_worker_that_is_killed_in_the_block(redis_server, redis_url, site_fact
 @pytest.mark.parametrize("value", [0, -1, True, "5", None, float("nan"), float("inf")], ids=repr)
 @pytest.mark.parametrize("name", ["ttl", "lease"])
 def test_a_wrong_time_is_refused(once, name, value):
-    """The error names it."""
+    """An invalid time is refused with the argument's name."""
     with pytest.raises(ConfigurationError, match=f"expected {name} to be a number of seconds"):
         once(**{name: value})
 
 
 @pytest.mark.parametrize("what", ["", None, 5, b"x", ["x"]], ids=repr)
 def test_what_has_no_id_is_refused(once, what):
-    """The error says what was expected."""
+    """The error for an argument without an id states the expected types."""
     with pytest.raises(ConfigurationError, match="expected an id"):
         once(what)
 
 
 def test_another_transport_is_refused():
-    """Its messages say nothing of a broker that can keep claims."""
+    """A message of another transport is refused, because that broker cannot keep claims."""
     from kombu import Connection
 
     with Connection("memory://") as connection, connection.SimpleQueue("q") as queue:
@@ -283,7 +286,7 @@ def test_another_transport_is_refused():
 
 
 def test_an_application_on_another_transport_is_refused():
-    """So is what is no application of ours."""
+    """An application on another transport is refused."""
     app = Celery("other", broker="memory://", set_as_current=True)
     with pytest.raises(ConfigurationError, match="give its url"):
         reliq.once("x", ttl=5).__enter__()
@@ -291,7 +294,7 @@ def test_an_application_on_another_transport_is_refused():
 
 
 def test_without_celery_and_url_there_is_no_broker():
-    """The error asks for one."""
+    """Without Celery and a URL, the error requests a URL."""
     script = (
         "import reliq\n"
         "try: reliq.once('x', 5).__enter__()\n"
@@ -304,7 +307,7 @@ def test_without_celery_and_url_there_is_no_broker():
 
 
 def test_failover_finds_the_broker_that_answers(redis_server, redis_url, free_broker_url):
-    """Of the application's brokers the first that answers keeps the claim."""
+    """The claim is kept by the first reachable broker of the application."""
     app = Celery("both", broker=f"{free_broker_url};{redis_url}", set_as_current=True)
     with reliq.once("x", ttl=5) as first:
         assert first
@@ -316,14 +319,14 @@ def test_failover_finds_the_broker_that_answers(redis_server, redis_url, free_br
 
 @pytest.fixture
 def free_broker_url():
-    """Return the URL of a broker that is not there."""
+    """Return the URL of an unreachable broker."""
     from tests.support.servers import free_port
 
     return f"reliq://127.0.0.1:{free_port()}/0"
 
 
 def test_nothing_is_left_open(redis_server, redis_url):
-    """Each use closes its connection and ends its thread, entered with True or False."""
+    """Each use closes its connection and ends its thread, whether its value is True or False."""
     before = threading.active_count()
     for _ in range(3):
         with reliq.once("x", ttl=5, url=redis_url):

@@ -1,7 +1,7 @@
-"""Who counts as dead: one connection that stays away, not two moments without any.
+"""A consumer is dead after one continuous absence, not after two separate observations.
 
-And nobody for a time in which the broker was away for all: who looks over a new connection may
-be the first to come back.
+A broker outage never counts as silence of a consumer: the observer with the new connection may be
+the first client to return.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAPSED_MS = 50
 
 @pytest.fixture
 def open_store(fresh_redis):
-    """Return a function that opens a store as a given consumer, wrapped in Steps."""
+    """Return a function that opens a store as the given consumer, wrapped in Steps."""
     opened = []
     touched = set()
 
@@ -45,7 +45,7 @@ def open_store(fresh_redis):
 
 
 class Looker:
-    """A consumer that looks after the others; each look tells what is left unacked."""
+    """A consumer that checks the others; each check returns the number of unacked messages."""
 
     def __init__(self, steps):
         self.steps = steps
@@ -60,33 +60,33 @@ class Looker:
         )
 
     def look(self):
-        """Look at the others who consume from the queue."""
+        """Check the other consumers of the queue."""
         self.orphans.first_look("q", self.steps.store)
         self.orphans.tick()
         return self.finish()
 
     def finish(self):
-        """Do what a look has left for later."""
+        """Run the duties that a check has deferred."""
         while self.later:
             self.later.popleft()(self.steps.store)
         return self.unacked()
 
     def look_after_all(self):
-        """Look at all in the register."""
+        """Check the consumers of the register."""
         self.orphans.look_after(["s"], self.steps.store)
         return self.finish()
 
     def clear(self):
-        """Look at the queue before it is used."""
+        """Check the queue before its use."""
         self.orphans.clear("q", self.steps.store)
         return self.unacked()
 
     def unacked(self):
-        """Return how many messages are in flight."""
+        """Return the number of unacked messages."""
         return self.steps.places().get("unacked", 0) if self.steps.store.reads.status("q") else 0
 
     def connect_again(self, server):
-        """Lose every connection, as in an outage, and make another one."""
+        """Lose every connection, as in an outage, and open a new one."""
         with server.client() as client:
             for known in client.client_list():
                 if "looker" in known["name"]:
@@ -116,14 +116,14 @@ def holder(open_store):
 
 
 def live(steps, ttl_ms=60_000):
-    """Let the consumer say that it lives, over the connection that it has now."""
+    """Send the consumer's heartbeat over its current connection."""
     client_id, run_id = steps.store.server()
     record = {"client_id": client_id, "run_id": run_id, "queues": "q", "host": "h", "pid": "1"}
     steps.heartbeat("s", ttl_ms, **record)
 
 
 def test_two_moments_are_no_absence(open_store, looker, holder):
-    """Seen without a connection, back, and seen without the next one: its leases stay."""
+    """A consumer keeps its leases if it returned between two checks that found no connection."""
     holder.store.close()
     looker.look()
     again = open_store("s/2")
@@ -135,7 +135,7 @@ def test_two_moments_are_no_absence(open_store, looker, holder):
 
 
 def test_an_absence_is_one(looker, holder):
-    """The same, and it does not come back: after the grace its message returns."""
+    """The message of a consumer that stays disconnected for the grace returns."""
     holder.store.close()
     assert 1 == looker.look()
     time.sleep(GRACE_S + 0.1)
@@ -144,7 +144,7 @@ def test_an_absence_is_one(looker, holder):
 
 @pytest.mark.parametrize("look", [Looker.look, Looker.look_after_all])
 def test_an_outage_is_nobodys_absence(fresh_redis, looker, holder, look):
-    """Who was gone a moment before the broker was away for all has its grace after that."""
+    """A consumer that left just before an outage has its full grace after the outage."""
     holder.store.close()
     assert 1 == look(looker)
     time.sleep(GRACE_S + 0.1)
@@ -155,7 +155,7 @@ def test_an_outage_is_nobodys_absence(fresh_redis, looker, holder, look):
 
 
 def test_silence_through_an_outage_is_no_death(looker, holder):
-    """Heartbeats that stopped end no lease by themselves: a first look gives the grace."""
+    """A consumer without heartbeats keeps its leases for the grace after the first check."""
     live(holder, LAPSED_MS)
     holder.store.close()
     time.sleep(LAPSED_MS / 1000 + 0.05)
@@ -165,7 +165,7 @@ def test_silence_through_an_outage_is_no_death(looker, holder):
 
 
 def test_a_temporary_queue_outlives_an_outage(open_store, fresh_redis, looker):
-    """Who was silent because the broker was away keeps its queue until others are back as long."""
+    """After an outage, a silent consumer keeps its temporary queue for the grace."""
     steps = open_store("s/1")
     steps.declare(auto_delete="1")
     steps.publish(message())
@@ -184,8 +184,8 @@ def test_a_temporary_queue_outlives_an_outage(open_store, fresh_redis, looker):
 @pytest.mark.slow
 @pytest.mark.parametrize("look", [Looker.look, Looker.look_after_all])
 def test_silence_through_an_outage_ends_no_queue(open_store, fresh_redis, looker, look):
-    """Who is connected, or may be, has as long as a heartbeat lasts since the broker is back."""
-    ttl_ms = 2000  # a look takes far less
+    """After an outage a consumer has a heartbeat's lifetime to return before its queue ends."""
+    ttl_ms = 2000  # a check takes far less
     steps = open_store("s/1")
     steps.declare(auto_delete="1")
     steps.store.attach("q", "s", 1)
@@ -200,7 +200,10 @@ def test_silence_through_an_outage_ends_no_queue(open_store, fresh_redis, looker
 
 
 def test_a_visit_ends_who_was_gone_at_the_one_before(looker, holder):
-    """A broker that is only visited may have been away for all until now, too."""
+    """A consumer that was already gone at the visit before loses its leases at the next one.
+
+    At a broker that is only visited, an outage may have lasted until the first visit.
+    """
     live(holder, LAPSED_MS)
     holder.store.close()
     time.sleep(LAPSED_MS / 1000 + 0.05)
@@ -213,7 +216,7 @@ def test_a_visit_ends_who_was_gone_at_the_one_before(looker, holder):
 
 
 def counted_waits(monkeypatch):
-    """Return a list to which each wait for replies is added."""
+    """Return a list that grows with each wait for replies."""
     waits = []
     replies = Stream.replies
 
@@ -228,7 +231,10 @@ def counted_waits(monkeypatch):
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("look", ["first_look", "look_after"])
 def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent):
-    """An event loop turns between them: none of its steps waits for more than a few replies."""
+    """Many dead consumers make many duties, none of which waits for more than a few replies.
+
+    An event loop turns between the duties.
+    """
     steps = open_store("s/1")
     names = [f"dead-{number}" for number in range(20)]
     queues = ["q", "other", "third"]
@@ -261,7 +267,7 @@ def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent
 
 @pytest.mark.parametrize("look", ["first_look", "look_after"])
 def test_one_that_comes_back_before_its_end(open_store, looker, holder, look):
-    """It was found dead, and its end is due: it keeps its lease and its place."""
+    """A consumer that returns before its pending end keeps its lease and its place."""
     holder.store.close()
     argument = "q" if look == "first_look" else ["s"]
     getattr(looker.orphans, look)(argument, looker.steps.store)

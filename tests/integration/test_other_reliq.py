@@ -1,4 +1,4 @@
-"""Another project on the package index is named reliq and installs the same folder."""
+"""The other project named reliq on the package index installs into the same folder."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ def url(redis_url):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Return a folder of packages before all others, with a copy of ours in it."""
+    """Return a folder of packages before all others, with a copy of this package in it."""
     folder = tmp_path / "packages"
     shutil.copytree(OURS, folder / "reliq", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("PYTHONPATH", str(folder))
@@ -36,14 +36,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def write(folder, files):
-    """Write what a distribution installs."""
+    """Write the files of a distribution."""
     for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
 
 
 def found(url, code=0):
-    """Return (severity, message, remedy) of what `reliq doctor` says of the installation."""
+    """Return (severity, message, remedy) of `reliq doctor` for the installation."""
     ((severity, message, remedy),) = [
         (row["severity"], row["message"], row["remedy"])
         for row in data(url, "doctor", code=code)
@@ -53,14 +53,14 @@ def found(url, code=0):
 
 
 def test_alone(url, folder):
-    """With kombu-reliq alone the doctor says from where it is imported."""
+    """With kombu-reliq alone, the doctor reports the folder of the import."""
     severity, message, remedy = found(url)
     assert ("ok", "") == (severity, remedy)
     assert str(folder / "reliq") in message
 
 
 def test_both_are_installed(url, folder):
-    """Both work in their way as long as nobody touches either: a warning, with the remedy."""
+    """Two installed projects are a warning with the remedy: both work until one is changed."""
     write(folder, WITH_BOTH)
     severity, message, remedy = found(url)
     assert "warning" == severity
@@ -70,7 +70,7 @@ def test_both_are_installed(url, folder):
 
 
 def test_the_other_was_installed_last(url, folder):
-    """Its __init__.py stands in the place of ours, and `import reliq` is not ours: an error."""
+    """The other project's __init__.py over this one is an error with the remedy."""
     write(folder, {**WITH_BOTH, "reliq/__init__.py": "from .reliq import reliq\n"})
     write(folder, {"reliq/reliq.py": "class reliq: ...\n"})
     imported = subprocess.run(
@@ -89,7 +89,7 @@ def test_the_other_was_installed_last(url, folder):
 
 
 def test_our_own_former_name(url, folder):
-    """A clone that was installed as reliq, before it was kombu-reliq, is no other project."""
+    """A clone installed under the former name reliq does not count as the other project."""
     points = "[kombu.serializers]\nreliq = reliq.plugin:SERIALIZER\n"
     write(folder, {**WITH_BOTH, "reliq-0.0.48.dist-info/entry_points.txt": points})
     assert "ok" == found(url)[0]

@@ -1,4 +1,4 @@
-"""How reliq gets into a program: entry point, import, schemes, TLS, logins."""
+"""The ways to use reliq in a program: entry point, import, schemes, TLS and logins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .test_kombu_connection import shown
 
 
 def run(script, *arguments):
-    """Run *script* in a fresh interpreter, warnings as errors; return (code, stdout, stderr)."""
+    """Run *script* in a new interpreter, warnings as errors; return (code, stdout, stderr)."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *arguments],
         capture_output=True,
@@ -33,7 +33,7 @@ def run(script, *arguments):
 
 
 def carries(connection):
-    """Whether a message makes the way through *connection*."""
+    """Whether a message passes through *connection*."""
     declare(connection, "q")
     publish(connection, "q", "x")
     message = get(connection, "q")
@@ -67,7 +67,7 @@ with app.connection_for_read() as connection:
 
 
 def test_the_celery_command_needs_no_import(redis_server, redis_url):
-    """`celery -b reliq://` works on the command line, with an application of nobody's."""
+    """`celery -b reliq://` works on the command line without an application."""
     url = redis_server.url("reliq")
     done = subprocess.run(
         [sys.executable, "-m", "celery", "-b", url, "inspect", "ping", "--timeout", "0.5"],
@@ -81,7 +81,7 @@ def test_the_celery_command_needs_no_import(redis_server, redis_url):
 
 
 def test_kombu_needs_an_import(redis_server, redis_url):
-    """Plain Kombu knows reliq:// once reliq is imported, and not before."""
+    """Plain Kombu knows reliq:// only after the import of reliq."""
     url = redis_server.url("reliq")
     script = """
 import sys
@@ -99,10 +99,11 @@ with Connection(sys.argv[1]) as connection:
 
 
 def test_a_publisher_imports_what_it_needs(redis_url):
-    """Connecting and publishing add at most 90 modules to a Celery process, redis:// 117.
+    """Connecting and publishing add at most 90 modules to a Celery process; redis:// adds 117.
 
-    Nothing that consumes, operates, counts batches or knows a cluster, no database; and neither
-    redis-py nor asyncio, which redis-py imports: they are two thirds of what redis:// adds.
+    A publisher imports no code for consumers, operators, batches, clusters or databases, and
+    neither redis-py nor asyncio. redis-py imports asyncio, and both make up two thirds of the
+    modules that redis:// adds.
     """
     script = """
 import sys
@@ -131,7 +132,7 @@ print(len(added), sorted(added))
 
 @pytest.mark.slow
 def test_import_before_kombu_and_after():
-    """Importing reliq works before and after Kombu's serialisation, and registering twice."""
+    """The import of reliq works before and after Kombu's serialisation, and a repeated one too."""
     for script in (
         "import reliq, kombu.serialization",
         "import kombu.serialization, reliq",
@@ -167,13 +168,13 @@ print(why(lambda: kombu.serialization.dumps(1, serializer="reliq")))
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["msgpack", "hiredis", "blinker"])
 def test_what_reliq_needs_is_broken(tmp_path, package):
-    """Who has reliq installed and uses another broker loses nothing by it but a warning."""
+    """A broken dependency of reliq causes at most a warning for users of another broker."""
     (tmp_path / f"{package}.py").write_text("raise ImportError('it is broken')\n")
     code, output, errors = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})" + LOADING)
     assert (0, "") == (code, errors)
     warned, of_url, of_serializer = output.splitlines()
     assert "ImportError: it is broken" == of_url
-    if package == "msgpack":  # the serializer needs it too, and Kombu loads that
+    if package == "msgpack":  # the serializer, which Kombu loads, needs it too
         assert "EncodeError: reliq cannot be loaded: it is broken" == of_serializer
         assert 1 == len(literal_eval(warned))
         assert "ImportError: it is broken" in warned
@@ -191,7 +192,7 @@ def tls_server(redis_factory, certificates):
 
 
 def test_tls_with_the_right_ca(tls_server):
-    """reliqs:// connects when the certificate is signed by the CA that the URL names."""
+    """reliqs:// connects if the certificate is signed by the CA of the URL."""
     url = tls_server.url("reliqs")
     with Connection(url) as connection:
         assert carries(connection)
@@ -202,7 +203,7 @@ def test_tls_with_the_right_ca(tls_server):
     "name", ["ca_certs", "ssl_ca_certs"], ids=["as Celery spells it", "as redis-py spells it"]
 )
 def test_tls_by_options(tls_server, certificates, name):
-    """The CA may come from the ssl mapping, broker_use_ssl in Celery."""
+    """The CA can come from the ssl mapping, which is broker_use_ssl in Celery."""
     url = tls_server.url("reliqs").partition("?")[0]
     with Connection(url, ssl={name: str(certificates.ca)}) as connection:
         assert carries(connection)
@@ -224,14 +225,14 @@ def test_tls_with_the_wrong_ca(tls_server, certificates):
 
 
 def test_tls_verifies_by_default(tls_server):
-    """Without any TLS option the certificate must be one the system trusts."""
+    """Without TLS options the certificate has to be trusted by the system."""
     url = tls_server.url("reliqs").partition("?")[0]
     assert "CERTIFICATE_VERIFY_FAILED" in refused(url)
     assert "CERTIFICATE_VERIFY_FAILED" in refused(url, ssl=True)
 
 
 def test_tls_for_another_host(redis_factory, certificates):
-    """A certificate for another host is refused, unless the check is switched off."""
+    """A certificate for another host is refused, unless the check is disabled."""
     elsewhere = certificates._replace(
         server_cert=certificates.other_host_cert, server_key=certificates.other_host_key
     )
@@ -245,7 +246,7 @@ def test_tls_for_another_host(redis_factory, certificates):
 
 
 def test_tls_options_belong_to_their_connection(tls_server):
-    """A connection that trusts any certificate does not lower the guard of one that does not."""
+    """A connection that trusts any certificate does not weaken the checks of another one."""
     url = tls_server.url("reliqs").partition("?")[0]
     with Connection(f"{url}?ssl_cert_reqs=none") as careless:
         careless.connect()
@@ -255,7 +256,7 @@ def test_tls_options_belong_to_their_connection(tls_server):
 
 @pytest.mark.parametrize("value", ["none", "CERT_NONE"])
 def test_tls_without_verification(tls_server, value, caplog):
-    """ssl_cert_reqs=none in the URL accepts any certificate, says so once, and to the doctor."""
+    """ssl_cert_reqs=none accepts any certificate, with one warning and a finding of the doctor."""
     tls._warn.cache_clear()
     url = f"{tls_server.url('reliqs').partition('?')[0]}?ssl_cert_reqs={value}"
     with Connection(url) as connection:
@@ -270,14 +271,14 @@ def test_tls_without_verification(tls_server, value, caplog):
 
 
 def test_tls_without_verification_by_option(tls_server):
-    """ssl={"cert_reqs": CERT_NONE} does so too."""
+    """ssl={"cert_reqs": CERT_NONE} accepts any certificate."""
     url = tls_server.url("reliqs").partition("?")[0]
     with Connection(url, ssl={"cert_reqs": ssl.CERT_NONE}) as connection:
         assert carries(connection)
 
 
 def test_a_certificate_that_is_being_replaced(tls_server, certificates, tmp_path):
-    """A CA file that is missing for a moment is an outage: a worker tries again, and connects."""
+    """A CA file that is missing for a moment counts as an outage: a worker retries and connects."""
     ca = tmp_path / "ca.pem"
     ca.write_bytes(certificates.ca.read_bytes())
     with Connection(tls_server.url("reliqs", ssl_ca_certs=str(ca))) as connection:
@@ -290,7 +291,7 @@ def test_a_certificate_that_is_being_replaced(tls_server, certificates, tmp_path
 
 
 def test_plain_text_to_a_tls_port(tls_server):
-    """reliq:// against a TLS port fails soon, as a connection error."""
+    """reliq:// to a TLS port fails within the timeout, as a connection error."""
     url = tls_server.url("reliqs").partition("?")[0].replace("reliqs://", "reliq://")
     refused(url, transport_options={"socket_timeout": 2, "socket_connect_timeout": 2})
 
@@ -319,7 +320,7 @@ def test_unix_socket(redis_factory):
 
 
 def test_unix_socket_with_a_password(redis_factory):
-    """A Unix socket's password comes from the options, and a wrong one is not shown."""
+    """The password of a Unix socket comes from the options, and a wrong one is not shown."""
     server = redis_factory(unix_socket=True, password="geheim")
     url = server.url("reliq-unix")
     with Connection(url, transport_options={"password": "geheim"}) as connection:
@@ -330,7 +331,7 @@ def test_unix_socket_with_a_password(redis_factory):
 
 
 def test_a_missing_unix_socket(tmp_path):
-    """A socket that does not exist is an error that names it."""
+    """A missing socket is an error with its name."""
     assert "nowhere.sock" in refused(f"reliq-unix://{tmp_path}/nowhere.sock")
 
 
@@ -339,7 +340,7 @@ RULE = ["on", ">pass: w%rd", "~reliq:*", "&*", "+@all"]
 
 @pytest.fixture
 def acl_server(fresh_redis):
-    """Return a server with a user of our own and no default user."""
+    """Return a server with a user for the tests, and without the default user's rights."""
     client = fresh_redis.client()
     client.execute_command("ACL", "SETUSER", "worker", *RULE)
     client.execute_command("ACL", "SETUSER", "operator", "on", ">operator", "~*", "&*", "+@all")
@@ -348,7 +349,7 @@ def acl_server(fresh_redis):
 
 
 def test_acl_user(acl_server):
-    """A user of Redis's ACL logs in with the name and the password of the URL."""
+    """An ACL user logs in with the name and the password of the URL."""
     url = acl_server.url("reliq").replace("://", f"://worker:{quote('pass: w%rd', safe='')}@")
     with Connection(url) as connection:
         assert carries(connection)
@@ -357,7 +358,7 @@ def test_acl_user(acl_server):
 
 @pytest.mark.parametrize("login", ["worker:wr%C3%B6ng-1", "nobody:wr%C3%B6ng-1"])
 def test_acl_wrong_login(acl_server, login):
-    """A wrong login is refused, naming the broker and not the password."""
+    """The error for a wrong login names the broker, but not the password."""
     url = acl_server.url("reliq").replace("://", f"://{login}@")
     with Connection(url) as connection, pytest.raises(BrokerUnavailable) as caught:
         connection.transport.establish_connection()

@@ -1,4 +1,4 @@
-"""What is published without waiting for its reply does not wait for anything else either."""
+"""A publish that does not wait for its reply does not wait for anything else either."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ FANOUT = Exchange("news", "fanout", auto_delete=False)
 
 
 def test_a_route_that_has_changed_is_not_waited_for(fresh_redis):
-    """A worker's events are sent from its loop, which has to go on where Redis stands still."""
+    """A changed route does not block a publish, because a worker publishes events from its loop.
+
+    The loop has to continue while Redis is frozen.
+    """
     url = fresh_redis.url()
     options = {"confirm": "none"}
     with Connection(url, transport_options=options) as connection, Connection(url) as other:
@@ -26,7 +29,7 @@ def test_a_route_that_has_changed_is_not_waited_for(fresh_redis):
         store.wait_for_replies()
         two = Queue("two", FANOUT)(other.default_channel)
         two.declare()
-        producer.publish(2)  # by the bindings of before: nothing is stored
+        producer.publish(2)  # with outdated bindings: nothing is stored
         wait_until(lambda: other.transport.link.store.bindings_version("news") is not None)
         fresh_redis.freeze()
         try:
@@ -46,7 +49,10 @@ def test_a_route_that_has_changed_is_not_waited_for(fresh_redis):
 
 
 def test_the_last_message_by_a_route_that_has_changed_is_sent(fresh_redis):
-    """Such as the one by which a worker says that it leaves: the connection is closed behind it."""
+    """The last message to a changed route is sent before the connection closes.
+
+    A worker's message about its end is such a message.
+    """
     url = fresh_redis.url()
     with Connection(url) as other:
         one = Queue("one", FANOUT)(other.default_channel)
@@ -64,8 +70,8 @@ def test_the_last_message_by_a_route_that_has_changed_is_sent(fresh_redis):
 
 @pytest.mark.slow
 def test_what_is_only_sent_is_stored_where_its_script_is_not_known(fresh_redis, monkeypatch):
-    """After a restart of Redis: what is sent once more comes after what was published later."""
-    monkeypatch.setattr(publish_ids, "_FORGET_BITS", 0)  # each says what is settled before it
+    """A message whose script Redis has lost is sent again and stored, though behind later ones."""
+    monkeypatch.setattr(publish_ids, "_FORGET_BITS", 0)  # each publish names settled numbers
     proxy = Proxy(fresh_redis)
     try:
         with Connection(proxy.url(), transport_options={"confirm": "none"}) as connection:
@@ -74,14 +80,14 @@ def test_what_is_only_sent_is_stored_where_its_script_is_not_known(fresh_redis, 
             with fresh_redis.client() as client:
                 client.script_flush()
             proxy.allow(0)
-            store.now_ms()  # the proxy is already waiting for what comes next
+            store.now_ms()  # the proxy already waits for the next bytes
             producer.publish(1, routing_key="q")
             producer.publish(2, routing_key="q")
             told = proxy.forwarded["replies"]
-            while proxy.forwarded["replies"] == told:  # until the first is refused, and no other
+            while proxy.forwarded["replies"] == told:  # until only the first one is refused
                 proxy.allow(16)
                 time.sleep(0.01)
-            store.receive()  # it is sent once more
+            store.receive()  # it is sent again
             producer.publish(3, routing_key="q")
             proxy.allow(None)
             store.wait_for_replies()

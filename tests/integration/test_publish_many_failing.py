@@ -1,4 +1,4 @@
-"""publish_many where something goes wrong: what is stored, what is not, and how to go on."""
+"""publish_many with failures: the stored and the unsent tasks, and how to continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAST = {"socket_timeout": 1, "socket_connect_timeout": 1, "probe_interval": 0.5}
 
 @pytest.fixture
 def make_app():
-    """Return a function that makes an application with a task; all are closed in the end."""
+    """Return a function that makes an application with a task; all are closed at the end."""
     with ExitStack() as stack:
 
         def make(broker, options=None, **conf):
@@ -60,7 +60,7 @@ def one(make_app, redis_url):
 
 
 def published(url, queue="celery"):
-    """Return how many messages the ledger of *queue* counts at *url*."""
+    """Return the number of messages in the ledger of *queue* at *url*."""
     with Inspector(url) as inspector:
         if queue not in inspector.queues():
             return 0
@@ -68,7 +68,7 @@ def published(url, queue="celery"):
 
 
 def args_of(url, queue="celery"):
-    """Return the arguments of what waits at *url*, in its order."""
+    """Return the arguments of the ready messages at *url*, in order."""
     with Inspector(url) as inspector:
         if queue not in inspector.queues():
             return []
@@ -77,14 +77,14 @@ def args_of(url, queue="celery"):
 
 
 def waiting_at(url, queue="celery"):
-    """Return the messages that wait at *url*, in their order; they stay."""
+    """Return the ready messages at *url* in order, and leave them there."""
     with Connection(url) as connection:
         return list(iter(Queue(queue)(connection.default_channel).get, None))
 
 
 @contextmanager
 def stopping(*kinds):
-    """Expect PartlyPublished because of one of *kinds*; yield a list that has it in the end."""
+    """Expect PartlyPublished caused by one of *kinds*; yield a list that finally has the error."""
     caught: list[PartlyPublished] = []
     with pytest.raises(PartlyPublished) as info:
         yield caught
@@ -93,17 +93,17 @@ def stopping(*kinds):
 
 
 def assert_told(error, sent, unsent, uncertain=0):
-    """Fail unless the error says so."""
+    """Fail unless the error states these counts."""
     assert (sent, unsent, uncertain) == (error.sent, error.unsent, len(error.uncertain))
     for word in ("'many.one'", f"{sent} stored", type(error.__cause__).__name__):
         assert word in str(error)
 
 
-# -- what is at fault
+# -- faults of the call
 
 
 def test_wrong_arguments(one, redis_url):
-    """Celery's check holds: what came before is stored, the wrong one and the rest are not."""
+    """A call with wrong arguments stops the publish; the earlier calls are stored."""
     ids = []
     items = [(1,), (2,), (3, 4), (5,)]
     with stopping(TypeError) as caught:
@@ -114,7 +114,7 @@ def test_wrong_arguments(one, redis_url):
 
 
 def test_what_cannot_be_serialized(one, redis_url):
-    """And the first of all may be the one at fault."""
+    """An item that cannot be serialized stops the publish, even as the first one."""
     wrong = object()
     with stopping(Exception) as caught:
         reliq.publish_many(one, [wrong, 1])
@@ -126,7 +126,7 @@ def test_what_cannot_be_serialized(one, redis_url):
 
 
 def test_a_soft_time_limit_that_strikes_in_the_serializer(one, redis_url):
-    """Kombu makes an EncodeError of it; it is raised as itself, as anywhere else."""
+    """A soft time limit in the serializer is raised as itself, not as Kombu's EncodeError."""
 
     class Late:
         def __json__(self):
@@ -138,7 +138,7 @@ def test_a_soft_time_limit_that_strikes_in_the_serializer(one, redis_url):
 
 
 def test_a_message_that_is_too_large(make_app, redis_url):
-    """It is refused, and stops there."""
+    """A message that is too large is refused and stops the publish."""
     one = make_app(redis_url, {"max_message_bytes": 5000})
     with stopping(MessageRefused) as caught:
         reliq.publish_many(one, [1, "x" * 5000, 2])
@@ -147,7 +147,7 @@ def test_a_message_that_is_too_large(make_app, redis_url):
 
 
 def test_an_iterable_that_raises(one, redis_url):
-    """All that it gave before is stored."""
+    """The items before the error of an iterable are stored."""
 
     def rows():
         yield from range(700)
@@ -160,7 +160,7 @@ def test_an_iterable_that_raises(one, redis_url):
 
 
 def test_a_soft_time_limit(one, redis_url):
-    """It passes as it is, for whoever expects it; what came before is stored, and told."""
+    """A soft time limit is raised as itself; the earlier items are stored and reported."""
     ids = []
 
     def rows():
@@ -175,7 +175,7 @@ def test_a_soft_time_limit(one, redis_url):
 
 @pytest.mark.parametrize("which", ["on_sent", "before_send"])
 def test_a_callback_that_raises(one, redis_url, which):
-    """It stops, and the error says what is stored by then."""
+    """An error of a callback stops the publish, and PartlyPublished states what is stored."""
 
     def fail(*_):
         raise LookupError
@@ -188,7 +188,7 @@ def test_a_callback_that_raises(one, redis_url, which):
 
 
 def test_a_full_queue(make_app, redis_url):
-    """Those that it refuses are unsent; those before are stored."""
+    """The messages that a full queue rejects are unsent; the earlier ones are stored."""
     queue = Queue("celery", queue_arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
     one = make_app(redis_url, task_queues=[queue])
     ids = []
@@ -209,7 +209,7 @@ def test_a_full_queue(make_app, redis_url):
     ],
 )
 def test_wrong_use(one, task, options):
-    """It is refused before anything is taken."""
+    """A wrong argument is refused before an item is taken."""
     items = iter([1])
     with pytest.raises(reliq.ConfigurationError, match="expected"):
         reliq.publish_many(task or one, items, **options)
@@ -217,17 +217,17 @@ def test_wrong_use(one, task, options):
 
 
 def test_an_item_that_is_no_call(one):
-    """With star an item is a tuple, a list or a mapping."""
+    """With star an item has to be a tuple, a list or a mapping."""
     with stopping(TypeError) as caught:
         reliq.publish_many(one, ["ab"], star=True)
     assert_told(caught[0], 0, ["ab"])
 
 
-# -- the broker is away
+# -- the broker is unreachable
 
 
 def test_a_reply_that_is_lost(make_app, fresh_redis):
-    """Where the connection is cut at any flush, each message is stored once."""
+    """Each message is stored once, at whichever flush the connection is cut."""
     with ExitStack() as stack:
         proxy = Proxy(fresh_redis)
         stack.callback(proxy.close)
@@ -255,7 +255,7 @@ def test_a_reply_that_is_lost(make_app, fresh_redis):
 
 @pytest.mark.slow
 def test_a_broker_that_stays_away(make_app, fresh_redis):
-    """After the policy's retries it says what is uncertain; flushing the batch stores each once."""
+    """After the retries the error has the uncertain messages, which its batch stores once each."""
     url = fresh_redis.url("reliq")
     one = make_app(url)
     ids = []
@@ -280,7 +280,7 @@ def test_a_broker_that_stays_away(make_app, fresh_redis):
 
 
 def test_without_retries(make_app, fresh_redis):
-    """retry=False: the first failure is the last, and nothing is forgotten."""
+    """With retry=False the first failure is raised, and no message is forgotten."""
     url = fresh_redis.url("reliq")
     one = make_app(url)
     reliq.publish_many(one, [0])
@@ -295,7 +295,7 @@ def test_without_retries(make_app, fresh_redis):
 
 
 def test_a_broker_that_was_never_there(make_app, redis_factory):
-    """Nothing is sent, and all that was taken is unsent."""
+    """All taken items are unsent if the broker was never reachable."""
     server = redis_factory()
     one = make_app(server.url("reliq"))
     server.kill()
@@ -308,7 +308,7 @@ def test_a_broker_that_was_never_there(make_app, redis_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("second", ["reliq", "spool", "redis"])
 def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
-    """The first dies in the middle: the rest goes to the second, whatever that is, each once."""
+    """If the first broker dies, the rest goes to the second one of any kind, each task once."""
     first = redis_factory(appendonly=True)
     urls = {"spool": f"reliq-spool:///{tmp_path}/spool.db"}
     if second != "spool":
@@ -326,7 +326,7 @@ def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
         yield from range(700)
         first.kill()
         yield from range(700, 1000)
-        if second == "reliq":  # it was declared there before the first message came
+        if second == "reliq":  # declared there before the first message
             with Inspector(urls[second]) as inspector:
                 assert limits == inspector.status("celery").arguments
         yield from range(1000, 1600)
@@ -356,11 +356,11 @@ def test_the_next_broker_of_the_list(make_app, redis_factory, tmp_path, second):
         assert_balanced(url)
 
 
-# -- other brokers, other ways
+# -- other brokers and modes
 
 
 def test_over_kombus_redis(make_app, fresh_redis):
-    """Over a broker of Kombu's own each call is published as ever."""
+    """With Kombu's own Redis transport each call is published separately."""
     one = make_app(fresh_redis.url("redis"), {"probe_interval": None})
     ids, told = [], []
     sent = reliq.publish_many(
@@ -376,7 +376,7 @@ def test_over_kombus_redis(make_app, fresh_redis):
 
 
 def test_eagerly(make_app):
-    """With task_always_eager the calls run here, and no broker is needed."""
+    """With task_always_eager the calls run in this process without a broker."""
     ran = []
     one = make_app("reliq://127.0.0.1:1/0", task_always_eager=True)
     one.run = ran.append
@@ -385,7 +385,7 @@ def test_eagerly(make_app):
 
 
 def test_publishing_while_the_items_are_made(make_app, redis_url):
-    """The iterable may publish, too, with a pool of one connection."""
+    """The iterable may publish too, even with a pool of one connection."""
     one = make_app(redis_url, broker_pool_limit=1)
 
     def rows():
@@ -398,7 +398,7 @@ def test_publishing_while_the_items_are_made(make_app, redis_url):
 
 
 def test_threads(one, redis_url):
-    """Several at a time: each stores its own."""
+    """Concurrent threads each publish all of their items."""
     counts = []
 
     def publish(number):
@@ -414,7 +414,7 @@ def test_threads(one, redis_url):
 
 
 def test_before_send(one, redis_url):
-    """It may change the headers and the properties of each message, and no other's."""
+    """before_send may change the headers and properties of one message."""
 
     def mark(name, headers, properties):
         headers["tenant"] = headers["argsrepr"]
@@ -430,7 +430,7 @@ def test_before_send(one, redis_url):
 
 
 def test_large_messages(one, redis_url, monkeypatch):
-    """More than 8 MiB are sent as several chunks, however few they are."""
+    """More than 8 MiB are sent as several chunks, however few messages there are."""
     sent, flush = [], Chunk.flush
 
     def counted(chunk):
@@ -444,7 +444,10 @@ def test_large_messages(one, redis_url, monkeypatch):
 
 
 def test_a_program_that_has_used_nothing_of_celery_yet(redis_url):
-    """Celery loads most of itself when it is used first; that may be here."""
+    """publish_many works as the first use of Celery in a program.
+
+    Celery loads most of its modules at its first use.
+    """
     script = (
         "import reliq, sys\n"
         "from celery import Celery\n"
@@ -461,7 +464,7 @@ def test_a_program_that_has_used_nothing_of_celery_yet(redis_url):
 
 
 def test_in_a_task(one, redis_url):
-    """What a task publishes has its root and its parent, as by delay()."""
+    """Messages published inside a task have its root and parent, as by delay()."""
 
     @one.app.task(name="many.parent", shared=False)
     def parent():
@@ -478,7 +481,7 @@ def test_in_a_task(one, redis_url):
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
 def test_a_worker_runs_them(site, pool):
-    """Each once, and the results come by their ids."""
+    """A worker runs each task once, and the results are found by their ids."""
     ids = []
     sent = reliq.publish_many(
         "record", [()] * 50, star=True, app=site.app, on_sent=ids.extend, countdown=0.1

@@ -1,4 +1,4 @@
-"""A publish that is retried is stored once: the connection is cut at every byte of it."""
+"""A retried publish is stored once: the connection is cut at every byte of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOON = {"max_retries": 5, "interval_start": 0, "interval_step": 0, "interval_max
 
 @contextmanager
 def through_a_proxy(server, scheme):
-    """Yield a proxy in front of *server*, and a client whose connections go through it."""
+    """Yield a proxy in front of *server*, and a client whose connections pass it."""
     proxy = Proxy(server)
     client = Client(server, proxy.url(scheme))
     try:
@@ -41,13 +41,13 @@ def through_a_proxy(server, scheme):
 
 @pytest.fixture
 def proxied(redis_server, redis_url, scheme):
-    """Return (proxy, client) of the shared server, emptied."""
+    """Return (proxy, client) of the shared, emptied server."""
     with through_a_proxy(redis_server, scheme) as pair:
         yield pair
 
 
 class Single:
-    """One message by the anonymous exchange, retried as any caller may: the same properties."""
+    """One message to the anonymous exchange; its retry has the same properties, as usual."""
 
     copies = 1
     headers: ClassVar[dict] = {}
@@ -57,11 +57,11 @@ class Single:
         self.message = None
 
     def declare(self):
-        """Declare the queues it goes to."""
+        """Declare the target queues."""
         self.channel.queue_declare("q")
 
     def new(self, number):
-        """Make what is to be published."""
+        """Make the message."""
         headers = dict(self.headers)
         self.message = self.channel.prepare_message(b"%d" % number, properties={}, headers=headers)
 
@@ -71,7 +71,7 @@ class Single:
 
 
 class Routed(Single):
-    """One message by a named exchange, into two queues."""
+    """One message to a named exchange with two queues."""
 
     def declare(self):
         """Bind two queues."""
@@ -84,10 +84,10 @@ class Routed(Single):
 
 
 class Delayed(Single):
-    """One message that waits in the broker."""
+    """One message that is delayed at the broker."""
 
     def new(self, number):
-        """Make it, with its delay."""
+        """Make the message with its delay."""
         super().new(number)
         self.message["headers"]["x-delay"] = 3_600_000
 
@@ -105,12 +105,12 @@ class Batched(Single):
             self.batch.publish(self.message, exchange="", routing_key="q")
 
     def attempt(self):
-        """Try once more than the batch does by itself."""
+        """Flush once more than the batch's own retry."""
         self.batch.flush()
 
 
 def bodies(client, queue):
-    """Return what is stored in *queue*, wherever: the bodies in the envelopes."""
+    """Return the bodies of all messages stored in *queue*, in any state."""
     stored = client.raw.hvals(f"reliq:{{{queue}}}:messages")
     return sorted(int(decode(envelope).body) for envelope in stored)
 
@@ -127,9 +127,9 @@ def bodies(client, queue):
     ],
 )
 def test_a_cut_at_every_byte(proxied, kind, step):
-    """After each number of bytes, of the request and of the reply: retried, it is stored once.
+    """A message is stored once after a cut at any byte of the request or the reply, and a retry.
 
-    CI cuts after each fourth, another one each time, and at every byte of the reply.
+    CI cuts requests after every fourth byte, with a random offset, and replies at every byte.
     """
     offset = random.randrange(step)
     print(f"offset {offset}")
@@ -140,7 +140,7 @@ def test_a_cut_at_every_byte(proxied, kind, step):
     expected = []
 
     def publish(number):
-        """Publish one, and retry until it is confirmed; return how many tries that took."""
+        """Publish one, and retry until it is confirmed; return the number of tries."""
         way.new(number)
         first = 0 if way.copies == 1 else number * 10
         expected.extend(range(first, first + way.copies) if way.copies > 1 else [number])
@@ -154,11 +154,12 @@ def test_a_cut_at_every_byte(proxied, kind, step):
 
     publish(1)
     seen = []
-    for number in range(2, 6):  # what varies is a few digits, and sometimes a settled number
+    for number in range(2, 6):  # some digits vary, and sometimes a settled number
         before = dict(proxy.forwarded)
         publish(number)
         seen.append({name: proxy.forwarded[name] - before[name] for name in before})
-    # Those that are cut are as long as the shortest at least: their bodies have more digits.
+    # The cut publishes are at least as long as the shortest of these, because their bodies have
+    # more digits.
     lengths = {name: min(one[name] for one in seen) for name in ("requests", "replies")}
     assert lengths["requests"] > 300
     number = 6
@@ -186,7 +187,7 @@ def cuts_of(proxy):
 
 
 def test_kombus_retry(proxied):
-    """Producer.publish(retry=True) over connections that are cut stores each message once."""
+    """Producer.publish(retry=True) over cut connections stores each message once."""
     proxy, client = proxied
     connection = client.connect()
     producer = connection.Producer()
@@ -195,7 +196,7 @@ def test_kombus_retry(proxied):
     number = 0
     for arm in cuts_of(proxy):
         for target in ({"exchange": "", "routing_key": "q"}, {"exchange": "e", "routing_key": "a"}):
-            producer.publish(number, **target)  # so that the next one is a single exchange
+            producer.publish(number, **target)  # the next one is then a single exchange
             arm()
             cuts = proxy.cuts
             producer.publish(number + 1, retry=True, retry_policy=SOON, **target)
@@ -207,13 +208,13 @@ def test_kombus_retry(proxied):
 
 
 def test_kombus_retry_in_a_batch(proxied):
-    """A batch whose flush is cut tries once more by itself; its block ends without an error."""
+    """A batch retries a cut flush once on its own, so its block ends without an error."""
     proxy, client = proxied
     producer = client.connect().Producer()
     number = 0
     for arm in cuts_of(proxy):
         with producer.batch(max_size=4):
-            for _ in range(10):  # it flushes itself twice, and at the end
+            for _ in range(10):  # it flushes twice on its own, and at the end
                 if number % 10 == 3:
                     arm()
                 producer.publish(number, routing_key="q", retry=True, retry_policy=SOON)
@@ -224,7 +225,7 @@ def test_kombus_retry_in_a_batch(proxied):
 
 
 def test_celerys_retry(redis_server, redis_url, site_factory):
-    """apply_async with Celery's publish retry over connections that are cut: each task once."""
+    """apply_async with Celery's publish retry over cut connections stores each task once."""
     site = site_factory(redis_server, task_publish_retry=True, task_publish_retry_policy=SOON)
     proxy = Proxy(redis_server)
     site.broker = proxy.url()
@@ -247,13 +248,13 @@ def test_celerys_retry(redis_server, redis_url, site_factory):
 
 @pytest.mark.parametrize("kind", [Single, Routed, Delayed, Batched])
 def test_redis_restarts_before_the_retry(redis_factory, scheme, kind):
-    """The reply is lost, and Redis restarts from its file before the retry: stored once."""
+    """A publish is stored once if its reply is lost and Redis restarts from its file."""
     server = redis_factory(appendonly=True)
     with through_a_proxy(server, scheme) as (proxy, client):
         way = kind(client.connect())
         way.declare()
         way.new(0)
-        way.attempt()  # the server knows the script from here on
+        way.attempt()  # from here on the server knows the script
         way.new(1)
         proxy.cut_replies(0)
         restarted = []
@@ -262,7 +263,7 @@ def test_redis_restarts_before_the_retry(redis_factory, scheme, kind):
             restarted.append(True)
             server.restart()
 
-        if kind is Batched:  # whose flush would try again by itself before the restart
+        if kind is Batched:  # whose flush would retry before the restart
             between_tries(way.channel, restart_first)
             way.attempt()
         else:
@@ -279,7 +280,7 @@ def test_redis_restarts_before_the_retry(redis_factory, scheme, kind):
 @pytest.mark.parametrize("key", [None, "k7"])
 @pytest.mark.parametrize("kind", [Single, Routed, Delayed, Batched])
 def test_the_queue_is_divided_before_the_retry(proxied, redis_url, kind, key):
-    """The first try went into the queue itself: so do the others, although it has more by now."""
+    """A retry goes to the queue of the first try, even if the queue has been divided meanwhile."""
     proxy, client = proxied
     way = kind(client.connect())
     way.headers = {} if key is None else {"x-partition-key": key}
@@ -289,29 +290,29 @@ def test_the_queue_is_divided_before_the_retry(proxied, redis_url, kind, key):
 
     def divide():
         partitions.divide(operator, "q", 8)
-        # As a connection that was made anew has learned by what it has declared, or asked.
+        # A new connection learns this from its declaration or a query.
         known["q"] = 8
 
-    for number in range(4):  # whose turn it is may be the queue's own partition
-        known["q"] = 1  # it asks nothing, whose reply would be cut instead
+    for number in range(4):  # the message's partition may be the queue's own one
+        known["q"] = 1  # no query is sent, whose reply would be cut instead
         way.new(number)
         proxy.cut_replies(0)
         try_around(way, divide)
-        # The next one is in no partition that there was before.
+        # The next message is in none of the earlier partitions.
         partitions.divide(operator, "q", 1)
     stored = [body for name in partition_names("q", 8) for body in bodies(client, name)]
     assert 4 * way.copies == len(set(stored)) == len(stored)
 
 
 def store_of(connection):
-    """Return what a connection talks to its broker through."""
+    """Return the store of a connection."""
     connection.default_channel  # noqa: B018 - it connects
     return connection.transport.link.store
 
 
 def try_around(way, between):
-    """Try, which fails, call *between*, and try again."""
-    if isinstance(way, Batched):  # whose flush would try again by itself before that
+    """Make a try, which fails, call *between*, and try again."""
+    if isinstance(way, Batched):  # whose flush would retry before that
         between_tries(way.channel, between)
     else:
         with pytest.raises(BrokerUnavailable):
@@ -321,7 +322,7 @@ def try_around(way, between):
 
 
 def between_tries(channel, do):
-    """Have *do* called when the batch takes another connection for its second try."""
+    """Call *do* when the batch takes another connection for its second try."""
     spare_store = channel.transport.link.session.spare_store
 
     def doing():
@@ -332,7 +333,7 @@ def between_tries(channel, do):
 
 
 def test_redis_restarts_before_kombus_retry(redis_factory, scheme):
-    """The same with Kombu's own retry, which connects again: stored once."""
+    """A publish is stored once if Redis restarts before Kombu's own retry, which reconnects."""
     server = redis_factory(appendonly=True)
     with through_a_proxy(server, scheme) as (proxy, client):
         producer = client.connect().Producer()
@@ -354,7 +355,7 @@ def test_redis_restarts_before_kombus_retry(redis_factory, scheme):
 
 
 def publish_surely(channel, numbers, retried):
-    """Publish each by itself until it is confirmed."""
+    """Publish each separately until it is confirmed."""
     for number in numbers:
         message = channel.prepare_message(b"%d" % number, properties={})
         while True:
@@ -384,7 +385,7 @@ def flush_surely(channel, numbers, retried):
 
 @contextmanager
 def random_cuts(proxy):
-    """Cut in a thread, again and again, where the dice say."""
+    """Cut in a thread, repeatedly and at random."""
     ended = threading.Event()
     dice = random.Random(7)
 
@@ -407,7 +408,7 @@ def random_cuts(proxy):
 
 @pytest.mark.parametrize("surely", [publish_surely, flush_surely])
 def test_threads_share_a_channel_under_cuts(proxied, surely):
-    """Four threads publish over one channel while the proxy cuts at random: each message once."""
+    """Four threads publish over one channel with random cuts, and each message is stored once."""
     proxy, client = proxied
     channel = client.connect().default_channel
     channel.queue_declare("q")
@@ -437,7 +438,7 @@ def test_threads_share_a_channel_under_cuts(proxied, surely):
 
 
 def test_what_was_received_is_a_new_message(proxied):
-    """Properties copied from a message whose own publish was retried are not its retry."""
+    """A message with the properties of a received one is new, even if that one was retried."""
     proxy, client = proxied
     connection = client.connect()
     producer = connection.Producer()
@@ -459,7 +460,7 @@ def test_what_was_received_is_a_new_message(proxied):
 
 
 class Refusing:
-    """A listener that closes each connection at once, and counts them."""
+    """A listener that closes and counts each connection."""
 
     def __init__(self):
         self.tries = 0
@@ -476,7 +477,7 @@ class Refusing:
                 connection.close()
 
     def close(self):
-        """Listen no more."""
+        """Close the listener."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -484,7 +485,7 @@ class Refusing:
 
 @pytest.fixture
 def refusing():
-    """Return a broker that answers nobody."""
+    """Return a broker that closes each connection."""
     refusing = Refusing()
     yield refusing
     refusing.close()
@@ -492,7 +493,7 @@ def refusing():
 
 @pytest.mark.parametrize("scheme", ["reliq", "redis"])
 def test_a_policy_is_not_tried_twice(refusing, scheme):
-    """A publish that finds no broker tries once and as often as its policy says: as redis://."""
+    """A publish without a broker makes the policy's number of retries, like with redis://."""
     policy = {"max_retries": 3, "interval_start": 0, "interval_step": 0.01, "interval_max": 0.01}
     url = f"{scheme}://127.0.0.1:{refusing.port}/0"
     with Connection(url) as connection:
@@ -509,10 +510,10 @@ def test_a_policy_is_not_tried_twice(refusing, scheme):
 @pytest.mark.slow
 @pytest.mark.parametrize("tried", [False, True])
 def test_a_policy_outlasts_the_time_to_connect(fresh_redis, tried):
-    """A first publish while the broker is away is tried as often as its policy says.
+    """A first publish without a broker is retried as often as its policy states.
 
-    Kombu gives up connecting after connect_timeout and raises an error of its own. So it is
-    where the connection was tried before, without a policy.
+    Kombu gives up connecting after connect_timeout and raises an error of its own. The same holds
+    after an earlier attempt to connect without a policy.
     """
     fresh_redis.stop()
     failed = []

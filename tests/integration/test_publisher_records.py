@@ -1,4 +1,4 @@
-"""What a broker keeps of a publisher: little, and not for longer than it is needed."""
+"""A broker's records of a publisher: small, and kept only as long as needed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ elif how == "is killed":
 
 
 def run(url, how):
-    """Let a process publish to two queues, and end so."""
+    """Run a process that publishes to two queues and ends in the given way."""
     subprocess.run([sys.executable, "-c", PUBLISH, url, how], check=how != "is killed", timeout=60)
 
 
 def records(client):
-    """Return the ms for which each record is kept."""
+    """Return the remaining lifetime of each record in ms."""
     seconds, us = client.time()
     now = seconds * 1000 + us // 1000
     found = []
@@ -51,7 +51,7 @@ def records(client):
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "left"), [("closes", 0), ("just ends", 0), ("is killed", 2)])
 def test_a_process_that_ends_leaves_nothing(redis_server, redis_url, how, left):
-    """Whether or not it closes its connection; what a killed one leaves lapses."""
+    """A process removes its records at its end, and those of a killed process expire."""
     run(redis_url, how)
     client = redis_server.client()
     kept = records(client)
@@ -62,7 +62,10 @@ def test_a_process_that_ends_leaves_nothing(redis_server, redis_url, how, left):
 
 
 def test_what_lost_a_reply_is_remembered(redis_server, redis_url, scheme):
-    """The first try may arrive late, after the process that made it has ended in order."""
+    """A publisher's record stays after a lost reply, even past the regular end of the process.
+
+    The first try may still arrive late.
+    """
     proxy = Proxy(redis_server)
     try:
         with Connection(proxy.url(scheme)) as connection:
@@ -79,7 +82,10 @@ def test_what_lost_a_reply_is_remembered(redis_server, redis_url, scheme):
 
 @pytest.mark.slow
 def test_every_record_lapses_also_after_flushall(redis_server, redis_url):
-    """A publisher says for how long once an hour; a record that is new has that time at once."""
+    """Every record has a lifetime, even one created after FLUSHALL.
+
+    A publisher states the lifetime once an hour; a new record gets it at once.
+    """
     code = (
         "import sys\n"
         "from kombu import Connection\n"
@@ -94,8 +100,8 @@ def test_every_record_lapses_also_after_flushall(redis_server, redis_url):
         "connection.close()\n"
     )
     client = redis_server.client()
-    # A process of its own: one that has lost replies of late, in another test say, goes on
-    # under the name that may not be forgotten, and leaves this record too.
+    # A separate process: after lost replies, in another test for example, a process continues under
+    # a name that may not be forgotten, and leaves this record too.
     with subprocess.Popen(
         [sys.executable, "-c", code, redis_url],
         stdin=subprocess.PIPE,
@@ -117,13 +123,17 @@ def test_every_record_lapses_also_after_flushall(redis_server, redis_url):
 
 @pytest.mark.slow
 def test_children_of_a_pool_leave_nothing(fresh_redis, site_factory):
-    """Each is a publisher of its own where a task publishes, and there may be one for each task."""
+    """The children of a pool leave no records.
+
+    Each child is a separate publisher if its task publishes, and there may be one child for each
+    task.
+    """
     site = site_factory(fresh_redis)
     site.worker(concurrency=1, config={"worker_max_tasks_per_child": 1})
     task = site.send("fail_first", 3)
     site.journal.wait_finished(task.id)
     client = fresh_redis.client()
-    # That of this process, which has not ended.
+    # The record of this process, which has not ended.
     wait_until(
         lambda: client.hlen("reliq:{celery}:publishers") == 1,
         what=lambda: {k: client.hgetall(k) for k in client.keys("reliq:*:publishers")},
@@ -134,7 +144,10 @@ def test_children_of_a_pool_leave_nothing(fresh_redis, site_factory):
 
 @pytest.mark.slow
 def test_a_deleted_queue_takes_them_with_it(redis_server, redis_url):
-    """A minute later, for a retry that is on its way; unless the queue is made anew."""
+    """A deleted queue's records expire after a minute, unless the queue is created again.
+
+    A retry may still be on its way.
+    """
     run(redis_url, "is killed")
     client = redis_server.client()
     with Connection(redis_url) as connection:
@@ -150,7 +163,7 @@ def test_a_deleted_queue_takes_them_with_it(redis_server, redis_url):
 
 
 def test_an_auto_delete_queue_takes_them_with_it(redis_server, redis_url):
-    """It is deleted by the step in which its last consumer leaves."""
+    """The records of an auto-delete queue expire a minute after its last consumer leaves."""
     client = redis_server.client()
     with Connection(redis_url) as connection:
         declare(connection, "q", auto_delete=True)
@@ -163,7 +176,10 @@ def test_an_auto_delete_queue_takes_them_with_it(redis_server, redis_url):
 
 
 def test_those_of_the_dead_are_found_by_who_publishes(redis_server, redis_url):
-    """As fast as they come, and all of very many within some thousand messages."""
+    """Expired records are removed by publishers, as fast as they are added.
+
+    Even many thousands are removed within some thousand messages.
+    """
     client = redis_server.client()
     with Connection(redis_url) as connection:
         publish(connection, "q", 1)
@@ -177,7 +193,10 @@ def test_those_of_the_dead_are_found_by_who_publishes(redis_server, redis_url):
 
 
 def test_beside_a_spool_they_are_kept_for_a_day(redis_server, redis_url, tmp_path):
-    """What is unconfirmed waits there while Redis is away, and is known by its number then."""
+    """With a spool, records are kept for a day.
+
+    Unconfirmed publishes wait in the spool while Redis is unreachable, and keep their numbers.
+    """
     client = redis_server.client()
     with Connection(f"{redis_url};reliq-spool:///{tmp_path / 'spool.db'}") as connection:
         publish(connection, "q", 1)

@@ -1,4 +1,4 @@
-"""What the documents say is run here: their examples, commands, tables and rules."""
+"""The documentation is tested: its examples, commands, tables and rules."""
 
 import json
 import os
@@ -25,14 +25,14 @@ EXAMPLES = ROOT / "examples"
 
 
 def blocks(path, language):
-    """Return the fenced blocks of a document in that language."""
+    """Return the fenced blocks of a document in *language*."""
     return re.findall(
         rf"^```{language}\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
 
 
 def environment(url):
-    """Return the environment in which an example finds its broker."""
+    """Return the environment of an example, with the URL of its broker."""
     return {**os.environ, "RELIQ_URL": url, "PYTHONUNBUFFERED": "1"}
 
 
@@ -41,7 +41,7 @@ def environment(url):
     "path", [path for path in DOCUMENTS if blocks(path, "python")], ids=lambda path: path.name
 )
 def test_the_examples_of_a_document_run(path, redis_url, redis_server):
-    """The Python blocks of one document, from the top, are one program without warnings."""
+    """The Python blocks of one document form one program that runs without warnings."""
     program = "\n".join(blocks(path, "python"))
     here = f"127.0.0.1:{redis_server.port}"
     program = re.sub(r"(localhost|redis-[ab]):6379", here, program)
@@ -59,7 +59,7 @@ def test_the_examples_of_a_document_run(path, redis_url, redis_server):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
-    """Every relative link of a document names a file that exists."""
+    """Every relative link of a document names an existing file."""
     targets = re.findall(r"\]\(([^)#]+)\)", path.read_text("utf-8"))
     missing = [
         target for target in targets if "://" not in target and not (path.parent / target).exists()
@@ -68,7 +68,7 @@ def test_links_lead_somewhere(path):
 
 
 def test_the_files_of_the_architecture_exist():
-    """docs/architecture.md says where to look."""
+    """Every file named in docs/architecture.md exists."""
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     named = re.findall(r"`((?:\w+/)*\w+\.(?:py|lua))`", text)
     assert len(named) > 30
@@ -77,7 +77,7 @@ def test_the_files_of_the_architecture_exist():
 
 
 def proven(card):
-    """Return the confirmed tasks and the faults of a run of the chaos suite that passed."""
+    """Return the confirmed tasks and the faults of a passed run of the chaos suite."""
     text = card.read_text("utf-8")
     assert "| verdict | passed |" in text
     assert "| lost | 0 |" in text
@@ -87,7 +87,7 @@ def proven(card):
 
 
 def test_the_first_screen():
-    """Before line 40: what it is, the changed line, the proof, what it is not, two commands."""
+    """The README's first 40 lines have purpose, change, proof, limits and two commands."""
     screen = "\n".join(README.read_text("utf-8").splitlines()[:40])
     assert "is a message transport for Kombu and Celery" in screen
     assert '+app.conf.broker_url = "reliq://localhost:6379/0"' in screen
@@ -102,16 +102,16 @@ def test_the_first_screen():
 
 
 def test_the_options_table_is_complete():
-    """docs/options.md lists every option there is, with its default, and no other."""
+    """docs/options.md lists exactly the existing options, with their defaults."""
     text = (ROOT / "docs" / "options.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \| ", text, re.MULTILINE)
-    listed = {name: eval(default) for name, default in rows}  # our own page
+    listed = {name: eval(default) for name, default in rows}  # the page is trusted
     assert {field.name: field.default for field in fields(Options)} == listed
     assert parse(listed) == Options()
 
 
 def test_the_options_of_the_move_are_what_they_seem():
-    """docs/migrating.md: options that stay are known to reliq, those to leave out are not."""
+    """In docs/migrating.md, options to keep are known to reliq and options to omit are not."""
     text = (ROOT / "docs" / "migrating.md").read_text("utf-8")
     known = {field.name for field in fields(Options)}
     for names, advice in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", text, re.MULTILINE):
@@ -130,7 +130,7 @@ def rule():
 
 
 def test_the_acl_rule_is_enough(redis_factory):
-    """A user with the documented rule can do all that consumers and publishers do."""
+    """The documented ACL rule permits everything that consumers and publishers do."""
     server = redis_factory()
     admin = server.client(decode_responses=True)
     assert "OK" == admin.execute_command(*rule())
@@ -159,7 +159,7 @@ def test_the_acl_rule_is_enough(redis_factory):
 
 
 def claim_twice(url):
-    """Find the claim of another, while it is at it and after it."""
+    """Enter a claimed block twice more, during the first use and after it: both get False."""
     with reliq.once("x", ttl=60, lease=1, url=url) as first:
         assert first
         with reliq.once("x", ttl=60, url=url) as second:
@@ -169,7 +169,7 @@ def claim_twice(url):
 
 
 def take_and_die(url, options):
-    """Publish a message, and let a consumer be killed while it holds it."""
+    """Publish a message, and kill a consumer while it holds it."""
     script = (
         "import json, os, signal, sys, reliq, kombu\n"
         "connection = kombu.Connection(sys.argv[1], transport_options=json.loads(sys.argv[2]))\n"
@@ -183,7 +183,7 @@ def take_and_die(url, options):
 
 
 def exercise(connection):
-    """Use every verb once: declare, publish, take, ack, requeue, reject, purge, delete."""
+    """Use every operation once: declare, publish, take, ack, requeue, reject, purge, delete."""
     producer = connection.Producer()
     channel = connection.default_channel
     with connection.SimpleQueue("orders") as queue:
@@ -219,7 +219,7 @@ def exercise(connection):
 
 @pytest.mark.slow
 def test_the_example_app(redis_url, tmp_path):
-    """examples/orders.py does what its comment says: five orders are shipped."""
+    """examples/orders.py ships five orders, as its comment states."""
     worker = Process(
         [sys.executable, "-m", "celery", "-A", "orders", "worker", "--concurrency", "2"],
         log_path=tmp_path / "worker.log",
@@ -251,7 +251,7 @@ def test_the_example_app(redis_url, tmp_path):
 
 
 def test_the_plain_kombu_example(redis_url):
-    """examples/plain_kombu.py receives what it published, in order."""
+    """examples/plain_kombu.py receives its messages in order."""
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / "plain_kombu.py"],
         env=environment(redis_url),

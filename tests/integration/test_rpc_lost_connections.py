@@ -1,4 +1,4 @@
-"""A reply queue outlives its client's lost connection, whatever the client does about that."""
+"""A reply queue outlives its client's lost connection, however the client reacts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from tests.support.waiting import wait_until
 
 
 def lose(server):
-    """Kill every connection but our own."""
+    """Kill every connection but this one."""
     client = server.client()
     client.client_kill_filter(_type="normal", skipme=True)
     client.close()
 
 
 def test_who_cancels_over_a_lost_connection_and_comes_back_gets_its_reply(redis_server, redis_url):
-    """As Celery's rpc:// does: it cancels, closes, connects and consumes the same queue again."""
+    """A client that cancels over a lost connection and returns to its queue gets its reply.
+
+    Celery's rpc:// cancels, closes, connects and consumes from the same queue again.
+    """
     taken = []
 
     def received(body, _message):
@@ -27,7 +30,7 @@ def test_who_cancels_over_a_lost_connection_and_comes_back_gets_its_reply(redis_
     lost, back = Connection(redis_url), Connection(redis_url)
     consumer = Consumer(lost.default_channel, [queue], callbacks=[received], no_ack=True)
     consumer.consume()
-    with pytest.raises(TimeoutError):  # it waits for the notification now, as every consumer does
+    with pytest.raises(TimeoutError):  # it waits for a notification from now on, like any consumer
         lost.drain_events(timeout=0.1)
     lose(redis_server)
     with Connection(redis_url) as connection:

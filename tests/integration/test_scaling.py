@@ -1,4 +1,4 @@
-"""What a scaler adds up: never 0 while a task waits or runs, whenever it was acknowledged."""
+"""The documented sum for a scaler: never 0 while a task waits or runs, early ack or late."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recipe():
 
 
 class Scaler:
-    """Asks as a scaler does, as often as it can."""
+    """Queries the metrics like a scaler, as often as it can."""
 
     def __init__(self, url, options):
         self._collector = Collector(url, transport_options=options)
@@ -35,7 +35,7 @@ class Scaler:
         self._names = recipe()
 
     def look(self):
-        """Return the sum of the recipe now; each of its series has to be there."""
+        """Return the current sum of the recipe, each of whose series has to exist."""
         found = Samples(generate_latest(self._registry).decode())
         values = [found.by("queue", name, queue="celery") for name in self._names]
         assert all(values), found.text
@@ -56,8 +56,8 @@ class Scaler:
 def test_no_scaler_sees_nothing_while_a_task_runs(
     pool, task, site_factory, redis_server, redis_url
 ):
-    """From the publish to the end of the task the sum is above 0, and 0 soon after that."""
-    del redis_url  # emptied
+    """The sum is above 0 from the publish to the task's end, and 0 soon afterwards."""
+    del redis_url  # this fixture empties the broker
     site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
     site.worker(pool=pool, concurrency=2)
     scaler = Scaler(site.broker, site.transport_options)

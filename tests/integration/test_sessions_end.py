@@ -1,6 +1,6 @@
-"""What a connection leaves in the process: nothing, whatever it met, once it is released.
+"""A released connection leaves nothing in the process, whatever happened to it.
 
-A session has what outlives connections: leases, what is owed, a thread, what is done at a fork.
+A session has everything that outlives connections: leases, pending acks, a thread and fork hooks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.support.waiting import wait_until
 
 from .kombu_client import FAST, declare, get, publish
 
-# Long enough for a broker that answers on a busy machine.
+# Long enough for a broker that replies on a busy machine.
 OPTIONS = {**FAST, "socket_timeout": 0.6, "failback": False}
 POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
 MANY = 10
 
 
 def left():
-    """Return what this process has: sessions, their transports, threads, files."""
+    """Return this process's sessions, their transports, threads and files."""
     gc.collect()
     sessions = list(SESSIONS.by_key.values())
     return {
@@ -44,7 +44,7 @@ def left():
 
 def _kind(descriptor):
     kind = ""
-    with suppress(OSError):  # that of the look itself, or closed meanwhile, or no peer
+    with suppress(OSError):  # the descriptor of this listing, or closed by now, or without a peer
         kind = str(descriptor.readlink()).partition(":")[0]
         if kind != "socket":
             return kind
@@ -55,11 +55,11 @@ def _kind(descriptor):
 
 @pytest.fixture
 def nothing_left():
-    """Fail where the test leaves more than it found.
+    """Fail if the test leaves more than it found.
 
-    Less is no fault: what an earlier test has lost ends with the next connection. But its thread,
-    which renews what it holds, may have no connection just as this counts, and dial again later:
-    so it is ended before.
+    Less is no fault: leftovers of an earlier test end with the next connection. But the thread of a
+    session may have no connection at the moment of the count, and reconnect later to renew leases.
+    Therefore all sessions are ended first.
     """
     reset()
     for session in list(SESSIONS.by_key.values()):
@@ -72,7 +72,7 @@ def nothing_left():
 
 
 def more(before, after):
-    """Return what there is now that was not there before."""
+    """Return the new items in *after*."""
     found = {
         name: Counter(after[name]) - Counter(before[name])
         for name in ("sessions", "threads", "files")
@@ -83,14 +83,14 @@ def more(before, after):
 
 @pytest.fixture
 def dead():
-    """Return the URLs of brokers that do not answer."""
+    """Return the URLs of unreachable brokers."""
     port = free_port()
     return [f"reliq://127.0.0.1:{port}/{number}" for number in range(MANY)]
 
 
 @pytest.fixture
 def refusing(redis_factory):
-    """Return the URLs of a broker that lets nobody in."""
+    """Return the URLs of a broker that refuses every login."""
     server = redis_factory()
     with closing(server.client()) as client:
         client.config_set("requirepass", "secret")
@@ -98,7 +98,7 @@ def refusing(redis_factory):
 
 
 def connects(connection):
-    """Connect, as Kombu does of itself."""
+    """Connect, as Kombu does on its own."""
     connection.default_channel.queue_declare("q")
 
 
@@ -110,7 +110,7 @@ def publishes(connection):
 
 
 def consumes(connection):
-    """Take a message as a consumer, and leave it to the broker."""
+    """Take a message as a consumer, and ack it."""
     seen = []
     queue = declare(connection, "q")
     with connection.Consumer([queue], on_message=seen.append):
@@ -120,7 +120,7 @@ def consumes(connection):
 
 
 def gets(connection):
-    """Hold a message as the connection is released; the next one takes it away."""
+    """Hold a message while the connection is released; the next connection removes it."""
     queue = declare(connection, "q")
     queue.purge()
     publish(connection, "q", "x")
@@ -128,7 +128,7 @@ def gets(connection):
 
 
 def asks(connection):
-    """Ask for what is known without a broker."""
+    """Read the properties that need no broker."""
     with connection.clone() as other:
         other.as_uri()
     assert connection.connection_errors
@@ -138,7 +138,7 @@ def asks(connection):
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("act", [connects, publishes, consumes, gets, asks])
 def test_a_list_whose_first_url_is_dead(url, dead, act):
-    """The transport of the dead URL, which Kombu drops without a word, is left as well."""
+    """The transport of an unreachable URL, which Kombu drops silently, is left as well."""
     for lost in dead:
         with Connection([lost, url], transport_options=OPTIONS) as connection:
             act(connection)
@@ -149,7 +149,7 @@ def test_a_list_whose_first_url_is_dead(url, dead, act):
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_the_thread_that_looks_for_the_way_home(url, dead):
-    """It ends with the last connection that is away from home."""
+    """The failback thread ends with the last connection to another broker."""
     options = {**OPTIONS, "failback": True, "probe_interval": 0.2}
     for lost in dead:
         with Connection([lost, url], transport_options=options) as connection:
@@ -159,7 +159,7 @@ def test_the_thread_that_looks_for_the_way_home(url, dead):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_connection_that_is_not_made_again(redis_server, redis_url):
-    """A lost consumer is expected back for a lease; with the next connection it is forgotten."""
+    """A lost consumer is expected back for the length of a lease; a new connection forgets it."""
     for number in range(MANY):
         connection = Connection(
             redis_url, transport_options={**OPTIONS, "poll_interval": number + 1}
@@ -175,12 +175,12 @@ def test_a_connection_that_is_not_made_again(redis_server, redis_url):
         connection.connect()
 
 
-# Whether a socket or what closes it is finalised first is the collector's choice; in the other
-# order Python says, rightly, that nobody closed it.
+# The garbage collector chooses whether a socket or its owner is finalised first; with the socket
+# first, Python correctly warns that it was not closed.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.usefixtures("nothing_left")
 def test_connections_that_nobody_releases(redis_url):
-    """They are collected with what holds them, as Kombu's are; the next connection clears up."""
+    """Unreleased connections are collected like Kombu's, and the next connection cleans up."""
     for number in range(MANY):
         options = {**OPTIONS, "poll_interval": number + 1}
         connects(Connection(redis_url, transport_options=options))
@@ -191,7 +191,7 @@ def test_connections_that_nobody_releases(redis_url):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_brokers_that_are_not_there(dead):
-    """Neither one, nor a list of them."""
+    """Unreachable brokers leave nothing, neither one alone nor in a list."""
     for number, url in enumerate(dead):
         for urls in (url, [url, dead[number - 1]]):
             connection = Connection(urls, transport_options=OPTIONS)
@@ -201,7 +201,7 @@ def test_brokers_that_are_not_there(dead):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_brokers_that_refuse(refusing, redis_url):
-    """The password is wrong; an application may drop the connection without a release."""
+    """A refused login leaves nothing, even if the application does not release the connection."""
     for url in refusing:
         with Connection(url, transport_options=OPTIONS) as connection:
             with pytest.raises(OperationalError, match="refused the login"):
@@ -212,7 +212,11 @@ def test_brokers_that_refuse(refusing, redis_url):
 
 
 def test_who_ends_soon_after_a_lost_connection_leaves_its_queues(redis_factory):
-    """For a while it stays a consumer of a queue that would go with it; not beyond its end."""
+    """A process that ends soon after a lost connection is no longer a consumer of its queues.
+
+    Without a connection it stays a consumer of its temporary queue for a while, but not beyond its
+    end.
+    """
     server = redis_factory()
     options = {**OPTIONS, "orphan_grace": 30}
     queue = Queue("mine", auto_delete=True)
@@ -225,7 +229,7 @@ def test_who_ends_soon_after_a_lost_connection_leaves_its_queues(redis_factory):
         with pytest.raises(connection.recoverable_connection_errors):
             connection.drain_events(timeout=10)
         connection.collect()
-        connection.default_channel  # noqa: B018 - it comes back, and consumes from another queue
+        connection.default_channel  # noqa: B018 - it reconnects, and consumes from another queue
         assert [session.id] == connection.transport.link.store.consumers_of("mine")
         connection.release()
         session.finish()

@@ -1,4 +1,4 @@
-"""Each signal is sent by the real thing, at the right moment, with what its document says."""
+"""Each signal is sent by the real program at the right moment, with the documented arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def documented(name):
 
 
 class Heard:
-    """Every signal that was sent while it listened, in order, by name."""
+    """A receiver that records every signal in order, with its name."""
 
     def __init__(self):
         self._stack = ExitStack()
@@ -61,7 +61,7 @@ class Heard:
 
 @pytest.fixture
 def heard():
-    """Return a Heard; what a receiver raised fails the test through its log."""
+    """Return a Heard; an error of a receiver fails the test through its log."""
     heard = Heard()
     yield heard
     heard.close()
@@ -69,13 +69,16 @@ def heard():
 
 @pytest.fixture(autouse=True)
 def no_receiver_failed(caplog):
-    """Fail where a receiver raised: it may not break anything, so only the log tells."""
+    """Fail if a receiver raised an error, which only the log shows.
+
+    An error of a receiver must not break anything else.
+    """
     yield
     assert "a receiver of the signal" not in caplog.text
 
 
 def test_a_publish_is_announced_when_it_is_stored(client, heard):
-    """By the thread that publishes, with the queue, the tag and the identity it was given."""
+    """message_published is sent by the publishing thread with the queue, the tag and the id."""
     heard.listen("message_published")
     connection = client.connect()
     declare(connection, "q")
@@ -98,7 +101,7 @@ def test_a_publish_is_announced_when_it_is_stored(client, heard):
 
 
 def test_no_name_of_a_broker_is_secret(redis_factory, heard):
-    """The sender shows neither user nor password."""
+    """The sender contains neither user nor password."""
     from kombu import Connection
 
     heard.listen("message_published")
@@ -111,7 +114,7 @@ def test_no_name_of_a_broker_is_secret(redis_factory, heard):
 
 
 def test_a_publish_is_announced_once_for_each_queue(client, heard):
-    """Three bound queues: three signals with three tags; no queue: none."""
+    """message_published is sent once per bound queue with a tag, and not without a queue."""
     heard.listen("message_published")
     connection = client.connect()
     fan = Exchange("fan", "fanout")
@@ -132,7 +135,7 @@ def test_a_publish_is_announced_once_for_each_queue(client, heard):
 
 @pytest.mark.parametrize("exchange", ["", "direct"])
 def test_a_publish_that_is_retried_is_announced_once(client, heard, monkeypatch, exchange):
-    """The reply to the first try is lost: the signal comes with the second, and only then."""
+    """message_published of a publish with a lost reply is sent once, after its retry."""
     from reliq import BrokerUnavailable
 
     heard.listen("message_published")
@@ -164,7 +167,7 @@ def test_a_publish_that_is_retried_is_announced_once(client, heard, monkeypatch,
 
 
 def test_a_posted_publish_is_announced_when_its_reply_is_read(client, heard):
-    """confirm="none": not when it is sent; at the latest when the connection is closed."""
+    """With confirm="none" the signal is sent when the reply is read, at the latest at the close."""
     heard.listen("message_published")
     connection = client.connect(confirm="none")
     declare(connection, "q")
@@ -175,14 +178,14 @@ def test_a_posted_publish_is_announced_when_its_reply_is_read(client, heard):
 
 
 def lose(client, holder):
-    """Take a message with *holder*, which then renews too late; return it as it was taken."""
+    """Take a message with *holder*, which then renews too late; return the message."""
     declare(holder, "q")
     publish(holder, "q", "x", headers={"id": "7"})
     return get(holder, "q")
 
 
 def test_consumer_timeout_is_told(client, heard):
-    """What is held for too long is renewed no more: the application is told, once."""
+    """A message held beyond consumer_timeout is no longer renewed, and lease_lost is sent once."""
     heard.listen("lease_lost")
     holder = client.connect(**LAPSING)
     held = lose(client, holder)
@@ -201,7 +204,7 @@ def test_consumer_timeout_is_told(client, heard):
 
 @pytest.mark.parametrize("ending", ["returned", "gone"])
 def test_a_lost_lease_is_told(client, heard, caplog, ending):
-    """Another consumer has the message, or has finished it: which of the two is said."""
+    """lease_lost has the reason: the message was returned, or it is gone."""
     heard.listen("lease_lost")
     holder, other = client.connect(), client.connect(client_name="other")
     held = lose(client, holder)
@@ -215,7 +218,7 @@ def test_a_lost_lease_is_told(client, heard, caplog, ending):
         store.wait_for_replies()
         return client.status("q").ready == 1
 
-    # As if this process had stood still: its lease is ended by others.
+    # As if this process had been frozen: others end its lease.
     wait_until(returned)
     again = get(other, "q") if ending == "gone" else None
     with caplog.at_level("INFO", logger="reliq"):
@@ -234,7 +237,7 @@ def test_a_lost_lease_is_told(client, heard, caplog, ending):
 
 
 def test_a_restored_message_is_told(client, heard):
-    """By the background loop that made the pass: the count, the loser, what was published."""
+    """The background loop sends message_restored with the count, the consumer and the headers."""
     heard.listen("message_restored", "message_dead")
     holder, other = client.connect(**LAPSING), client.connect(client_name="other")
     headers = {"id": "7", "task": "ship"}
@@ -259,7 +262,7 @@ def test_a_restored_message_is_told(client, heard):
 
 @pytest.mark.parametrize("listening", [True, False])
 def test_messages_are_listed_only_for_a_receiver(client, heard, monkeypatch, listening):
-    """The pass asks the broker for the messages it returns where somebody listens, not else."""
+    """A pass lists the returned messages only if message_restored has a receiver."""
     answers = []
     post = RedisStore.post_restore
 
@@ -284,7 +287,7 @@ def test_messages_are_listed_only_for_a_receiver(client, heard, monkeypatch, lis
 
 
 def test_a_message_at_its_limit_is_told(client, heard):
-    """The lease ended once too often, of a delivery made alone: dead, not restored."""
+    """A message at its limit after an isolated delivery is dead, and not reported as restored."""
     heard.listen("message_restored", "message_dead")
     holder = client.connect(**LAPSING, delivery_limit=1)
     held = lose(client, holder)
@@ -306,7 +309,7 @@ def test_a_message_at_its_limit_is_told(client, heard):
 
 
 def test_a_requeue_that_reaches_the_limit_is_told(client, heard):
-    """By the thread that requeued it; an earlier requeue is no news."""
+    """A requeue that reaches the limit sends message_dead from its thread; earlier ones do not."""
     heard.listen("message_restored", "message_dead")
     connection = client.connect(delivery_limit=2)
     held = lose(client, connection)
@@ -324,12 +327,12 @@ def test_a_requeue_that_reaches_the_limit_is_told(client, heard):
 
 
 def test_a_requeue_that_was_owed_is_told_too(client, heard):
-    """It could not be sent when the connection was gone, and reaches the limit later."""
+    """A requeue that a lost connection has delayed sends message_dead when it reaches the limit."""
     heard.listen("message_dead")
     with closing(Proxy(client.server)) as proxy:
         connection = client.connect(proxy.url(), delivery_limit=1, visibility_timeout=60)
         held = lose(client, connection)
-        # By the command itself: a connection that is seen to be gone is made anew before it.
+        # Cut at the command itself, because a connection known as lost is replaced before it.
         proxy.cut_at(held.delivery_tag.encode())
         with pytest.raises(connection.connection_errors):
             held.requeue()
@@ -342,7 +345,7 @@ def test_a_requeue_that_was_owed_is_told_too(client, heard):
 
 
 def test_a_rejected_message_is_told(client, heard):
-    """With the count it had, and what was received."""
+    """message_dead of a rejected message has its count and its received headers."""
     heard.listen("message_dead")
     connection = client.connect()
     lose(client, connection).requeue()
@@ -362,7 +365,7 @@ def test_a_rejected_message_is_told(client, heard):
 
 
 def test_an_undecodable_message_is_told(client, heard):
-    """A body that cannot be read has its headers; an envelope that cannot be read has none."""
+    """message_dead has the headers of an undecodable body, and none of an undecodable envelope."""
     heard.listen("message_dead")
     connection = client.connect()
     declare(connection, "q")
@@ -385,7 +388,7 @@ def test_an_undecodable_message_is_told(client, heard):
 
 
 def test_a_refused_reject_is_not_told(client, heard):
-    """Who lost the lease gives up on nothing: the message is another's, and lives."""
+    """A reject after a lost lease sends no signal, because another consumer has the message."""
     heard.listen("message_dead")
     holder, other = client.connect(**LAPSING), client.connect(client_name="other")
     held = lose(client, holder)
@@ -397,7 +400,7 @@ def test_a_refused_reject_is_not_told(client, heard):
 
 
 def test_a_receiver_that_raises_stops_neither_background_loop_nor_delivery(client, heard, caplog):
-    """It raises each time; leases are restored and renewed, messages published and acked."""
+    """Errors of receivers stop neither restores, renewals, publishes nor acks."""
 
     def bad(_broker, **_arguments):
         raise ValueError("as told")

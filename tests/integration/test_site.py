@@ -1,4 +1,4 @@
-"""The site of the documents is built without a warning or a network; its reference is whole."""
+"""The documentation's site builds without warnings or a network, and its reference is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reliq.integrations import middleware
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "http://127.0.0.1:9"
-# Values, described where they are taken, and what links Celery to the middleware.
+# Values that are described with their use, and the link of Celery to the middleware.
 NO_REFERENCE = {"__version__", "ROLES", "STAGES", "STATES", "chain_of"}
 
 
@@ -63,7 +63,7 @@ def test_the_reference_has_every_command(site):
 
 
 def test_the_pages_show_diagrams_and_titles(site):
-    """A diagram is no block of code, and a link that reads as a file's name has its title."""
+    """Diagrams are not shown as code, and a link with a file's name has the page's title."""
     page = (site / "architecture.html").read_text("utf-8")
     assert 2 == page.count('class="mermaid"')
     assert "design.md" not in page

@@ -1,4 +1,4 @@
-"""A spool as the last URL of a list: it takes what is published while no broker answers."""
+"""A spool as the last URL of a list: it stores publishes while no broker is reachable."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PLACES = ("ready", "delayed", "unacked", "dead")
 
 
 def counts(url, queue="celery"):
-    """Return what of *queue* is at *url*, without what is none."""
+    """Return the nonzero counts of *queue* at *url* by state."""
     with Inspector(url) as inspector:
         if queue not in inspector.queues():
             return {}
@@ -63,12 +63,12 @@ def counts(url, queue="celery"):
 
 
 def spooled_in(path):
-    """Return how many publishes wait in the spool at *path*."""
+    """Return the number of publishes in the spool at *path*."""
     return JOURNALS.at(str(path)).status()["publishes"] if path.exists() else 0
 
 
 def drain(url, queue):
-    """Take what is ready in *queue*, in order."""
+    """Take all ready messages of *queue*, in order."""
     with Connection(url) as connection:
         got = []
         while (message := connection.default_channel.basic_get(queue, no_ack=True)) is not None:
@@ -77,7 +77,7 @@ def drain(url, queue):
 
 
 class Spooled:
-    """Redis, a file for when it is away, publishers that list both, and their tasks."""
+    """A Redis, a spool for its outages, publishers with both URLs, and their tasks."""
 
     def __init__(self, redis_factory, site_factory, tmp_path):
         self.redis = redis_factory(appendonly=True)
@@ -113,16 +113,16 @@ class Spooled:
         return self.start(command, "publisher")
 
     def forwarder(self):
-        """Start a forwarder: the command."""
+        """Start a forwarder with the command."""
         command = ["reliq.cli", "spool", "forward", str(self.path), "--url", self.home]
         return self.start(command, "forwarder")
 
     def confirmed(self):
-        """Return the ids of the tasks that were confirmed to publishers."""
+        """Return the ids of the tasks whose publish was confirmed."""
         return {entry.key for entry in self.sent.entries("confirmed")}
 
     def wait_confirmed(self, more):
-        """Wait until so many more tasks are confirmed."""
+        """Wait until *more* further tasks are confirmed."""
         goal = len(self.confirmed()) + more
         wait_until(lambda: len(self.confirmed()) >= goal, timeout_s=60, what=self.tails)
 
@@ -131,7 +131,7 @@ class Spooled:
         return "\n".join(process.tail(15) for process in self.processes)
 
     def all_done(self):
-        """Wait until every confirmed task has run; fail where any ran twice."""
+        """Wait until every confirmed task has run; fail if any ran twice."""
         missing = self.confirmed()
 
         def done():
@@ -145,7 +145,7 @@ class Spooled:
         wait_until(lambda: {} == counts(self.home), timeout_s=30)
 
     def close(self):
-        """End everything."""
+        """End all processes."""
         for process in self.processes:
             process.kill_group()
         self.sent.close()
@@ -154,7 +154,7 @@ class Spooled:
 
 @pytest.fixture
 def spooled(redis_factory, site_factory, tmp_path):
-    """Return Redis with a spool beside it; it balances at the end."""
+    """Return a Redis with a spool, whose ledgers balance at the end."""
     spooled = Spooled(redis_factory, site_factory, tmp_path)
     yield spooled
     spooled.close()
@@ -162,7 +162,7 @@ def spooled(redis_factory, site_factory, tmp_path):
 
 
 def redis_is_away(spooled, seconds):
-    """Kill Redis under load, start it again, and let the publishers come home."""
+    """Kill Redis under load, restart it, and wait until the publishers have returned to it."""
     publishers = [spooled.publisher() for _ in range(3)]
     spooled.wait_confirmed(50)
     spooled.redis.kill()
@@ -179,7 +179,7 @@ def redis_is_away(spooled, seconds):
 
 
 def end(publishers):
-    """Let publishers finish what they do; none of their tasks was refused."""
+    """Let the publishers finish; fail if one of their tasks was refused."""
     for process in publishers:
         process.signal(signal.SIGTERM)
     for process in publishers:
@@ -191,7 +191,7 @@ def end(publishers):
     [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240)])],
 )
 def test_redis_is_away_under_load(spooled, seconds):
-    """Every task that was confirmed runs, and none twice; no publish fails."""
+    """Every task confirmed in an outage runs once, and no publish fails."""
     spooled.site.worker(pool="prefork", concurrency=2)
     publishers = redis_is_away(spooled, seconds)
     wait_until(lambda: 0 == spooled_in(spooled.path), timeout_s=60, what=spooled.tails)
@@ -201,7 +201,7 @@ def test_redis_is_away_under_load(spooled, seconds):
 
 
 def under_way(path):
-    """Return how many publishes in the spool a broker may have."""
+    """Return the number of publishes in the spool that a broker may have."""
     query = "SELECT count(*) FROM publishes WHERE broker IS NOT NULL"
     return JOURNALS.at(str(path)).look(query)[0][0]
 
@@ -212,7 +212,7 @@ def under_way(path):
     [(300, 0.02), pytest.param(20_000, 0, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
 )
 def test_publishers_and_forwarders_are_killed(spooled, messages, pause_s):
-    """Wherever they die, in a second outage too: what was confirmed is stored once."""
+    """Confirmed tasks are stored once, wherever publishers and forwarders die, in every outage."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -233,7 +233,7 @@ def test_publishers_and_forwarders_are_killed(spooled, messages, pause_s):
         time.sleep(chance.uniform(0, 0.05))
         for victim in chance.sample(victims, len(victims)):
             victim.kill_group()
-        if chance.random() < 0.7:  # it stores what they have sent
+        if chance.random() < 0.7:  # it stores the requests that they have sent
             spooled.redis.thaw()
             with closing(spooled.redis.client()) as client:
                 client.ping()
@@ -244,7 +244,7 @@ def test_publishers_and_forwarders_are_killed(spooled, messages, pause_s):
     end(publishers)
     wait_until(lambda: 0 == spooled.forwarder().wait() and not spooled_in(spooled.path))
     with closing(spooled.redis.client()) as client:
-        client.config_set("appendfsync", "no")  # what is stored is on the disk
+        client.config_set("appendfsync", "no")  # so that stored data is on the disk
     stored = [message.headers["id"] for message in drain(spooled.home, "celery")]
     assert len({*stored}) == len(stored)
     assert set() == spooled.confirmed() - {*stored}
@@ -254,7 +254,7 @@ def test_publishers_and_forwarders_are_killed(spooled, messages, pause_s):
 
 @pytest.mark.slow
 def test_a_new_publisher_forwards(spooled):
-    """What a process left in the spool that is gone, the next one with the list forwards."""
+    """The next process with the list of URLs forwards the spool of a dead one."""
     first = spooled.publisher()
     spooled.wait_confirmed(1)
     spooled.redis.kill()
@@ -270,7 +270,7 @@ def test_a_new_publisher_forwards(spooled):
 
 
 def is_locked(path):
-    """Whether a process is in the middle of a transaction."""
+    """Whether a process is inside a transaction."""
     with closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as other:
         try:
             other.execute("BEGIN IMMEDIATE")
@@ -281,7 +281,7 @@ def is_locked(path):
 
 @pytest.mark.slow
 def test_another_one_forwards_for_one_that_is_stopped(spooled):
-    """From 3 s later on; and the stopped one, continued, stores nothing twice."""
+    """Another forwarder replaces a stopped one after 3 s; the old one stores nothing twice."""
     spooled.redis.kill()
     with Connection(spooled.site.broker, failover_strategy="primary") as connection:
         producer = connection.Producer()
@@ -307,7 +307,7 @@ def test_another_one_forwards_for_one_that_is_stopped(spooled):
 
 @pytest.mark.slow
 def test_a_worker_waits_at_the_spool_and_comes_back(spooled):
-    """A worker that starts in an outage takes nothing, stays, and runs tasks afterwards."""
+    """A worker that starts in an outage waits at the spool and runs tasks afterwards."""
     spooled.site.send("record_late")
     spooled.redis.kill()
     task = spooled.site.send("record_late").id
@@ -325,7 +325,7 @@ def test_a_worker_waits_at_the_spool_and_comes_back(spooled):
 
 @pytest.fixture
 def go_on(monkeypatch):
-    """Hold up forwarding by this process until this is called."""
+    """Block forwarding by this process until the returned function is called."""
     forward = transports.forward
     monkeypatch.setattr(transports, "forward", lambda *_: 0)
     monkeypatch.setattr("reliq.transports.failback_rounds._FORWARDED_EVERY_S", 0.5)
@@ -333,7 +333,7 @@ def go_on(monkeypatch):
 
 
 class Away:
-    """A list of one Redis and a spool, and the Redis killed."""
+    """A list of one Redis and a spool."""
 
     def __init__(self, server, tmp_path, url=None):
         self.server = server
@@ -342,7 +342,7 @@ class Away:
         self.urls = [url or self.home, f"reliq-spool:///{self.path}"]
 
     def connect(self, **options):
-        """Return a connection by the list."""
+        """Return a connection with the list."""
         options = {**FAST, "socket_timeout": 1.0, "socket_connect_timeout": 1.0, **options}
         return Connection(self.urls, transport_options=options, failover_strategy="primary")
 
@@ -359,13 +359,13 @@ class Away:
         wait_until(lambda: 0 == spooled_in(self.path), timeout_s=30)
 
     def bodies(self, queue="q"):
-        """Return what is ready in *queue*, in order."""
+        """Return the payloads of all ready messages of *queue*, in order."""
         return [message.payload for message in drain(self.home, queue)]
 
 
 @pytest.fixture
 def away(redis_factory, tmp_path):
-    """Return a Redis of the test's own, and a spool; it balances at the end."""
+    """Return a separate Redis and a spool; the ledgers balance at the end."""
     away = Away(redis_factory(appendonly=True), tmp_path)
     yield away
     assert_balanced(away.home)
@@ -373,7 +373,7 @@ def away(redis_factory, tmp_path):
 
 @pytest.mark.slow
 def test_order_delay_and_ttl(away):
-    """Forwarded in order; a delay counts from the publish; an expired one is counted."""
+    """The spool forwards in order, counts delays from the publish, and counts expired messages."""
     with away.connect() as connection:
         away.publish(connection, -1)
         away.server.kill()
@@ -390,7 +390,7 @@ def test_order_delay_and_ttl(away):
 
 @pytest.mark.slow
 def test_an_empty_redis_gets_the_declarations(redis_factory, tmp_path):
-    """A Redis without persistence comes back empty: queues and bindings are declared first."""
+    """A Redis that restarts empty gets the declarations of queues and bindings first."""
     away = Away(redis_factory(), tmp_path)
     queue = Queue("bound", Exchange("topics", "topic"), "a.#", queue_arguments={"x-max-length": 50})
     with away.connect() as connection:
@@ -405,9 +405,10 @@ def test_an_empty_redis_gets_the_declarations(redis_factory, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_reply_that_never_came(redis_factory, tmp_path, go_on, stored):
-    """Redis may have it, and only its number tells: it is stored once, whichever is so.
+    """A publish without a reply is stored once, whether or not Redis has it.
 
-    What is published meanwhile goes to Redis at once, and settles no number in the spool.
+    Only its number shows that. Later publishes go to Redis at once, and settle no number of the
+    spool.
     """
     server = redis_factory(appendonly=True)
     proxy = Proxy(server)
@@ -415,7 +416,7 @@ def test_a_reply_that_never_came(redis_factory, tmp_path, go_on, stored):
     try:
         with away.connect() as connection:
             away.publish(connection, 0)
-            proxy.refusing = True  # every connection but the one that there is
+            proxy.refusing = True  # every connection but the existing one
             if stored:
                 proxy.cut_replies(0)
             else:
@@ -444,7 +445,7 @@ def test_a_reply_that_never_came(redis_factory, tmp_path, go_on, stored):
 
 @pytest.mark.parametrize("why", ["its broker lost its data", "a day has passed"])
 def test_possibly_stored_twice(redis_factory, tmp_path, monkeypatch, caplog, why):
-    """A publish without a reply is forwarded even so; status, metrics and log tell."""
+    """A publish without a reply is forwarded even so, and status, metrics and log report it."""
     servers = first, second = redis_factory(), redis_factory()
     proxy = Proxy(first)
     away = Away(first, tmp_path, proxy.url())
@@ -452,7 +453,7 @@ def test_possibly_stored_twice(redis_factory, tmp_path, monkeypatch, caplog, why
 
     now = time.time()
 
-    def forward(url, later_s=4):  # than a forwarder that may be at work
+    def forward(url, later_s=4):  # later than a forwarder that may be working
         monkeypatch.setattr("reliq.spool.journal.time", lambda: now + later_s)
         with Connection(url) as connection:
             connection.connect()
@@ -491,7 +492,7 @@ def test_possibly_stored_twice(redis_factory, tmp_path, monkeypatch, caplog, why
 
 @pytest.mark.slow
 def test_what_waits_is_seen(away, go_on, monkeypatch, caplog):
-    """The metrics, the doctor, and one line each in the log: it begins, forwards, is empty."""
+    """Metrics, doctor and log show the spool: one line each for its start, forwarding and end."""
     caplog.set_level(logging.INFO, "reliq")
     spool = away.urls[1]
 
@@ -540,7 +541,7 @@ def test_what_waits_is_seen(away, go_on, monkeypatch, caplog):
 
 @pytest.mark.slow
 def test_threads_publish_at_once(away, caplog):
-    """All of it is stored once, in the order of each thread; the log says once that it begins."""
+    """Publishes of threads are stored once in each thread's order, and the start is logged once."""
     begin = threading.Barrier(8)
 
     def publish(thread):
@@ -566,7 +567,7 @@ def test_threads_publish_at_once(away, caplog):
 
 
 def test_many_calls(away):
-    """A batch of publishes goes in whole; jobs of batches and broadcasts do not go in."""
+    """The spool stores batched publishes as a whole, but no jobs of batches and no broadcasts."""
     app = Celery("x", broker=away.urls, set_as_current=False)
     app.conf.update(
         broker_transport_options=FAST,
@@ -598,7 +599,7 @@ def test_many_calls(away):
 
 
 def test_confirmations(away):
-    """The spool keeps "fsynced" and refuses "replicated"; the option is refused at connect."""
+    """The spool accepts "fsynced" and refuses "replicated", as an option already at connect."""
     with away.connect() as connection:
         away.publish(connection, 0)
         away.server.kill()
@@ -616,7 +617,7 @@ def test_confirmations(away):
 
 @pytest.mark.slow
 def test_a_full_spool_refuses(away):
-    """What does not fit is refused with the limit's name, and all that was confirmed is there."""
+    """A full spool refuses publishes with the limit's name, and keeps all confirmed ones."""
     with away.connect(spool_max="1MB") as connection:
         away.publish(connection, -1)
         away.server.kill()
@@ -634,7 +635,7 @@ def test_a_full_spool_refuses(away):
 
 
 def test_a_full_disk_refuses(tmp_path):
-    """The same on a full disk, and it can be emptied there."""
+    """A spool on a full disk refuses publishes, and can be emptied there."""
     done = run_on_small_disk("tests.integration.apps.full_disk", tmp_path, 35)
     assert "nothing was stored: the disk has less than" in done.stdout
     confirmed, there, forwarded = map(int, done.stdout.split()[-3:])
@@ -642,7 +643,7 @@ def test_a_full_disk_refuses(tmp_path):
 
 
 def another_programs(path):
-    """Make a database of another program."""
+    """Make another program's database."""
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (x)")
     other.close()
@@ -665,7 +666,7 @@ def readable(path):
 
 
 def text(path):
-    """Make a file of text."""
+    """Make a text file."""
     path.touch(0o600)
     path.write_text("no database " * 1000)
 
@@ -687,7 +688,7 @@ def link(path):
     ],
 )
 def test_an_unusable_spool_is_reported_at_start(away, prepare, said):
-    """Not in the outage; and nothing there is touched."""
+    """An unusable spool is reported at start instead of in the outage, and is not changed."""
     prepare(away.path)
     before = away.path.read_bytes() if away.path.is_file() else None
     with away.connect() as connection, pytest.raises(ConfigurationError, match=said):
@@ -696,13 +697,13 @@ def test_an_unusable_spool_is_reported_at_start(away, prepare, said):
 
 
 def test_a_strategy_that_asks_finds_the_spool(tmp_path):
-    """It answers as any broker does, and later than all of them."""
+    """A failover strategy that probes the URLs finds the spool last."""
     spool = f"reliq-spool:///{tmp_path}/spool.db"
     assert float("inf") == probe(spool, {})
 
 
 def test_a_spool_alone_is_refused(tmp_path):
-    """A spool is no broker: the error names the list, and what works without a server."""
+    """A spool alone is refused: the error names the list and the embedded broker."""
     with (
         Connection(f"reliq-spool:///{tmp_path}/spool.db") as connection,
         pytest.raises(ConfigurationError, match="reliq-embedded"),
@@ -712,7 +713,7 @@ def test_a_spool_alone_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_fork_publishes_and_the_parent_goes_on(away):
-    """Neither shares the other's file: all of both is forwarded once."""
+    """A forked child and its parent use separate connections, and all is forwarded once."""
     with away.connect() as connection:
         away.publish(connection, "first")
         away.server.kill()
@@ -734,7 +735,7 @@ def test_a_fork_publishes_and_the_parent_goes_on(away):
 
 @pytest.mark.slow
 def test_a_full_queue_holds_up_no_other(away):
-    """What a full queue rejects stays in the spool until there is room."""
+    """A publish that a full queue rejects stays in the spool until there is room."""
     arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
     with away.connect() as connection:
         Queue("full", queue_arguments=arguments, channel=connection).declare()
@@ -752,7 +753,10 @@ def test_a_full_queue_holds_up_no_other(away):
 
 @pytest.mark.slow
 def test_a_second_broker_takes_it_while_the_first_is_away(away, redis_factory, tmp_path):
-    """From a process that starts later too; and a lost reply waits for the first."""
+    """The second broker gets the spool while the first is down, even from a later process.
+
+    A publish with a lost reply waits for the first broker.
+    """
     second = redis_factory(appendonly=True)
     away.urls.insert(1, second.url("reliq"))
     with away.connect() as connection:
@@ -764,7 +768,7 @@ def test_a_second_broker_takes_it_while_the_first_is_away(away, redis_factory, t
     second.start()
     with away.connect(failback=False) as connection:
         away.publish(connection, "new")
-        # The reply to 1 may have been lost at the first one: then it waits for that.
+        # The reply to 1 may have been lost at the first broker: then it waits for that one.
         wait_until(lambda: counts(second.url("reliq"), "q").get("ready", 0) >= 3, timeout_s=30)
         away.back()
         away.publish(connection, "last")
@@ -777,7 +781,7 @@ def test_a_second_broker_takes_it_while_the_first_is_away(away, redis_factory, t
 
 
 def test_a_process_opens_the_file_once(tmp_path):
-    """A look in the same process ends no lock: what was confirmed is there for all others."""
+    """A query in the same process ends no lock of the spool's file, so others see every publish."""
     path = tmp_path / "spool.db"
     journal = JOURNALS.at(f"reliq-spool:///{path}")
     journal.add([PUBLISH], 10**9)
@@ -793,7 +797,10 @@ def test_a_process_opens_the_file_once(tmp_path):
 
 
 def test_a_forwarder_that_stopped_is_replaced(tmp_path, monkeypatch):
-    """In 3 s, or where the clock goes back; the data tells a broker, not its name."""
+    """A stopped forwarder is replaced after 3 s or a step of the clock.
+
+    Its broker is identified by its data, not by its name.
+    """
     journal = JOURNALS.at(str(tmp_path / "50% full?.db"))
     journal.add([PUBLISH] * 2, 10**9)
 

@@ -1,4 +1,4 @@
-"""examples/task_table.py: rows stay in step with the broker when workers are killed."""
+"""examples/task_table.py: rows match the broker's state when workers are killed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Table:
         return worker.wait_ready() if ready else worker
 
     def send(self, name, *args, times=1):
-        """Publish so many tasks from a process of the application; return their ids."""
+        """Publish *times* tasks from a process of the application; return their ids."""
         script = f"from {APP} import *\nfor _ in range({times}): print({name}.delay(*{args!r}).id)"
         done = subprocess.run(
             [sys.executable, "-c", script],
@@ -74,20 +74,20 @@ class Table:
             return connection.execute(statement, (task_id,)).fetchone()
 
     def wait_rows(self, ids, state, retries, error=""):
-        """Wait until all these rows are so."""
+        """Wait until all these rows have these values."""
         wait_until(
             lambda: {self.row(task_id) for task_id in ids} == {(state, retries, error)},
             what=lambda: f"{state}, {retries}: {Counter(map(self.row, ids))}\n{self.tails()}",
         )
 
     def tails(self):
-        """Return the last words of every worker."""
+        """Return the last log lines of every worker."""
         return "\n".join(f"{worker.name}:\n{worker.tail(15)}" for worker in self.started)
 
 
 @pytest.fixture
 def table(fresh_redis, journal, tmp_path):
-    """Return a Table on a server of its own; its workers are gone after the test."""
+    """Return a Table on a separate server; its workers end after the test."""
     table = Table(fresh_redis.url("reliq"), journal, tmp_path)
     yield table
     for worker in table.started:
@@ -96,13 +96,13 @@ def table(fresh_redis, journal, tmp_path):
 
 @pytest.mark.slow
 def test_rows_of_a_killed_worker_go_back_to_pending(table, tmp_path):
-    """Running rows are pending with one retry after SIGKILL; the other worker finishes them."""
+    """Running rows of a killed worker are pending with one retry, and another worker runs them."""
     release, busy = tmp_path / "release", tmp_path / "busy"
     killed = table.worker(concurrency=2)
     ids = table.send("hold", str(release), times=2)
     table.wait_rows(ids, "running", 0)
     other = table.worker(concurrency=1)
-    # It is busy, so that what comes back is seen to wait.
+    # The other worker is busy, so that the returned rows are seen waiting.
     blocker = table.send("hold", str(busy))
     table.wait_rows(blocker, "running", 0)
     killed.kill_group()
@@ -118,7 +118,7 @@ def test_rows_of_a_killed_worker_go_back_to_pending(table, tmp_path):
 
 @pytest.mark.slow
 def test_rows_of_a_poison_task_end_as_failed(table, tmp_path):
-    """It kills two workers, is then dead-lettered, and its row says why; another task is done."""
+    """The row of a task that kills two workers states the reason; another task is done."""
     options = {"delivery_limit": 2}
     first = table.worker(options=options)
     (bad,) = table.send("poison")
@@ -136,7 +136,7 @@ def test_rows_of_a_poison_task_end_as_failed(table, tmp_path):
 
 @pytest.mark.slow
 def test_the_row_of_an_innocent_neighbour_goes_back_too(table, tmp_path):
-    """It ran beside one that killed their worker: pending again, with one retry, and done."""
+    """If another task kills the worker, a task's row is pending with one retry, and done later."""
     kill, busy, release = tmp_path / "kill", tmp_path / "busy", tmp_path / "release"
     (bad,) = table.send("poison", str(kill))
     kill.touch()
@@ -165,7 +165,7 @@ def test_the_row_of_an_innocent_neighbour_goes_back_too(table, tmp_path):
 
 
 def test_rows_of_what_raises_are_failed(table):
-    """An exception ends a task with its text, as Celery sees it."""
+    """The row of a task that raises is failed, with Celery's text of the exception."""
     table.worker(concurrency=1)
     table.wait_rows(table.send("explode"), "failed", 0, "ValueError('as told')")
     wait_settled(table.url, "celery")
@@ -173,7 +173,7 @@ def test_rows_of_what_raises_are_failed(table):
 
 @pytest.mark.slow
 def test_the_example_runs_as_its_comment_says(redis_url, tmp_path):
-    """Two processes of the example itself: eight rows, all done in the end."""
+    """Two processes of the example end with eight rows, all done."""
     environment = {
         **os.environ,
         "RELIQ_URL": redis_url,

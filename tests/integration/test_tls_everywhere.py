@@ -1,4 +1,4 @@
-"""TLS that a URL asks for is TLS for everybody who is given that URL."""
+"""TLS requested by a URL applies to every part of reliq that gets the URL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.audits import assert_balanced
 from tests.support.commands import RELIQ, data, environment, run
 
 PASSWORD = "geheim-123"
-HANDSHAKE = 0x16  # the first byte of TLS; that of a command is "*"
+HANDSHAKE = 0x16  # the first byte of TLS; a command begins with "*"
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def tls_server(redis_factory, certificates):
 
 @pytest.fixture(params=["reliq", "reliqs"])
 def tls_url(request, tls_server):
-    """Return its URL: as a scheme, and as what the query of a plain one asks for."""
+    """Return the server's URL: with the TLS scheme, and with a TLS option in a plain one."""
     return tls_server.url("reliqs").replace("reliqs://", f"{request.param}://")
 
 
 @pytest.mark.slow
 def test_everybody_speaks_tls(tls_server, tls_url):
-    """Transport, Inspector, commands, exporter, once, move and migrate."""
+    """Transport, Inspector, commands, exporter, once, move and migrate use TLS."""
     with Connection(tls_url) as connection:
         declare(connection, "orders")
         publish(connection, "orders", 1, 2)
@@ -71,7 +71,7 @@ def test_everybody_speaks_tls(tls_server, tls_url):
 
 @pytest.mark.slow
 def test_an_exporter_process(tls_url):
-    """`reliq exporter` too."""
+    """`reliq exporter` uses TLS."""
     command = [*RELIQ, "exporter", "--port", "0"]
     with subprocess.Popen(
         command, env=environment(tls_url), stdout=subprocess.PIPE, text=True
@@ -85,7 +85,7 @@ def test_an_exporter_process(tls_url):
 
 
 class Ear:
-    """A port that notes how each connection to it begins, and hangs up."""
+    """A port that records the first bytes of each connection and closes it."""
 
     def __init__(self):
         self.heard = []
@@ -103,13 +103,13 @@ class Ear:
                 self.heard.append(connection.recv(4096))
 
     def close(self):
-        """Hang up for good."""
+        """Close the port."""
         self._server.close()
 
 
 @pytest.fixture
 def ear():
-    """Return a port that notes what is said to it."""
+    """Return a port that records the first bytes of each connection."""
     listening = Ear()
     yield listening
     listening.close()
@@ -118,7 +118,7 @@ def ear():
 @pytest.mark.parametrize("query", ["ssl_cert_reqs=none", "ssl=true", "ssl_ciphers=HIGH"])
 @pytest.mark.parametrize("scheme", ["reliq", "reliqs", "reliq-sentinel", "redis"])
 def test_no_password_leaves_in_plain_text(ear, scheme, query):
-    """Whoever is given a URL that asks for TLS begins with a handshake."""
+    """Every connection for a URL with a TLS option begins with a handshake."""
     url = f"{scheme}://me:{PASSWORD}@127.0.0.1:{ear.port}/0?{query}"
     options = {"master_name": "m", "sentinel_password": PASSWORD}
     if scheme == "redis":
@@ -139,7 +139,7 @@ def test_no_password_leaves_in_plain_text(ear, scheme, query):
 
 
 def wrong(tls_server, **options):
-    """Return what the transport and the Inspector say of TLS options."""
+    """Return the error of the transport and the Inspector for TLS options."""
     url = tls_server.url("reliqs").partition("?")[0]
     with Connection(url, ssl=options) as connection, pytest.raises(ConfigurationError) as one:
         connection.transport.establish_connection()
@@ -151,7 +151,7 @@ def wrong(tls_server, **options):
 
 
 def test_a_wrong_option_is_named_with_its_value(tls_server, certificates, tmp_path):
-    """Before anything is connected, and the same by whoever finds it."""
+    """A wrong TLS option is reported with its value before any connection, the same by all."""
     nowhere = tmp_path / "nowhere.pem"
     for name in ("ca_certs", "certfile", "keyfile", "ca_path"):
         said = wrong(tls_server, **{name: str(nowhere)})
@@ -172,7 +172,7 @@ def test_a_wrong_option_is_named_with_its_value(tls_server, certificates, tmp_pa
 
 @pytest.mark.parametrize("version", ["1.2", "TLSv1.3", "TLSv1_2"])
 def test_a_version_that_is_there(tls_server, version):
-    """It is taken, however it is spelled."""
+    """Each spelling of a TLS version is accepted."""
     url = f"{tls_server.url('reliqs')}&ssl_min_version={version}"
     with Inspector(url) as inspector:
         assert [] == inspector.queues()
@@ -190,7 +190,7 @@ connection.default_channel.queue_declare("orders")
 
 
 def test_a_process_exits_with_an_open_connection(redis_url, tls_url):
-    """Without a ResourceWarning, over TCP as over TLS."""
+    """A process exits without a ResourceWarning with an open connection, over TCP and TLS."""
     for url in (redis_url, tls_url):
         command = [sys.executable, "-W", "error", "-c", AN_OPEN_CONNECTION, url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

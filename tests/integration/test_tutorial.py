@@ -1,4 +1,4 @@
-"""docs/tutorial.md is followed here: its file is written, and its commands run in one shell."""
+"""docs/tutorial.md is executed: its file is written, and its commands run in one shell."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from tests.support.servers import free_port, redis_binary
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 
-# What a reader does with the mouse: **Replay all**, then **Replay**.
+# The reader's clicks: **Replay all**, then **Replay**.
 REPLAY = """
 import sys, urllib.request
 
@@ -23,7 +23,7 @@ urllib.request.urlopen(urllib.request.Request(address, b"", headers))
 
 
 def commands():
-    """Return the tutorial as one script; each Python block is a part of shop.py."""
+    """Yield the tutorial's parts of one script; each Python block is a part of shop.py."""
     fenced = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     for language, block in fenced.findall(TUTORIAL.read_text("utf-8")):
         yield block if language == "sh" else f"cat >> shop.py <<'END'\n\n{block}END\n"
@@ -31,7 +31,7 @@ def commands():
 
 @pytest.mark.slow
 def test_the_tutorial_does_what_it_says(tmp_path):
-    """No order is lost to a killed worker, a rejected task or a broker that is away."""
+    """No order is lost to a killed worker, a rejected task or an unreachable broker."""
     ports = {number: str(free_port()) for number in ("6390", "6391", "5580")}
     page = ports["5580"]
     (tmp_path / "replay.py").write_text(REPLAY)

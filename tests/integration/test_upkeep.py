@@ -1,4 +1,4 @@
-"""What goes, or comes back, though nobody asks for it."""
+"""Messages and queues expire, and messages return, without a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reliq.admin import Inspector
 from tests.integration.kombu_client import FAST, Taker, declare, get, publish
 from tests.support.waiting import wait_until
 
-# Takes one message of the queue, by consuming or by polling, and holds it for ever.
+# Takes one message of the queue, by consuming or polling, and holds it until it is killed.
 HOLDER = """
 import json, sys, time
 from kombu import Connection, Consumer, Exchange, Queue
@@ -55,7 +55,7 @@ def connect(url):
 
 @pytest.fixture
 def status(url):
-    """Return a function that returns the status of a queue; None where there is none."""
+    """Return a function that returns the status of a queue, or None if there is none."""
     with Inspector(url) as inspector:
 
         def look(queue):
@@ -68,14 +68,17 @@ def status(url):
 @pytest.mark.parametrize(
     ("how", "options"),
     [
-        # Its death is seen, long before its lease runs out.
+        # The holder's death is seen long before its lease ends.
         ("consume", '{"visibility_timeout": 60, "orphan_grace": 0.5, "restore_interval": 0.2}'),
-        # It was in no register: its lease runs out.
+        # The holder was in no register, so its lease has to end.
         ("get", '{"visibility_timeout": 1.5, "restore_interval": 0.2}'),
     ],
 )
 def test_who_only_polls_gets_what_a_killed_process_held(url, connect, how, options):
-    """With nobody else there: polling a queue looks after it."""
+    """A client that only polls a queue gets the messages of a killed process.
+
+    Polling a queue makes passes over it, even without any consumer.
+    """
     lease_s = 60 if how == "consume" else 1.5
     connection = connect(visibility_timeout=lease_s)
     declare(connection, "q")
@@ -95,7 +98,7 @@ def test_who_only_polls_gets_what_a_killed_process_held(url, connect, how, optio
 
 
 def test_polling_costs_a_pass_an_interval(redis_server, redis_url):
-    """However often it is done, and for however many queues."""
+    """Polling makes one pass per interval and queue, however often it is done."""
     options = {**FAST, "restore_interval": 5}
     with Connection(redis_url, transport_options=options) as connection:
         for queue in ("a", "b"):
@@ -111,7 +114,7 @@ def test_polling_costs_a_pass_an_interval(redis_server, redis_url):
 
 
 def test_messages_expire_in_a_queue_that_nobody_reads(connect, status):
-    """All of them, soon after their time, while anybody consumes from anything."""
+    """All messages of a queue without consumers expire in time, while any consumer exists."""
     connection = connect()
     declare(connection, "q")
     publish(connection, "q", *range(500), expiration=0.3)
@@ -122,7 +125,7 @@ def test_messages_expire_in_a_queue_that_nobody_reads(connect, status):
 
 
 def test_messages_die_in_a_queue_that_nobody_reads(connect, status):
-    """Where the queue keeps what expires."""
+    """Expired messages of a queue without consumers become dead letters if the queue keeps them."""
     connection = connect()
     declare(connection, "q", queue_arguments={"x-dead-letter-expired": True})
     publish(connection, "q", "late", expiration=0.3)
@@ -131,7 +134,7 @@ def test_messages_die_in_a_queue_that_nobody_reads(connect, status):
 
 
 def test_messages_expire_before_a_consumer_whose_hands_are_full(connect, status):
-    """It reserves nothing more, and what waits for it goes in time all the same."""
+    """Messages expire in time even if the queue's only consumer is at its prefetch limit."""
     connection = connect()
     taker = Taker(connection, "q", prefetch_count=1)
     publish(connection, "q", "held")
@@ -142,18 +145,18 @@ def test_messages_expire_before_a_consumer_whose_hands_are_full(connect, status)
 
 
 def test_hundreds_of_queues_expire_in_seconds(url, connect):
-    """As many as there are, not some with each heartbeat."""
+    """Hundreds of queues expire within seconds, instead of a few per heartbeat."""
     connection = connect()
     channel = connection.default_channel
     for number in range(600):
         Queue(f"brief{number}", Exchange(""), expires=1)(channel).queue_declare()
     Taker(connect(), "other")
-    with Inspector(url) as inspector:  # twenty with each heartbeat took ten minutes
+    with Inspector(url) as inspector:  # twenty per heartbeat took ten minutes
         wait_until(lambda: ["other"] == inspector.queues(), timeout_s=60)
 
 
 def test_a_full_queue_of_expired_messages_takes_more(connect, status):
-    """Nobody reads it, nobody consumes from anything."""
+    """A full queue of expired messages accepts a publish, even without any consumer."""
     connection = connect()
     declare(connection, "q", max_length=50, queue_arguments={"x-overflow": "reject-publish"})
     publish(connection, "q", *range(50), expiration=0.2)
@@ -164,7 +167,7 @@ def test_a_full_queue_of_expired_messages_takes_more(connect, status):
 
 @pytest.mark.slow
 def test_idle_queues_cost_little(redis_server, redis_url):
-    """Consumers ask for many queues in one command, so a hundred cost about what one costs."""
+    """A hundred idle queues cost about as much as one, because one command surveys many queues."""
     options = {**FAST, "restore_interval": 0.2}
     queues = [f"q{number}" for number in range(100)]
     with (
@@ -181,5 +184,5 @@ def test_idle_queues_cost_little(redis_server, redis_url):
         calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
         seconds = time.monotonic() - began
         client.close()
-    # Each asks every 0.18 to 0.22 s; a heartbeat every second.
+    # Each consumer sends a survey every 0.18 to 0.22 s, and a heartbeat every second.
     assert calls <= 2 * (seconds / 0.15 + 2 * seconds + 4)

@@ -27,7 +27,7 @@ CONFIG = {
 
 
 class Versions:
-    """A site, and programs of either version on it."""
+    """A site with programs of both versions."""
 
     def __init__(self, site, folder):
         self.site = site
@@ -37,12 +37,12 @@ class Versions:
         return previous.environment(self._folder if version == "previous" else None)
 
     def worker(self, version, **options):
-        """Start a worker of that version."""
+        """Start a worker of *version*."""
         options = {"app": APP, "concurrency": 1, **options}
         return self.site.worker(env=self._environment(version), **options)
 
     def run(self, version, name, *arguments):
-        """Call the function of apps/versions.py in that version; return its result."""
+        """Call a function of apps/versions.py in *version*; return its result."""
         extra = self._environment(version)
         done = subprocess.run(
             [sys.executable, "-m", "tests.integration.apps.versions", name, *map(str, arguments)],
@@ -59,20 +59,20 @@ class Versions:
         return result
 
     def balanced(self):
-        """Both versions find that each message is accounted for."""
+        """Fail unless the ledgers balance in both versions."""
         for version in ("previous", "current"):
             assert 0 == self.run(version, "audit")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return the folder with the previous version."""
+    """Return the folder of the previous version."""
     return previous.build(tmp_path_factory.mktemp("previous"))
 
 
 @pytest.fixture
 def versions(fresh_redis, site_factory, folder):
-    """Return Versions on a server of their own."""
+    """Return Versions on a separate server."""
     return Versions(site_factory(fresh_redis, **CONFIG), folder)
 
 
@@ -89,7 +89,7 @@ def second(first):
 
 
 def test_publish(versions, first, second):
-    """Tasks of one version run once each in a worker of the other, also delayed ones."""
+    """Tasks of one version, including delayed ones, run once each in a worker of the other."""
     published = versions.run(first, "publish", TASKS)
     published.append(versions.run(first, "delay", 0.5))
     versions.worker(second)
@@ -99,7 +99,7 @@ def test_publish(versions, first, second):
 
 
 def test_kill(versions, first, second, tmp_path):
-    """A worker dies with messages reserved; one of the other version restores and runs them."""
+    """A worker of one version restores and runs the messages of a killed worker of the other."""
     held = versions.run(first, "hold", tmp_path / "go")
     reserving = versions.worker(first)
     wait_until(versions.site.journal.started, what="the first task to begin")
@@ -115,7 +115,7 @@ def test_kill(versions, first, second, tmp_path):
 
 
 def test_dead_letter(versions, first, second):
-    """A delivery is counted by both versions; both read the dead letter."""
+    """Both versions count a delivery, and both read the dead letter."""
     poison = versions.run(first, "poison")
     for version in (first, second):
         worker = versions.worker(version, ready=False)
@@ -130,7 +130,7 @@ def test_dead_letter(versions, first, second):
 
 
 def test_batch(versions, first, second):
-    """Workers of both versions share the jobs of a batch; its callback is published once."""
+    """Workers of both versions share a batch's jobs, and its callback is published once."""
     workers = [versions.worker(version) for version in (first, second)]
     batch = versions.run(first, "batch", TASKS)
     wait_until(lambda: versions.site.journal.entries("callback-complete", batch), what="callback")
@@ -143,6 +143,6 @@ def test_batch(versions, first, second):
 
 
 def test_a_clone_without_the_history(tmp_path):
-    """The error names the command that fetches it."""
+    """Without the git history, the error names the command that fetches it."""
     with pytest.raises(AssertionError, match="git fetch --unshallow"):
         previous.build(tmp_path, "0" * 40)

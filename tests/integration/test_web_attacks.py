@@ -1,4 +1,4 @@
-"""What others may try on the page, and what an operator may get wrong when he starts it."""
+"""Attacks on the page, and mistakes of an operator at its start."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def url(redis_url):
-    """Return a broker with a queue that has one message."""
+    """Return the URL of a broker with a queue that has one message."""
     fill(redis_url, "q", [1])
     return redis_url
 
 
 def basic(name, password, peer="127.0.0.1"):
-    """Return a request that names a user."""
+    """Return a request with a user's login."""
     word = base64.b64encode(f"{name}:{password}".encode())
     return HTTPConnection(
         {"type": "http", "headers": [(b"authorization", b"Basic " + word)], "client": (peer, 1)}
     )
 
 
-# -- who is let in
+# -- logins
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,17 @@ def basic(name, password, peer="127.0.0.1"):
     ],
 )
 def test_what_came_through_a_proxy_is_not_from_here(url, header):
-    """Also where the proxy says but who it is: nobody was told to believe that."""
+    """A request through a proxy is not local, even if the header only names a user.
+
+    No header of a proxy is trusted without a setting.
+    """
     with page(url) as browser:
         assert 200 == browser.get("/log").status_code
         assert 403 == browser.get("/log", headers={header: "ann"}).status_code
 
 
 def test_a_login_that_is_no_text_is_refused(url):
-    """As any other that is wrong, with all headers."""
+    """A login that is not text is refused like any wrong one, with all headers."""
     users = f"ann operator {hashed('x')}"
     with page(url, users=users, base_url="http://ops.example") as browser:
         for word in (b"Basic \xe9", b"Basic =\xff=", b"Basic"):
@@ -70,7 +73,7 @@ def test_a_login_that_is_no_text_is_refused(url):
 
 @pytest.mark.slow
 def test_guesses_do_not_pile_up(monkeypatch):
-    """So many may wait; and one password that comes with many tabs is hashed once."""
+    """A limited number of logins may wait, and the login of many tabs is hashed once."""
     hashings = []
     fits = access.fits
     monkeypatch.setattr(access, "fits", lambda *given: hashings.append(given) or fits(*given))
@@ -90,7 +93,7 @@ def test_guesses_do_not_pile_up(monkeypatch):
 
 @pytest.mark.slow
 def test_guesses_keep_nobody_else_out_and_are_in_the_log(caplog):
-    """Each address has places of its own; a line a second names it, and who was guessed."""
+    """Guesses block no other address, and the log names address and user once a second."""
     asked = Passwords(accounts(f"ann operator {hashed('right')}", "here"))
     guesses = [basic("ann", str(n), "10.0.0.66") for n in range(150)]
     guesses += [basic("s3cret\n", "x", "10.0.0.66")]
@@ -123,7 +126,7 @@ def test_guesses_keep_nobody_else_out_and_are_in_the_log(caplog):
     ids=["network", "outside", "mapped", "written", "socket"],
 )
 def test_a_proxy_is_known_however_its_address_is_written(url, proxy, peer, status):
-    """Its address or its network; nothing else is an address."""
+    """A proxy is recognized by its address or network, in any spelling."""
     with page(url, client=(peer, 1), user_header="X-User", proxies=[proxy]) as browser:
         assert status == browser.get("/log", headers={"x-user": "bob"}).status_code
 
@@ -142,12 +145,15 @@ def test_a_proxy_is_known_however_its_address_is_written(url, proxy, peer, statu
     ids=["letters", "empty", "comma", "host", "operator", "name", "bits"],
 )
 def test_what_would_silently_protect_nothing_is_refused(given):
-    """A text in the place of a list hides the keys ``p``, ``a`` and ``s``."""
+    """A setting that would silently protect nothing is refused.
+
+    A text in place of a list, for example, would hide the keys ``p``, ``a`` and ``s``.
+    """
     with pytest.raises(ConfigurationError):
         app("reliq://x", **given)
 
 
-# -- what is hidden
+# -- hidden values
 
 
 @pytest.mark.slow
@@ -164,7 +170,7 @@ def test_what_would_silently_protect_nothing_is_refused(given):
     ids=["bytes", "brackets", "nested", "number", "key", "long"],
 )
 def test_what_is_hidden_stays_hidden_and_stops_no_page(url, name, value, seen):
-    """However the key is written; and no message keeps a queue from being shown."""
+    """Hidden values stay hidden in any notation, and no message keeps a page from being shown."""
     fill(url, "h", [[], {}, {}], headers={"task": "pay", "id": "1", name: value})
     with page(url, redact=["password", "user[password]"]) as browser:
         shown = read(browser.get("/queue?queue=h"))
@@ -174,17 +180,17 @@ def test_what_is_hidden_stays_hidden_and_stops_no_page(url, name, value, seen):
         assert seen is ("[hidden]" in read(browser.get(link)).text)
 
 
-# -- what is asked
+# -- requests
 
 
 def test_a_search_for_what_is_no_text_finds_nothing(url):
-    """As half a character in a URL."""
+    """A search for an invalid text, such as half a character in a URL, finds nothing."""
     with page(url) as browser:
         assert "No message with" in read(browser.get("/search?text=%ff")).text
 
 
 def test_a_value_that_is_no_number_is_refused(url):
-    """And the log says so."""
+    """A value that is not a number is refused, and the page states the reason."""
     with page(url, allow_actions=True) as browser:
         form = {"name": "x-max-length", "value": "--5"}
         done = browser.post("/actions/set?queue=q", data=form, headers=OURS)
@@ -193,7 +199,10 @@ def test_a_value_that_is_no_number_is_refused(url):
 
 
 def test_an_operation_that_could_not_be_stopped_is_not_begun(url):
-    """It would wait for days before it looks whether it is to stop."""
+    """An operation with an extreme rate is refused, because it could not be stopped.
+
+    It would wait for days before it checks for a stop.
+    """
     with page(url, allow_actions=True) as browser:
         for rate in ("0.00001", "1e-300", "nan", "inf"):
             done = browser.post("/actions/replay?queue=q", data={"rate": rate}, headers=OURS)
@@ -202,7 +211,7 @@ def test_an_operation_that_could_not_be_stopped_is_not_begun(url):
 
 
 def test_an_action_that_fails_of_something_unknown_is_in_the_log(url, monkeypatch):
-    """It may have done a part: who began it is known."""
+    """The log names the user of an action with an unknown error, because a part may be done."""
     monkeypatch.setattr(Inspector, "pause", lambda *_: 1 / 0)
     with page(url, allow_actions=True) as browser:
         assert 500 == browser.post("/actions/pause?queue=q", headers=OURS).status_code
@@ -211,13 +220,19 @@ def test_an_action_that_fails_of_something_unknown_is_in_the_log(url, monkeypatc
 
 @pytest.mark.parametrize("root_path", ["/queue", "/dead", "/static", "/dead/group/"])
 def test_a_path_that_is_one_of_a_page_is_refused(root_path):
-    """Behind a proxy that cuts it off, that page would be the overview."""
+    """A root path that equals a page's path is refused.
+
+    Behind a proxy that removes the path, that page would be the overview.
+    """
     with pytest.raises(ConfigurationError, match="root_path"):
         app("reliq://x", root_path=root_path)
 
 
 def test_a_group_for_each_dead_letter_ends_the_count(url, monkeypatch):
-    """As of errors with an id in their text: what is remembered stays small, and says so."""
+    """The count of groups ends at a limit and reports that.
+
+    Without a limit, errors with an id in their text would make one group per dead letter.
+    """
     monkeypatch.setattr(brokers, "_MOST_GROUPS", 4)
     for n in range(12):
         fill(url, "d", n, headers={"task": f"task-{n}", "id": str(n)})
@@ -231,7 +246,7 @@ def test_a_group_for_each_dead_letter_ends_the_count(url, monkeypatch):
 
 
 async def _ask(application, path):
-    """Ask for a page; return its status."""
+    """Request a page; return its status."""
     scope = {
         "type": "http", "method": "GET", "path": path, "query_string": b"", "root_path": "",
         "headers": [(b"host", b"localhost")], "client": HERE, "scheme": "http",
@@ -250,7 +265,7 @@ async def _ask(application, path):
 
 
 def test_pages_that_take_seconds_keep_no_other_waiting(url, monkeypatch):
-    """However many ask for them."""
+    """Pages that take seconds block no other page, however many requests there are."""
     go_on = threading.Event()
     doctor = Inspector.doctor
     monkeypatch.setattr(Inspector, "doctor", lambda one: go_on.wait(30) and doctor(one))
@@ -270,7 +285,7 @@ def test_pages_that_take_seconds_keep_no_other_waiting(url, monkeypatch):
 
 
 def test_exports_take_no_place_from_replays(url, monkeypatch):
-    """A viewer may export, as often as he likes; operators go on."""
+    """Exports take no place from replays: a viewer may export, and operators can continue."""
     go_on = threading.Event()
 
     def exporting(*_, **__):
@@ -289,11 +304,11 @@ def test_exports_take_no_place_from_replays(url, monkeypatch):
             go_on.set()
 
 
-# -- while nobody looks, and while a broker is silent
+# -- pages that are not open, and silent brokers
 
 
 def test_rates_are_not_those_of_the_hours_in_which_nobody_looked(url, monkeypatch):
-    """After such a time they are not known yet."""
+    """After hours without a viewer, rates are unknown instead of means of that time."""
     watch = Watch(Broker(0, url, Settings(urls=(url,))))
     with Inspector(url) as inspector:
         watch.report(inspector)
@@ -306,7 +321,7 @@ def test_rates_are_not_those_of_the_hours_in_which_nobody_looked(url, monkeypatc
 
 
 def test_a_silent_broker_is_waited_for_once():
-    """Not by each who looks, one after the other, while the pages of others wait for them."""
+    """The timeout of a silent broker is spent once, not by each viewer in turn."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"reliq://127.0.0.1:{silent.getsockname()[1]}/0"
         broker = Broker(0, url, Settings(urls=(url,), transport_options={"socket_timeout": 1.5}))
@@ -321,7 +336,10 @@ def test_a_silent_broker_is_waited_for_once():
 
 @pytest.mark.slow
 def test_a_broker_that_freezes_is_known_to_be_away_until_it_answers(redis_factory):
-    """Also where it was lent when it froze: nobody waits for the time-out once more."""
+    """A broker that freezes while in use is known as unreachable until it replies.
+
+    No further viewer waits for the timeout.
+    """
     server = redis_factory()
     options = {"socket_timeout": 1.5}
     url = server.url("reliq")

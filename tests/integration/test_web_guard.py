@@ -1,4 +1,4 @@
-"""Who is let in to the page, who may act, and what nobody can smuggle in."""
+"""Logins and rights of the page, and the safety of foreign input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTILE = (
 
 @cache
 def users():
-    """Return who may sign in."""
+    """Return the users of the page."""
     return f"ann operator {hashed('ann:s')}; bob viewer {hashed('bobs')}"
 
 
@@ -38,18 +38,18 @@ def login(name, password):
 
 @pytest.fixture
 def url(redis_url):
-    """Return a broker with a queue that has one message."""
+    """Return the URL of a broker with a queue that has one message."""
     fill(redis_url, "q", [1])
     return redis_url
 
 
 def paused(url):
-    """Whether the queue is paused now."""
+    """Whether the queue is paused."""
     with Inspector(url) as inspector:
         return inspector.report().queues[0].paused
 
 
-# -- who is let in
+# -- logins
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def paused(url):
     ids=["here", "here6", "elsewhere", "rebound", "suffix", "allowed", "proxied", "forwarded"],
 )
 def test_without_users_only_this_machine_is_answered(url, client, host, headers, status):
-    """By its address and by its name; what has come through a proxy is not from here."""
+    """Without users only local requests are accepted, by address and host, not through a proxy."""
     given = {"host": host, **headers}
     with page(url, client=client, hosts=["shop.internal"]) as browser:
         for path in ("/", "/events?page=/nowhere", "/static/reliq.js", "/nowhere"):
@@ -82,7 +82,7 @@ def test_without_users_only_this_machine_is_answered(url, client, host, headers,
 
 
 def test_a_password_lets_in_from_everywhere(url):
-    """The right one of a name there is; nothing else is told to who has none."""
+    """A correct password is accepted from any address; other requests learn nothing."""
     with page(url, client=("10.0.0.7", 1), base_url="http://ops.example", users=users()) as browser:
         for wrong in (
             {},
@@ -102,7 +102,10 @@ def test_a_password_lets_in_from_everywhere(url):
 
 
 def test_a_name_is_believed_from_the_proxy_alone(url):
-    """Once in a request, and from its address; the operators are named here."""
+    """A user's name is accepted once per request and only from the proxy's address.
+
+    The operators are named in the settings.
+    """
     given = {"user_header": "X-User", "proxies": ["10.0.0.1"], "operators": ["ann"]}
     with page(url, client=("10.0.0.1", 1), base_url="http://ops.example", **given) as browser:
         assert 401 == browser.get("/").status_code
@@ -114,11 +117,11 @@ def test_a_name_is_believed_from_the_proxy_alone(url):
         assert 403 == browser.get("/", headers={"x-user": "ann"}).status_code
 
 
-# -- who may act
+# -- rights
 
 
 def test_nothing_can_be_changed_unless_that_is_allowed(url):
-    """No form for it, and no effect of asking for it."""
+    """Without allow_actions the pages have no forms, and actions are refused."""
     with page(url) as browser:
         for path in ("/", "/queue?queue=q"):
             assert {"get"} == {method for method, _ in read(browser.get(path)).forms}
@@ -130,7 +133,7 @@ def test_nothing_can_be_changed_unless_that_is_allowed(url):
 
 @pytest.mark.parametrize("name", ["ann", "bob"])
 def test_a_viewer_changes_nothing(url, name):
-    """An operator does, and who it was is in the log."""
+    """A viewer changes nothing; an operator does, and the log has the operator's name."""
     signed_in = login(name, {"ann": "ann:s", "bob": "bobs"}[name])
     with page(url, users=users(), allow_actions=True, headers=signed_in) as browser:
         forms = read(browser.get("/queue?queue=q")).forms
@@ -163,7 +166,7 @@ def test_a_viewer_changes_nothing(url, name):
     ids=["nothing", "cross", "same-site", "none", "evil", "null", "port", "referer"],
 )
 def test_another_site_changes_nothing(url, headers):
-    """A login goes along with what any page asks; so it has to be a page of ours."""
+    """Only a page of this site can cause an action; a browser sends the login with any request."""
     with page(url, allow_actions=True) as browser:
         assert 403 == browser.post("/actions/pause?queue=q", headers=headers).status_code
         assert 403 == browser.put("/actions/pause?queue=q", headers=headers).status_code
@@ -176,7 +179,7 @@ def test_another_site_changes_nothing(url, headers):
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_site_has_no_page_made(url, site):
-    """A link that somebody follows leads here; a picture or a frame of a foreign page does not."""
+    """A link from another site is followed, but its images and frames cause no work."""
     with page(url) as browser:
         for mode, dest, status in (
             ("navigate", "document", 200),
@@ -194,7 +197,7 @@ def test_another_site_has_no_page_made(url, site):
 
 @pytest.mark.slow
 def test_the_outcome_is_told_to_who_acted_and_not_for_long(url, monkeypatch):
-    """A link with a number shows nobody what another did, or what was long ago."""
+    """Only the user of an action sees its outcome, and only for a minute."""
     given = {"users": users(), "allow_actions": True, "base_url": "http://ops.example"}
     with page(url, **given) as browser:
         ann, bob = login("ann", "ann:s"), login("bob", "bobs")
@@ -208,7 +211,7 @@ def test_the_outcome_is_told_to_who_acted_and_not_for_long(url, monkeypatch):
 
 
 def test_what_has_grown_since_the_question_is_asked_about_again(url):
-    """A purge carries the number that was seen: much more than that was not meant."""
+    """A purge of many more messages than its question stated is asked about again."""
     with page(url, allow_actions=True) as browser:
         asked = read(browser.get("/confirm?action=purge&queue=q"))
         assert ("input", "name", "seen") in asked.attributes
@@ -223,7 +226,7 @@ def test_what_has_grown_since_the_question_is_asked_about_again(url):
 
 
 def test_an_action_leads_to_a_page_of_ours(url):
-    """Whatever it was asked with: there is no other place to send somebody to."""
+    """An action always leads to a page of this site, whatever its parameters are."""
     with page(url, allow_actions=True) as browser:
         for query in ("queue=//evil.example", "queue=q&back=//evil.example", "queue=%0d%0aX:y"):
             done = browser.post(f"/actions/pause?{query}", headers=OURS)
@@ -235,11 +238,11 @@ def test_an_action_leads_to_a_page_of_ours(url):
         assert 413 == browser.post("/actions/set?queue=q", content=large, headers=OURS).status_code
 
 
-# -- what every answer has
+# -- headers of all responses
 
 
 def test_every_answer_has_the_headers(url, monkeypatch):
-    """Pages, errors, refusals and files: no inline script, no frame, no other site, not stored."""
+    """Every response forbids inline scripts, frames, other sites and storage by its headers."""
     with page(url) as browser:
         answers = [browser.get(item.path) for item in PAGES]
         answers += [browser.get(path) for path in ("/none", "/static/none", "/static/reliq.css")]
@@ -259,7 +262,7 @@ def test_every_answer_has_the_headers(url, monkeypatch):
 
 @pytest.mark.parametrize("root_path", ["", "/ops/reliq"])
 def test_it_works_under_a_path(url, root_path):
-    """Whether the proxy cuts its path off or not, and mounted in another application."""
+    """The page works under a path, whether or not the proxy removes it."""
     with page(url, root_path=root_path, allow_actions=True) as browser:
         for path in {"/", f"{root_path}/"}:
             found = read(browser.get(path))
@@ -271,7 +274,7 @@ def test_it_works_under_a_path(url, root_path):
 
 
 def test_it_can_be_mounted(url):
-    """The application around it says where."""
+    """The page can be mounted in another application, which sets the path."""
     from starlette.testclient import TestClient
 
     made = app(url)
@@ -287,12 +290,12 @@ def test_it_can_be_mounted(url):
     made.close()
 
 
-# -- what others wrote
+# -- foreign text
 
 
 @pytest.fixture
 def hostile(redis_url):
-    """Return a broker on which everything that can be chosen is hostile."""
+    """Return the URL of a broker with hostile text in every place."""
     headers = {"task": HOSTILE, "id": HOSTILE, "argsrepr": HOSTILE, "kwargsrepr": HOSTILE}
     headers[HOSTILE] = {HOSTILE: [HOSTILE]}
     fill(redis_url, HOSTILE, HOSTILE, b"\xff\x00" + HOSTILE.encode(), content_type="text/plain",
@@ -303,7 +306,7 @@ def hostile(redis_url):
 
 
 def walk(browser, most=60):
-    """Follow every link from the overview on, and read each page."""
+    """Follow every link from the overview, and read each page."""
     seen, left = {}, ["/"]
     while left and len(seen) < most:
         path = left.pop(0)
@@ -322,7 +325,7 @@ def walk(browser, most=60):
 @pytest.mark.slow
 @pytest.mark.parametrize("actions", [False, True], ids=["read-only", "actions"])
 def test_what_others_wrote_stays_text(hostile, actions):
-    """On each page that a link leads to: not an element of it, not a link, not a line."""
+    """Foreign text stays text on every page: it makes no element, link or line."""
     kill(hostile, HOSTILE, 1)
     with page(hostile, allow_actions=actions) as browser:
         seen = walk(browser)
@@ -341,7 +344,7 @@ def test_what_others_wrote_stays_text(hostile, actions):
 
 @pytest.mark.slow
 def test_a_secret_is_on_no_page(redis_url):
-    """Its key is hidden in arguments and headers, living and dead."""
+    """Values of hidden keys are on no page, in arguments and headers, alive or dead."""
     headers = {
         "task": "pay", "id": "1", "argsrepr": "[{'card_token': 's3cret'}]",
         "kwargsrepr": "{'password': 's3cret'}", "x-token": "s3cret", "map": {"Password": "s3cret"},
@@ -360,14 +363,14 @@ def test_a_secret_is_on_no_page(redis_url):
 
 
 def test_passwords_of_brokers_are_on_no_page(url):
-    """Nor in errors about them."""
+    """Passwords of brokers are on no page, even in errors."""
     with page("reliq://ann:s3cret@127.0.0.1:1/0", url.replace("//", "//:s3cret@")) as browser:
         for path in ("/", "/queue?queue=q", "/health?broker=1", "/consumers?broker=1"):
             assert "s3cret" not in browser.get(path).text
 
 
 def test_what_it_is_given_is_checked_at_once():
-    """Before anybody asks for a page."""
+    """Wrong arguments are refused at once, before the first request."""
     with pytest.raises(ConfigurationError):
         app()
     with pytest.raises(ConfigurationError):

@@ -1,4 +1,4 @@
-"""Pages that change while somebody looks: one reader, no question while nobody does, no end."""
+"""Live pages: one reader for all viewers, no query without viewers, and a clean end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.workers import app_environment
 
 
 class Source:
-    """Makes pages, counts how often, and fails when told."""
+    """A source of pages that counts its calls and can raise an error."""
 
     def __init__(self):
         self.made, self.text, self.error = [], "1", None
@@ -44,7 +44,7 @@ class Source:
 
 
 def event(raw):
-    """Return name and data of an event."""
+    """Return the name and the data of an event."""
     name, data = raw.decode().strip().split("\n")
     return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
@@ -62,7 +62,7 @@ async def soon(stream):
 
 
 def test_many_who_look_are_one_reader():
-    """A page is made once for all who look at it, and not at all when they have gone."""
+    """A page is made once for all its viewers, and not at all without viewers."""
 
     async def run():
         source = Source()
@@ -91,7 +91,7 @@ def test_many_who_look_are_one_reader():
 
 
 def test_what_cannot_be_made_is_said_and_the_rest_goes_on():
-    """Each page by itself; when it can be made again all of it is sent."""
+    """An error of a page is sent to its viewers only, and the whole page afterwards."""
 
     async def run():
         source = Source()
@@ -116,7 +116,7 @@ def test_what_cannot_be_made_is_said_and_the_rest_goes_on():
 
 
 def test_a_page_that_takes_long_holds_up_its_own_kind_only():
-    """As of a broker that is frozen: the pages of the others are made meanwhile."""
+    """A page of a frozen broker does not delay the pages of other brokers."""
 
     async def run():
         go_on = threading.Event()
@@ -142,7 +142,7 @@ def test_a_page_that_takes_long_holds_up_its_own_kind_only():
 
 
 def test_one_user_takes_no_place_of_another(monkeypatch):
-    """So many pages a user, and so many different ones; one more is told so, and ends."""
+    """Pages are limited per user and in total; one more gets a notice and ends."""
     monkeypatch.setattr(live, "_MOST_PAGES", 30)
 
     async def run():
@@ -155,7 +155,7 @@ def test_one_user_takes_no_place_of_another(monkeypatch):
         streams += [await following(hub, f"other {n}", "ann") for n in range(10)]
         assert event([each async for each in hub.follow("a new one", "ann")][-1])[0] == "away"
         assert 31 == len(hub.lookers)
-        streams.append(await following(hub, "page 2", "ann"))  # that is made already
+        streams.append(await following(hub, "page 2", "ann"))  # this page is already made
         await streams.pop().aclose()
         assert 31 == len(hub.lookers)
         for stream in streams:
@@ -165,7 +165,7 @@ def test_one_user_takes_no_place_of_another(monkeypatch):
 
 
 def test_what_a_page_does_not_read_makes_no_other_page(redis_url, monkeypatch):
-    """Pages that differ by it are one page, and their links are without it."""
+    """Pages that differ only in unknown parameters are one page, and links omit them."""
     fill(redis_url, "q", 1)
     with page(redis_url) as browser:
         shown = browser.get("/queue?queue=q&junk=1&said=3")
@@ -183,12 +183,12 @@ def test_what_a_page_does_not_read_makes_no_other_page(redis_url, monkeypatch):
             browser.get("/events", params={"page": f"/queue?{query}"})
         (first, _), *others = seen
         assert ["local"] * 3 == [user for _, user in seen]
-        assert [True, False] == [topic == first for topic, _ in others]  # skip is read
+        assert [True, False] == [topic == first for topic, _ in others]  # skip is a known parameter
 
 
 @contextmanager
 def listening(served, path):
-    """Give a list that the events of a page are added to as they come."""
+    """Yield a list to which the events of a page are added."""
     found = []
 
     def listen():
@@ -216,7 +216,7 @@ def listening(served, path):
         yield found
     finally:
         stop.set()
-        thread.join(30)  # at the next event: each look has an age that is another
+        thread.join(30)  # at the next event, because each one has a new age
 
 
 @pytest.fixture
@@ -234,13 +234,13 @@ def serve(tmp_path):
 
 
 def commands(client):
-    """Return how many commands a server has carried out, but for this one."""
+    """Return the number of commands that a server has run, without this one."""
     return client.info("stats")["total_commands_processed"]
 
 
 @pytest.mark.slow
 def test_a_page_follows_its_broker(serve, redis_factory):
-    """What happens is seen; a broker that is away is said, and seen again when it is back."""
+    """A page shows changes of its broker, and reports an outage until the broker is back."""
     server = redis_factory(appendonly=True)
     url = server.url("reliq")
     fill(url, "orders", 1, 2)
@@ -248,7 +248,7 @@ def test_a_page_follows_its_broker(serve, redis_factory):
     assert "orders" in read(httpx.get(f"{served.address}/queue?queue=orders")).text
     client = server.client()
     before, asked = commands(client), count(1)
-    # Nobody looks, nobody asks but us.
+    # Without a viewer, this test sends the only commands.
     stays_true(lambda: commands(client) - before <= next(asked), for_s=1.5)
     with listening(served, "/queue?queue=orders") as found:
         wait_until(lambda: any(name == "parts" for name, _ in found))
@@ -283,7 +283,10 @@ main()
 
 @pytest.mark.slow
 def test_half_requests_take_the_page_from_nobody(redis_url, tmp_path):
-    """One address has half of the connections; each ends in time, also after a whole request."""
+    """Half requests from one address use at most half of the connections, and each ends in time.
+
+    A connection after a complete request ends in time too.
+    """
     served = WebProcess(redis_url, tmp_path, begin=[sys.executable, "-c", _NARROW])
     try:
         half = b"GET /log HTTP/1.1\r\nHost: localhost\r\nX-a: b"
@@ -294,7 +297,7 @@ def test_half_requests_take_the_page_from_nobody(redis_url, tmp_path):
         again = socket.create_connection(("127.0.0.1", served.port), 20, ("127.0.0.3", 0))
         again.sendall(half[: half.index(b"X-a")] + b"\r\n")
         assert again.recv(12) == b"HTTP/1.1 200"
-        again.sendall(half)  # whoever had an answer has no more time for the next
+        again.sendall(half)  # after a response, a connection has no more time for its next request
         other = httpx.HTTPTransport(local_address="127.0.0.2")
         with httpx.Client(transport=other, timeout=20) as client:
             assert 200 == client.get(f"{served.address}/log").status_code
@@ -315,7 +318,7 @@ def test_half_requests_take_the_page_from_nobody(redis_url, tmp_path):
 
 @pytest.mark.slow
 def test_it_stops_at_once_while_somebody_looks(serve, redis_url):
-    """A stream of events has no end of its own."""
+    """The server stops at once while a page is open, although a stream of events never ends."""
     fill(redis_url, "q", 1)
     served = serve(redis_url)
     with listening(served, "/") as found:
@@ -329,7 +332,7 @@ def test_it_stops_at_once_while_somebody_looks(serve, redis_url):
 
 @pytest.mark.slow
 def test_an_application_knows_its_brokers(redis_url, journal, tmp_path):
-    """`celery -A proj reliq web` needs no URL."""
+    """`celery -A proj reliq web` uses the application's brokers without a URL."""
     fill(redis_url, "q", 1)
     command = [sys.executable, "-m", "celery", "-A", "tests.integration.apps.tasks", "reliq"]
     process = Process(
@@ -358,7 +361,7 @@ def test_an_application_knows_its_brokers(redis_url, journal, tmp_path):
     ids=["open", "users", "operator", "log"],
 )
 def test_it_does_not_begin_without_what_it_needs(arguments, said):
-    """It says how instead."""
+    """A start with missing or wrong settings is refused with the remedy."""
     given = ["web", "--port", "0", "--url", "reliq://127.0.0.1:1/0", *arguments]
     done = CliRunner().invoke(main, given, env={"RELIQ_WEB_USERS": ""})
     assert 2 == done.exit_code, done.output
@@ -367,7 +370,7 @@ def test_it_does_not_begin_without_what_it_needs(arguments, said):
 
 @pytest.mark.slow
 def test_a_password_is_hashed_by_the_command(serve, redis_url):
-    """What it prints goes into the environment, and lets in."""
+    """The output of --hash-password in the environment admits the user."""
     fill(redis_url, "q", 1)
     done = subprocess.run(
         [*RELIQ, "web", "--hash-password"],

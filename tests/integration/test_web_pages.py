@@ -1,4 +1,4 @@
-"""What the pages show and do, over HTTP."""
+"""The content and the actions of the pages, over HTTP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADERS = {"task": "shop.pay", "id": "job-1", "argsrepr": "(1,)", "kwargsrepr": 
 
 @pytest.fixture
 def browser(url):
-    """Return who asks for pages, and may act."""
+    """Return a client of the pages with the right to act."""
     with page(url, allow_actions=True) as found:
         yield found
 
@@ -40,14 +40,14 @@ def told(browser, path):
 
 
 def post(browser, path, **form):
-    """Do an action; return the page that it leads to."""
+    """Run an action; return the page that it leads to."""
     done = browser.post(path, data=form, headers=OURS)
     assert 303 == done.status_code, done.text
     return done.headers["location"]
 
 
 def ended(browser, operation):
-    """Wait until an operation has ended; return what its page says."""
+    """Wait until an operation has ended; return the text of its page."""
     return wait_until(
         lambda: (text := told(browser, operation)) and ", running" not in text and text
     )
@@ -55,7 +55,7 @@ def ended(browser, operation):
 
 @pytest.mark.slow
 def test_every_page_is_there(url, browser):
-    """Of an empty broker, and of one that has something everywhere."""
+    """Every linked page exists, for an empty broker and for one with all kinds of data."""
     assert all(found is None or found.text for found in walk(browser).values())
     fill(url, "q", *range(60), headers=HEADERS)
     fill(url, "q", 1, headers={**HEADERS, "x-delay": 600_000})
@@ -91,7 +91,7 @@ def test_every_page_is_there(url, browser):
 
 
 def test_a_list_is_paged(url, browser):
-    """Fifty at a time, as far as there are; each message is on one page."""
+    """A list has pages of fifty, and each message is on one page."""
     fill(url, "q", *range(120), headers=HEADERS)
     seen, path = [], "/queue?queue=q"
     while path:
@@ -105,7 +105,7 @@ def test_a_list_is_paged(url, browser):
 
 
 def test_a_message_is_found_and_shown(url, browser):
-    """By a part of its task's name, of its id, by its tag; and what was acked is gone."""
+    """A message is found by parts of its task or id, and by its tag; an acked one is gone."""
     fill(url, "q", [[1], {"a": "b<i>"}, {}], headers=HEADERS)
     with Inspector(url) as inspector:
         (found,) = inspector.peek("q")
@@ -125,7 +125,7 @@ def test_a_message_is_found_and_shown(url, browser):
 
 
 def test_dead_letters_are_put_right(url, browser, tmp_path):
-    """Some by their tags, all of a group, at a pace, to a file; those of others stay."""
+    """Dead letters are replayed by tag, and exported and purged by group; others stay."""
     fill(url, "q", *range(9), headers=HEADERS)
     fill(url, "q", *range(2), headers={**HEADERS, "task": "shop.ship"})
     kill(url, "q", 11)
@@ -166,7 +166,7 @@ def test_dead_letters_are_put_right(url, browser, tmp_path):
 
 
 def test_an_operation_can_be_stopped(url, browser):
-    """It ends after its step; what was done is done, and the rest stays."""
+    """A stopped operation ends after its current step, and the rest stays."""
     fill(url, "q", *range(30), headers=HEADERS)
     kill(url, "q", 30)
     operation = post(browser, "/actions/purge-dead?queue=q", rate="2")
@@ -179,7 +179,7 @@ def test_an_operation_can_be_stopped(url, browser):
 
 
 def test_what_cannot_be_done_is_said(url, browser):
-    """And noted: a setting that is none, a queue that is not there."""
+    """A refused setting and an unknown queue are reported."""
     fill(url, "q", 1)
     for path, form, said in (
         ("/actions/set?queue=q", {"name": "x-nothing", "value": "1"}, "cannot be changed"),
@@ -197,7 +197,7 @@ def test_what_cannot_be_done_is_said(url, browser):
 
 
 def test_a_batch_is_sealed_and_cancelled(url, browser):
-    """After a question."""
+    """A batch is sealed and cancelled after a confirmation."""
     with Inspector(url) as inspector:
         inspector._store.batches.open_batch("b", "nightly", {})
         inspector._store.batches.change("b", [Change("enter", "j", "waiting", tag="t", queue="q")])
@@ -209,7 +209,10 @@ def test_a_batch_is_sealed_and_cancelled(url, browser):
 
 
 def test_one_of_several_brokers_is_away(redis_url, fresh_redis):
-    """The others are shown, and say whose they are; an export hides nothing, so it is refused."""
+    """Reachable brokers are shown by number beside an unreachable one.
+
+    An export is refused, because it hides no values.
+    """
     fill(redis_url, "q", 1)
     kill(redis_url, "q", 1)
     other = fresh_redis.url("reliq")
@@ -227,14 +230,14 @@ def test_one_of_several_brokers_is_away(redis_url, fresh_redis):
 
 
 def test_what_takes_its_time_is_not_followed(redis_url):
-    """The doctor looks when somebody asks for it, not every two seconds."""
+    """Pages like the doctor's are not refreshed every two seconds, because they are slow."""
     with page(redis_url) as browser:
         for path in ("/health", "/search?text=x", "/confirm?action=purge", "/nowhere", ""):
             assert 404 == browser.get("/events", params={"page": path}).status_code
 
 
 def test_temporary_queues_are_shown_when_they_are_wanted(redis_url):
-    """There may be one for each process that ever waited for a reply."""
+    """Temporary queues are shown on request, because there may be one for each process."""
     with Connection(redis_url) as connection:
         connection.default_channel.queue_declare("brief", auto_delete=True)
     fill(redis_url, "q", 1)
@@ -246,7 +249,7 @@ def test_temporary_queues_are_shown_when_they_are_wanted(redis_url):
 
 @pytest.mark.slow
 def test_a_large_queue_opens_as_fast_as_a_small_one(redis_factory):
-    """Its first page, one in its middle, and no question that takes the server long."""
+    """A large queue's first and middle pages open fast, without a slow command at the server."""
     server = redis_factory()
     url = server.url("reliq")
     fill(url, "big", 1, headers=HEADERS)
@@ -272,13 +275,13 @@ def test_a_large_queue_opens_as_fast_as_a_small_one(redis_factory):
                 began = perf_counter()
                 assert "shop.pay" in browser.get(path).text
                 took.append(perf_counter() - began)
-            assert min(took) < 0.6, (path, took)  # a third of it is what is promised
+            assert min(took) < 0.6, (path, took)  # a third of it is promised
     stats = client.info("commandstats")
     assert all(each["usec_per_call"] < 15_000 for each in stats.values()), stats
 
 
 def test_consumers_are_paged(url, browser):
-    """As all lists are."""
+    """The consumers are shown in pages, like all lists."""
     record = {"client_id": "1", "run_id": "r", "queues": "", "host": "web", "pid": "7"}
     with Inspector(url) as inspector:
         store = inspector._store
@@ -292,7 +295,7 @@ def test_consumers_are_paged(url, browser):
 
 
 def test_a_lease_that_has_ended_is_told_as_ended(url, browser):
-    """In the list, on the message's page and by the doctor, until somebody consumes."""
+    """An expired lease is shown in the list, on the message's page and by the doctor."""
     fill(url, "q", 1, 2, headers=HEADERS)
     with Inspector(url) as inspector:
         inspector._store.reserve("q", 2, 1, no_ack=False)
@@ -313,7 +316,7 @@ def test_a_lease_that_has_ended_is_told_as_ended(url, browser):
 
 @pytest.mark.slow
 def test_a_number_says_of_what_it_is(url, browser):
-    """What a consumer holds is of all its queues, and of its last heartbeat; rates are means."""
+    """Numbers state their scope: all queues of a consumer at its last heartbeat, or a 10 s mean."""
     fill(url, "q", 1, 2, 3)
     with Connection(url, transport_options=FAST) as connection:
         taker = Taker(connection, "q", "another")
@@ -324,7 +327,7 @@ def test_a_number_says_of_what_it_is(url, browser):
 
 
 def test_what_a_reject_wraps_is_its_cause(url, browser):
-    """Two errors in `Reject` are two groups: replaying one replays that one."""
+    """Two errors in `Reject` make two groups, so that each can be replayed separately."""
     words = [outcome_of(Reject(error)).text for error in (ValueError("502"), KeyError("weight"))]
     assert ["ValueError: 502", "KeyError: 'weight'"] == words
     assert "Reject: too late" == outcome_of(Reject("too late")).text
@@ -332,7 +335,7 @@ def test_what_a_reject_wraps_is_its_cause(url, browser):
 
 
 def test_callbacks_are_told_that_there_are(url, browser):
-    """A batch without any has published none, though each would have been due."""
+    """Published callbacks are listed only for a batch that has them."""
     with Inspector(url) as inspector:
         for name, fields in (("none", {}), ("one", {"on_complete": "a message"})):
             inspector._store.batches.open_batch(name, name, fields)
@@ -349,7 +352,7 @@ def test_callbacks_are_told_that_there_are(url, browser):
 
 
 def test_cards_count_what_the_rows_count(url, browser):
-    """Not the queues that end with their connection, which the rows leave out."""
+    """The cards count the queues of the rows, without temporary queues."""
     fill(url, "q", 1)
     with Connection(url) as connection:
         gone = Queue("gone", Exchange(""), "gone", durable=False, exclusive=True)
@@ -361,6 +364,6 @@ def test_cards_count_what_the_rows_count(url, browser):
 
 
 def test_a_queue_of_a_blank_name_can_be_clicked(url, browser):
-    """Its link has something in it."""
+    """A queue with a blank name has a visible link."""
     fill(url, " ", 1)
     assert '>" "<' in browser.get("/").text.replace("&#34;", '"')

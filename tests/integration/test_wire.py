@@ -1,4 +1,4 @@
-"""One socket, many commands: every reply finds the command that it answers."""
+"""One socket, many commands: every reply is given to its command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tests.support.waiting import wait_until
 
 
 def test_a_script_that_is_sent_again_keeps_its_place(redis_server, redis_url):
-    """The cache is lost and filled again between two calls: the first comes in last."""
+    """A script that is sent again has its own reply, even if it comes last.
+
+    The cache is lost and filled again between two calls.
+    """
     where = address(redis_url)
     assert isinstance(where, Address)
     wire = Wire(where, Options(), "test")
@@ -47,7 +50,7 @@ def test_a_script_that_is_sent_again_keeps_its_place(redis_server, redis_url):
 
 @pytest.fixture
 def wire(fresh_redis):
-    """Return a wire to a server of the test's own, with a short timeout."""
+    """Return a wire to a separate server, with a short timeout."""
     wire = Wire(address(fresh_redis.url()), Options(socket_timeout=3.0), "test")
     wire.connect()
     yield wire
@@ -55,7 +58,7 @@ def wire(fresh_redis):
 
 
 def test_a_posted_script_runs_though_nobody_reads(wire, fresh_redis):
-    """The server has an empty cache, as one that was restarted: an ack that is written is done."""
+    """A posted script runs at a server with an empty cache, even if its reply is never read."""
     names = queue_keys("", "q")
     with closing(fresh_redis.client()) as client:
         client.script_flush()
@@ -72,7 +75,7 @@ def test_a_posted_script_runs_though_nobody_reads(wire, fresh_redis):
 
 
 def test_what_has_waited_long_waits_only_for_the_rest(wire, fresh_redis):
-    """The timeout is that of the command, not of each who waits for it in turn."""
+    """The timeout counts from the command, not from each wait for it."""
     fresh_redis.freeze()
     posted = time.monotonic()
     wire.post(("PING",))
@@ -84,7 +87,7 @@ def test_what_has_waited_long_waits_only_for_the_rest(wire, fresh_redis):
 
 
 def test_a_reply_that_came_while_nobody_looked_is_not_too_late(wire):
-    """A process that was suspended finds it in its socket."""
+    """A reply that was in the socket while the process was suspended is not too late."""
     replies = []
     wire.post(("ECHO", "here"), replies.append)
     time.sleep(3.2)
@@ -93,7 +96,7 @@ def test_a_reply_that_came_while_nobody_looked_is_not_too_late(wire):
 
 
 def test_a_login_that_may_not_do_what_it_takes(fresh_redis):
-    """The error says what is missing, also where redis-py has met it."""
+    """The error for a login without a permission names the command, even one sent by redis-py."""
     with closing(fresh_redis.client()) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">word", "~*", "+@all", "-select")
     url = fresh_redis.url(db=1).replace("//", "//poor:word@")
@@ -104,7 +107,7 @@ def test_a_login_that_may_not_do_what_it_takes(fresh_redis):
 
 
 def test_a_large_script_call_that_is_sent_again(wire, fresh_redis):
-    """The cache is empty: it is sent twice, then by who reads, as the socket takes it."""
+    """A large script call is sent again if the cache is empty, as fast as the socket accepts it."""
     large = b"x" * 3_000_000
     call = ("EVALSHA", scripts.LEASES_OF.sha, 1, queue_keys("", "q").unacked, "me", 0, "0", 10)
     asked = [((*call, large), scripts.LEASES_OF)] * 4
@@ -118,12 +121,15 @@ def test_a_large_script_call_that_is_sent_again(wire, fresh_redis):
 
 
 def test_a_post_of_an_event_loop_waits_for_no_idle_server(fresh_redis):
-    """What is posted is what finds out that the server is silent."""
+    """A post of an event loop does not wait for a server that was idle and is silent.
+
+    The post itself discovers the silence.
+    """
     options = Options(socket_timeout=4.0, health_check_interval=0.2)
     with closing(Wire(address(fresh_redis.url()), options, "test")) as wire:
-        wire.fileno()  # as the loop does, which watches it
+        wire.fileno()  # like the loop, which watches the connection
         wire.disable_reconnect()
-        time.sleep(0.3)  # so that it is idle for long
+        time.sleep(0.3)  # so that it counts as idle
         fresh_redis.freeze()
         began = time.monotonic()
         wire.post(("PING",))

@@ -1,4 +1,4 @@
-"""An interrupt at any moment: no reply is another's, no handler is called twice, nobody hangs."""
+"""An interrupt at any moment mixes up no replies, repeats no handler and blocks no thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILES = tuple(
 
 
 class Talk:
-    """What one thread says over a wire: it posts, calls, posts, and waits."""
+    """The commands of one thread over a wire: posts, a call, posts, and a wait."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -41,13 +41,13 @@ class Talk:
         self.called: object = None
 
     def post(self) -> None:
-        """Post what has its number for a reply."""
+        """Post a command whose reply is its number."""
         number = self.posted
         self.posted += 1
         self._wire.post(("ECHO", number), lambda reply: self.came.append((number, reply)))
 
     def hold(self) -> None:
-        """Say it all."""
+        """Run all commands."""
         for _ in range(3):
             self.post()
         with suppress(BrokerUnavailable):
@@ -57,7 +57,7 @@ class Talk:
         self._wire.wait_for_replies()
 
     def errors(self) -> list[object]:
-        """Return what came that should not have: a reply of another, or a second one."""
+        """Return the wrong replies: those of other commands, and repeated ones."""
         wrong: list[object] = [
             (number, reply)
             for number, reply in self.came
@@ -73,7 +73,7 @@ class Talk:
 
 @pytest.fixture
 def dial(fresh_redis):
-    """Return a function that returns a new wire to a server of the test's own."""
+    """Return a function that returns a new wire to a separate server."""
     wires = []
 
     def dial():
@@ -88,7 +88,7 @@ def dial(fresh_redis):
 
 
 class Poster(threading.Thread):
-    """Posts one command, and waits for all replies."""
+    """A thread that posts one command and waits for all replies."""
 
     def __init__(self, wire: Wire, text: str) -> None:
         super().__init__(daemon=True)
@@ -98,7 +98,7 @@ class Poster(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Post it, and wait."""
+        """Post the command, and wait."""
         try:
             self._wire.post(("ECHO", self._text), self.came.append)
         except BrokerUnavailable as error:
@@ -108,7 +108,7 @@ class Poster(threading.Thread):
 
 
 def still_works(wire):
-    """Whether another thread gets its reply, and all that was posted is over."""
+    """Fail unless another thread gets its reply and no post is pending."""
     assert b"after" == Caller(wire, "ECHO", "after").answer()
     thread = threading.Thread(target=wire.wait_for_replies, daemon=True)
     thread.start()
@@ -117,10 +117,10 @@ def still_works(wire):
     assert not wire.waiting
 
 
-# One that was just opened, or is on its way back into the pool, is collected.
+# A connection that was just opened or is being returned to the pool is collected.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_one_thread_is_interrupted(dial):
-    """At each point of all that it says."""
+    """An interrupt at any point of one thread's commands leaves the wire usable."""
     point = 0
     while True:
         point += 1
@@ -137,7 +137,7 @@ def test_one_thread_is_interrupted(dial):
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_one_thread_is_interrupted_for_which_others_wait(dial, fresh_redis):
-    """It reads for all of them: each hears its reply, or that the connection was lost."""
+    """If a thread that reads for others is interrupted, each gets its reply or an error."""
     point = 0
     while True:
         point += 1
@@ -147,7 +147,7 @@ def test_one_thread_is_interrupted_for_which_others_wait(dial, fresh_redis):
         talk, interrupter = Talk(wire), Interrupter(FILES, point)
 
         def join(wire=wire, posters=posters, interrupter=interrupter):
-            """Post from other threads when the first waits, or will not."""
+            """Post from other threads once the first one waits, or has been interrupted."""
             wait_until(lambda: wire.waiting or interrupter.where)
             posters.extend(Poster(wire, f"poster {number}") for number in range(3))
             fresh_redis.thaw()

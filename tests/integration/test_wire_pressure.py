@@ -1,4 +1,4 @@
-"""Where neither side takes all at once: what is read while it writes, and when it is too late."""
+"""Sockets whose buffers are full: reading while writing, and timeouts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.waiting import wait_until
 from .test_wire_threads import dialled, is_in
 from .test_wire_turns import ended, started
 
-LARGE = b"x" * 4_000_000  # more than both ends of a pair of sockets take
+LARGE = b"x" * 4_000_000  # more than both ends of a pair of sockets buffer
 
 
 class Connection:
-    """What a stream is made from: one end of a pair of sockets."""
+    """The source of a stream: one end of a pair of sockets."""
 
     def __init__(self, sock):
         self.sock = sock
@@ -36,7 +36,7 @@ class Connection:
 
 
 class Peer:
-    """A server that is played by the test, and what is posted to it."""
+    """A server played by the test, and the posts to it."""
 
     def __init__(self, timeout_s):
         ours, self.sock = socket.socketpair()
@@ -46,7 +46,7 @@ class Peer:
         self.pipeline.begin(self.stream)
 
     def write(self, *command, handler=print, script=None):
-        """Write the command; return what is posted."""
+        """Write the command; return the post."""
         post = Post(command, script, 0.0, handler)
         self.posts.post(pack(command), post)
         return post
@@ -59,7 +59,7 @@ class Peer:
         return came[0]
 
     def take(self, size):
-        """Take so many bytes of what was written."""
+        """Read *size* bytes of the written data."""
         while size > 0:
             taken = len(self.sock.recv(min(size, 1 << 16)))
             assert taken
@@ -68,7 +68,7 @@ class Peer:
 
 @pytest.fixture
 def peer_of():
-    """Return a function that returns a peer, by the timeout."""
+    """Return a function that returns a peer with the given timeout."""
     peers = []
 
     def make(timeout_s=60.0):
@@ -82,7 +82,7 @@ def peer_of():
 
 
 class Held:
-    """Keeps a thread that reads from its poll, as a signal's handler does."""
+    """Keeps a reading thread from its poll, as a signal handler does."""
 
     def __init__(self, monkeypatch):
         self.released = threading.Event()
@@ -101,7 +101,7 @@ class Held:
 
 
 def test_large_replies_to_a_pipeline_of_large_commands(fresh_redis):
-    """What is between us and the server takes no more before we take its replies."""
+    """Replies are read while large commands are written, because a proxy's buffer may be full."""
     came = []
     with closing(Proxy(fresh_redis, buffer=1 << 16)) as proxy:
         wire = Wire(address(proxy.url()), Options(socket_timeout=60.0), "test")
@@ -112,7 +112,7 @@ def test_large_replies_to_a_pipeline_of_large_commands(fresh_redis):
 
 
 def test_who_writes_reads_when_another_no_longer_does(peer_of):
-    """Nothing wakes it then: it looks."""
+    """A writing thread takes over the reading when the reader leaves, without a wake-up."""
     peer = peer_of()
     reads = started(peer.call, "ECHO", "1")
     wait_until(lambda: is_in(reads, "wait"))
@@ -127,7 +127,7 @@ def test_who_writes_reads_when_another_no_longer_does(peer_of):
 
 
 def test_who_posts_writes_while_another_is_in_a_handler(peer_of):
-    """It waits for room only: not for the end of the handler."""
+    """A post waits only for room in the socket, not for the end of another thread's handler."""
     peer = peer_of()
     begun, may_end = threading.Event(), threading.Event()
 
@@ -147,14 +147,14 @@ def test_who_posts_writes_while_another_is_in_a_handler(peer_of):
 
 
 class Renegotiates:
-    """A socket under TLS that must read before it writes."""
+    """A TLS socket that has to read before it writes."""
 
     def __init__(self, sock):
         self._sock = sock
         self.must_read = False
 
     def send(self, data):
-        """Send where it may."""
+        """Send, unless it has to read first."""
         if self.must_read:
             raise ssl.SSLWantReadError
         return self._sock.send(data)
@@ -166,12 +166,15 @@ class Renegotiates:
         return data
 
     def __getattr__(self, name):
-        """Be as the socket in all else."""
+        """Behave like the socket otherwise."""
         return getattr(self._sock, name)
 
 
 def test_what_tls_has_to_read_before_it_writes_is_read(peer_of):
-    """It comes with a reply: nothing else comes that could be waited for."""
+    """Data that TLS has to read before it writes is read when it comes with a reply.
+
+    No other event follows for which the thread could wait.
+    """
     peer = peer_of()
     peer.write("ECHO", "1", handler=print)
     peer.sock.sendall(b"+1\r\n")
@@ -181,11 +184,14 @@ def test_what_tls_has_to_read_before_it_writes_is_read(peer_of):
     assert not peer.stream.unsent
 
 
-# -- too late
+# -- timeouts
 
 
 def test_who_writes_looks_at_the_time_too(peer_of, monkeypatch):
-    """Also where another reads, and does not come to it: a signal's handler runs in it."""
+    """A writing thread checks the timeout, even while the reading one is kept from it.
+
+    The reading thread runs a signal handler.
+    """
     peer, held = peer_of(0.5), Held(monkeypatch)
     reads = held.thread = threading.Thread(target=peer.call, args=("ECHO", "1"), daemon=True)
     reads.start()
@@ -198,7 +204,10 @@ def test_who_writes_looks_at_the_time_too(peer_of, monkeypatch):
 
 
 def test_what_is_answered_and_not_taken_is_given_up(peer_of):
-    """Nothing is unanswered then, and still it takes too long."""
+    """A command that the server has answered but does not accept in full ends in time.
+
+    No reply is pending then.
+    """
     peer = peer_of(0.5)
     writes = started(peer.write, "ECHO", LARGE)
     wait_until(lambda: peer.stream.unsent)
@@ -208,7 +217,10 @@ def test_what_is_answered_and_not_taken_is_given_up(peer_of):
 
 
 def test_a_reply_to_nothing_ends_the_connection(peer_of):
-    """The next one would be taken for that of another command."""
+    """A reply without a command ends the connection.
+
+    The next reply would be taken for that of another command.
+    """
     peer = peer_of()
     peer.sock.sendall(b"+1\r\n")
     with pytest.raises(BrokerUnavailable):
@@ -217,7 +229,7 @@ def test_a_reply_to_nothing_ends_the_connection(peer_of):
 
 
 def test_what_has_come_is_not_too_late(fresh_redis):
-    """A process that was suspended looks at the time first, and the reply is in its socket."""
+    """A reply in the socket counts as in time after a suspension, even if time is checked first."""
     with closing(dialled(fresh_redis, socket_timeout=0.2)) as wire:
         replies = []
         wire.post(("ECHO", "1"), replies.append)
@@ -229,7 +241,7 @@ def test_what_has_come_is_not_too_late(fresh_redis):
 
 
 def test_what_has_not_come_is_too_late(fresh_redis):
-    """Who only posts hears of it when it looks at the time."""
+    """A program that only posts gets the timeout when it checks the time."""
     with closing(dialled(fresh_redis, socket_timeout=0.2)) as wire:
         fresh_redis.freeze()
         replies = []

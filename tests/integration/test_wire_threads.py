@@ -1,4 +1,4 @@
-"""Many threads, one socket: who waits for a reply holds up nobody, and no reply is another's."""
+"""Many threads, one socket: a waiting thread blocks no other, and no replies are mixed up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dialled(server, **options):
 
 @pytest.fixture
 def wire(fresh_redis):
-    """Return a wire to a server of the test's own."""
+    """Return a wire to a separate server."""
     wire = dialled(fresh_redis, socket_timeout=3.0)
     yield wire
     fresh_redis.thaw()
@@ -35,7 +35,7 @@ def wire(fresh_redis):
 
 
 class Caller(threading.Thread):
-    """Calls one command, and keeps what came of it."""
+    """A thread that calls one command and keeps its result."""
 
     def __init__(self, wire: Wire, *command: object) -> None:
         super().__init__(daemon=True)
@@ -45,14 +45,14 @@ class Caller(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Call it."""
+        """Call the command."""
         try:
             self.came = self._wire.call(self._command)
         except ReliqError as error:
             self.came = error
 
     def answer(self) -> object:
-        """Return it; fail where it does not come."""
+        """Return the result; fail if there is none in time."""
         self.join(20)
         assert not self.is_alive()
         return self.came
@@ -67,7 +67,7 @@ def waits(wire, *command):
 
 
 def is_in(thread, function):
-    """Whether *thread* is in a function of that name."""
+    """Whether *thread* is in a function of this name."""
     frame = sys._current_frames().get(thread.ident)
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back
@@ -75,7 +75,7 @@ def is_in(thread, function):
 
 
 def test_who_waits_holds_up_nobody_who_posts(wire, fresh_redis):
-    """What is posted is written, and reading without waiting returns, while another waits."""
+    """A post is written, and a read without waiting returns, while another thread waits."""
     caller = waits(wire, "BLPOP", "called", "20")
     fresh_redis.freeze()
     replies: list[object] = []
@@ -90,7 +90,7 @@ def test_who_waits_holds_up_nobody_who_posts(wire, fresh_redis):
 
 
 def test_a_close_ends_what_is_waited_for(wire, fresh_redis):
-    """At once, and the other thread hears why."""
+    """A close ends the waits of other threads at once, with its reason."""
     callers = [waits(wire, "BLPOP", "nothing", "20") for _ in range(2)]
     fresh_redis.freeze()
     replies: list[object] = []
@@ -104,7 +104,7 @@ def test_a_close_ends_what_is_waited_for(wire, fresh_redis):
 
 @pytest.mark.slow
 def test_all_who_wait_hear_of_a_timeout(wire, fresh_redis):
-    """Also those whose connection is still being opened."""
+    """Every waiting thread gets the timeout, even one that is still connecting."""
     caller = waits(wire, "BLPOP", "nothing", "20")
     fresh_redis.freeze()
     callers = [caller, *(Caller(wire, "ECHO", number) for number in range(5))]
@@ -116,7 +116,7 @@ def test_all_who_wait_hear_of_a_timeout(wire, fresh_redis):
 
 
 def test_each_thread_gets_the_replies_to_its_own_commands(wire):
-    """Calls, and what is posted meanwhile: the latter in order."""
+    """Each thread gets the replies of its own calls, and posts get theirs in order."""
     wrong: list[object] = []
     posted: list[int] = []
 
@@ -143,12 +143,12 @@ def test_each_thread_gets_the_replies_to_its_own_commands(wire):
 
 
 def test_a_wait_for_replies_is_one_for_their_handlers(wire):
-    """Also where another thread has read the reply, and is at it."""
+    """A wait for replies includes their handlers, even in another thread."""
     began, handled = threading.Event(), []
 
     def handle(reply: object) -> None:
         began.set()
-        time.sleep(0.3)  # the handler takes a while: this is no wait for anything
+        time.sleep(0.3)  # the handler takes a while; the test waits for nothing here
         handled.append(reply)
 
     wire.post(("ECHO", "1"), handle)
@@ -161,7 +161,7 @@ def test_a_wait_for_replies_is_one_for_their_handlers(wire):
 
 
 def test_a_wait_for_replies_is_for_what_was_posted_before_it(wire):
-    """What others ask meanwhile may take as long as it likes."""
+    """A wait for replies covers only earlier posts, not later ones of other threads."""
     replies: list[object] = []
     wire.post(("ECHO", "1"), replies.append)
     later: list[object] = []
@@ -176,7 +176,7 @@ def test_a_wait_for_replies_is_for_what_was_posted_before_it(wire):
 
 
 def test_handlers_that_raise(wire):
-    """Each is called, once, however many there are; the first that raised is heard of."""
+    """Each handler is called once even if all raise errors, and the first error is raised."""
     called = []
 
     def raises(reply: object) -> None:
@@ -193,7 +193,10 @@ def test_handlers_that_raise(wire):
 
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_handler_posts_after_its_server_was_dismissed(wire, fresh_redis, watched):
-    """It waits for nothing of its own; where an event loop watches the connection, it fails."""
+    """A handler can post after its server was demoted, except under a watching event loop.
+
+    A wait inside the handler does not wait for the handler itself.
+    """
     with fresh_redis.client() as client:
         client.replicaof("127.0.0.1", 1)
     if watched:
@@ -218,7 +221,7 @@ def test_a_handler_posts_after_its_server_was_dismissed(wire, fresh_redis, watch
 
 
 def test_handlers_may_use_each_others_connections(fresh_redis):
-    """Two threads, each in a handler of its own wire, that call over that of the other."""
+    """Handlers in two threads can call over each other's wires."""
     wires = [dialled(fresh_redis, socket_timeout=3.0) for _ in range(2)]
     both = threading.Barrier(2)
     got: list[object] = []
@@ -250,14 +253,14 @@ def test_handlers_may_use_each_others_connections(fresh_redis):
 
 
 def test_a_command_larger_than_the_socket_takes(wire, fresh_redis):
-    """It is written as the server takes it; what others write meanwhile comes behind it."""
+    """A command beyond the socket's buffer is written as the server reads, and others follow it."""
     large = b"x" * 30_000_000
     replies: list[object] = []
     fresh_redis.freeze()
     caller = Caller(wire, "ECHO", large)
     posts = threading.Thread(target=wire.post, args=(("ECHO", large), replies.append))
     posts.start()
-    time.sleep(0.2)  # so that both have written what the socket takes; either way it holds
+    time.sleep(0.2)  # so that both have filled the socket, though the test holds either way
     small = threading.Thread(target=wire.post, args=(("ECHO", "small"), replies.append))
     small.start()
     fresh_redis.thaw()
@@ -270,7 +273,7 @@ def test_a_command_larger_than_the_socket_takes(wire, fresh_redis):
 
 @pytest.mark.slow
 def test_a_command_that_a_server_does_not_take(wire, fresh_redis):
-    """It is given up after socket_timeout, and its handler hears of it."""
+    """A command that the server does not read ends after socket_timeout, as its handler sees."""
     fresh_redis.freeze()
     replies: list[object] = []
     wire.post(("ECHO", b"x" * 30_000_000), replies.append)
@@ -280,11 +283,11 @@ def test_a_command_that_a_server_does_not_take(wire, fresh_redis):
 
 
 class Interrupted(BaseException):
-    """Raised by a signal."""
+    """Raised by a signal handler."""
 
 
 class Asker:
-    """Asks over a wire until it is stopped, and notes what is not the reply to its own."""
+    """Calls over a wire until it is stopped, and records wrong replies."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -294,7 +297,7 @@ class Asker:
         self.wrong: list[object] = []
 
     def ask(self) -> None:
-        """Ask until the connection fails, because a command of another thread was cut in half."""
+        """Call until the connection fails, because another thread's command was cut in half."""
         with suppress(BrokerUnavailable):
             while not self.stopped:
                 text = str(random.random()).encode()
@@ -304,12 +307,12 @@ class Asker:
                     self.wrong.append(text)
 
     def ask_on(self) -> None:
-        """Ask until it is stopped."""
+        """Call until it is stopped."""
         while not self.stopped:
             self.ask()
 
     def ask_until_interrupted(self) -> None:
-        """Ask until a signal comes, a moment from now."""
+        """Call until a signal arrives, after a moment."""
         with suppress(Interrupted):
             self.armed = True
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.002), 0.1)
@@ -317,14 +320,14 @@ class Asker:
         self.armed = False
 
 
-# An interrupt may come between a socket's opening and its being noted: it is collected then.
-# Or in a destructor, where Python only prints it; there is another one a moment later.
+# An interrupt may come between a socket's opening and its assignment, so that it is collected. Or
+# it comes in a destructor, where Python only prints it; another one follows a moment later.
 @pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 def test_interrupts_at_any_moment(wire):
-    """Every thread goes on, and no reply is another's: not even after thousands of them."""
+    """Every thread continues after thousands of interrupts, and no replies are mixed up."""
 
     def interrupt(*_: object) -> None:
         if mine.armed:
@@ -336,7 +339,7 @@ def test_interrupts_at_any_moment(wire):
     thread.start()
     try:
         for _ in range(2000):
-            with suppress(Interrupted):  # a second one, on a machine that is very busy
+            with suppress(Interrupted):  # a second one, on a very busy machine
                 mine.ask_until_interrupted()
         signal.setitimer(signal.ITIMER_REAL, 0)
         wait_until(lambda: other.asked > 500)

@@ -1,4 +1,4 @@
-"""Whose turn it is: to read, to write, to hand out; and what a turn must not do to others."""
+"""The turns of threads to read, write and call handlers, and their effects on other threads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.waiting import wait_until
 
 from .test_wire_threads import dialled, is_in
 
-LARGE = b"x" * 30_000_000  # more than the sockets of both sides take
+LARGE = b"x" * 30_000_000  # more than the sockets of both sides buffer
 
 
 @pytest.fixture
 def wire(fresh_redis):
-    """Return a wire to a server of the test's own: a wait for the timeout is longer than a test."""
+    """Return a wire to a separate server, with a timeout longer than any test."""
     wire = dialled(fresh_redis, socket_timeout=60.0)
     yield wire
     fresh_redis.thaw()
@@ -34,14 +34,14 @@ def wire(fresh_redis):
 
 @pytest.fixture
 def proxy(fresh_redis):
-    """Return a proxy that takes little ahead of what it forwards."""
+    """Return a proxy that buffers little of the data that it forwards."""
     with closing(Proxy(fresh_redis, buffer=1 << 16)) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def narrow(proxy):
-    """Return a wire by way of the proxy."""
+    """Return a wire through the proxy."""
     wire = Wire(address(proxy.url()), Options(socket_timeout=60.0), "test")
     wire.connect_to_post()
     yield wire
@@ -49,7 +49,7 @@ def narrow(proxy):
 
 
 def started(do, *arguments, name=None):
-    """Return a thread that does it."""
+    """Return a started thread that calls *do*."""
     thread = threading.Thread(target=do, args=arguments, name=name, daemon=True)
     thread.start()
     return thread
@@ -62,13 +62,13 @@ def ended(thread):
 
 
 def taken(wire):
-    """How many bytes the socket of what is posted has taken."""
+    """Return the number of bytes that the socket of the posts has accepted."""
     stream = wire.pipeline.stream
     return stream.written - len(stream.unsent)
 
 
 def takes_some(wire, proxy):
-    """Let the proxy take more; return when who writes over *wire* has noted that."""
+    """Let the proxy read more; return when the writer over *wire* has noticed that."""
     sent = taken(wire)
     proxy.allow(len(LARGE) // 10)
     wait_until(lambda: taken(wire) > sent)
@@ -154,24 +154,24 @@ os._exit(0 if came == [b"child"] else 1)
 
 
 def run(script, url):
-    """Run the process; it must say nothing."""
+    """Run the process, which must print nothing."""
     command = [sys.executable, "-W", "error", "-c", PROLOGUE + script, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_no_thread_of_a_child_sees_the_conversation_of_its_parent(redis_url):
-    """Also one that looks while another begins the child's own."""
+    """No thread of a forked child sees its parent's connection, even while it is being replaced."""
     run(LOOKS_ON, redis_url)
 
 
 def test_a_child_is_in_no_handler_of_its_parent(redis_url):
-    """Its wait for replies is one for their handlers, also where a handler has forked."""
+    """A forked child's wait for replies includes handlers, even if a handler has forked."""
     run(IN_A_HANDLER, redis_url)
 
 
 def test_a_child_finds_no_lock_that_its_parent_holds(redis_url):
-    """Also where the fork runs no hooks, and a thread of the parent is posting."""
+    """A forked child finds none of its parent's locks, even without fork hooks."""
     run(LOCKED, redis_url)
 
 
@@ -179,12 +179,12 @@ def test_a_child_finds_no_lock_that_its_parent_holds(redis_url):
 
 
 def test_who_writes_leaves_what_has_come_to_who_reads(narrow, proxy, monkeypatch):
-    """Else that one would go on waiting for it."""
+    """A writing thread leaves arrived replies to the reading one, which would wait for them."""
     may_poll, polls = threading.Event(), Readable.wait
 
     def wait(self, timeout_s):
         if threading.current_thread() is reader:
-            may_poll.wait(30)  # it drives, and does not run for a moment
+            may_poll.wait(30)  # it has the turn to read, but does not run for a moment
         polls(self, timeout_s)
 
     monkeypatch.setattr(Readable, "wait", wait)
@@ -208,7 +208,7 @@ def test_who_writes_leaves_what_has_come_to_who_reads(narrow, proxy, monkeypatch
 
 
 def test_who_waits_for_a_handler_waits_for_nothing_else(wire):
-    """What is posted meanwhile may take as long as it likes."""
+    """A wait for a handler does not wait for later posts."""
     begun, may_end = threading.Event(), threading.Event()
 
     def handle(_reply):
@@ -227,7 +227,7 @@ def test_who_waits_for_a_handler_waits_for_nothing_else(wire):
 
 
 def test_a_timeout_of_a_month(fresh_redis):
-    """It is longer than poll can count."""
+    """A timeout of a month is accepted, though it is longer than poll can count."""
     with closing(dialled(fresh_redis, socket_timeout=30 * 86400.0)) as wire:
         assert b"PONG" == wire.call(("PING",))
 
@@ -236,7 +236,7 @@ def test_a_timeout_of_a_month(fresh_redis):
 
 
 def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
-    """Not for those that others have written behind them, whichever thread writes on."""
+    """A post waits for its own bytes, not for later ones of other threads."""
     stream = narrow.pipeline.stream
     proxy.allow(0)
     threads = []
@@ -255,7 +255,7 @@ def test_who_posts_waits_for_its_own_bytes(narrow, proxy):
 
 @pytest.mark.parametrize("posted", [False, True])
 def test_a_large_command_may_take_longer_than_the_timeout(proxy, monkeypatch, posted):
-    """As long as the server goes on taking some of it."""
+    """A large command may take longer than the timeout while the server keeps reading it."""
     now = 0.0
     for module in (stream, pipeline, posts, calls):
         monkeypatch.setattr(module, "monotonic", lambda: now)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 QUEUE = "stock"
-# Parameters that choose another list or another question. One value of each other one is enough.
+# Query parameters that choose another list or action. Of the others, one value each is enough.
 _CHOICES = {"all", "state", "stage", "action"}
 _PHONE = {"width": 360, "height": 780}
 _DESK = {"width": 1280, "height": 800}

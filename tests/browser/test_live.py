@@ -51,7 +51,7 @@ def test_the_overview_changes_by_itself(stand, sign_in, tmp_path):
 
 
 def test_a_task_is_watched_as_its_worker_is_killed(stand, as_operator, tmp_path):
-    """The task of a killed worker returns from flight, failed once, and another worker runs it."""
+    """If its worker is killed, a task in flight has failed once, and another worker runs it."""
     work = {"app": APP, "pool": "solo", "queues": ["frail"]}
     first = stand.site.worker(name="first", **work)
     end = tmp_path / "end"

@@ -1,8 +1,8 @@
-"""Fixtures: real Redis servers, real Celery workers, and a journal of what they ran.
+"""Fixtures: real Redis servers, real Celery workers, and a journal of the tasks that ran.
 
-Environment: RELIQ_TEST_REDIS chooses the server binary (tests/support/servers.py);
-RELIQ_TEST_SCHEME=redis runs the Celery tests over Kombu's own transport, to see
-which of the properties it lacks.
+Environment: RELIQ_TEST_REDIS chooses the server binary (tests/support/servers.py).
+RELIQ_TEST_SCHEME=redis runs the Celery tests over Kombu's own transport, to find the properties
+that it lacks.
 """
 
 from __future__ import annotations
@@ -27,46 +27,48 @@ from tests.support.waiting import wait_until
 from tests.support.workers import CeleryBeat, CeleryWorker
 
 HERE = Path(__file__).parent
-# Where single tests take minutes: they begin first, so that none is waited for at the end.
+# The folders whose single tests take minutes. They begin first, so that the run does not end with a
+# wait for one of them.
 LONGEST = tuple(f"{HERE / name}{os.sep}" for name in ("outside", "chaos"))
 QUICK_TIMEOUT_S = 120
 SLOW_TIMEOUT_S = 600
 
 
 def pytest_configure(config):
-    """End what was started on SIGTERM too, as on Ctrl-C.
+    """End all started processes on SIGTERM too, as on Ctrl-C.
 
-    Nor may a Ctrl-C be ignored, as it is in a shell's background: who is started inherits that.
+    SIGINT gets a handler because a shell's background job ignores it, and child processes would
+    inherit that.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
-    # Else each of some thousand processes compiles the package again.
+    # Without this, each of about a thousand processes compiles the package again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items):
-    """Give every test that names no timeout of its own the default of its kind; order them."""
+    """Give each test without a timeout the default of its kind, and sort the tests."""
     items.sort(key=lambda item: not str(item.path).startswith(LONGEST))
     for item in items:
         if item.get_closest_marker("timeout") is None:
             slow = item.get_closest_marker("slow") is not None
-            # By signal: the test fails and its finalizers still end what it started.
+            # By signal: the test fails, and its finalizers still end the processes it started.
             seconds = SLOW_TIMEOUT_S if slow else QUICK_TIMEOUT_S
             item.add_marker(pytest.mark.timeout(seconds, method="signal"))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_embedded_broker_left(tmp_path_factory):
-    """Fail where the keeper or server of a folder of these tests outlives them.
+    """Fail if the keeper or server of an embedded broker outlives these tests.
 
-    All temporary folders are below pytest's own for that, also those that reliq makes.
+    All temporary folders are below pytest's base folder, including those that reliq makes.
     """
     place = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(place))
-        patch.setattr(tempfile, "tempdir", None)  # found anew
+        patch.setattr(tempfile, "tempdir", None)  # computed again on next use
         yield
-    # Sooner than the idle one ends by itself.
+    # Less than the time after which an idle server ends by itself.
     wait_until(
         lambda: not processes_below(place), timeout_s=10, what=lambda: processes_below(place)
     )
@@ -77,7 +79,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Note which tests have failed: their tracebacks hold what they had."""
+    """Record the failed tests, because their tracebacks keep messages alive."""
     report = yield
     item.stash[_FAILED] = report.failed or item.stash.get(_FAILED, False)
     return report
@@ -85,7 +87,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(autouse=True)
 def nothing_left_in_hand(request):
-    """Fail where a test leaves a message in hand: no later one in this process is ever alone."""
+    """Fail if a test leaves a message in hand, which disables isolated delivery in later tests."""
     before = SESSIONS.nothing_in_hand()
     yield
     if before and not request.node.stash.get(_FAILED, False) and not SESSIONS.nothing_in_hand():
@@ -101,13 +103,13 @@ def scheme():
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """Return PEM files: CA, server, client, a wrong CA, a certificate for another host."""
+    """Return PEM files: CA, server, client, a wrong CA, and a certificate for another host."""
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
 def redis_server():
-    """Return the server that tests share; take `redis_url`, which empties it first."""
+    """Return the shared server of the tests; `redis_url` empties it before a test."""
     server = RedisServer()
     try:
         yield server.start()
@@ -117,7 +119,7 @@ def redis_server():
 
 @pytest.fixture
 def redis_url(redis_server, scheme):
-    """Return the URL of the shared server, emptied."""
+    """Return the URL of the emptied shared server."""
     client = redis_server.client()
     client.flushall()
     client.close()
@@ -126,7 +128,7 @@ def redis_url(redis_server, scheme):
 
 @pytest.fixture
 def redis_factory():
-    """Return a function that starts a server of the test's own; arguments as RedisServer's."""
+    """Return a function that starts a private server for the test, with RedisServer's arguments."""
     with ExitStack() as stack:
 
         def start(**options: Any) -> RedisServer:
@@ -139,13 +141,13 @@ def redis_factory():
 
 @pytest.fixture
 def fresh_redis(redis_factory):
-    """Return a server of the test's own."""
+    """Return a private server for the test."""
     return redis_factory()
 
 
 @pytest.fixture
 def journal(tmp_path):
-    """Return the journal that the tasks of this test's workers write."""
+    """Return the journal to which the tasks of this test's workers write."""
     journal = Journal(tmp_path / "journal")
     yield journal
     journal.close()
@@ -153,7 +155,7 @@ def journal(tmp_path):
 
 @pytest.fixture
 def worker_factory(tmp_path, journal):
-    """Return a function that starts a Celery worker; all of it is gone after the test."""
+    """Return a function that starts a Celery worker, whose processes end with the test."""
     with ExitStack() as stack:
         count = 0
 
@@ -196,5 +198,5 @@ def site_factory(scheme, tmp_path_factory):
 
 @pytest.fixture
 def site(redis_server, redis_url, site_factory):
-    """Return a Celery application on the shared server, emptied."""
+    """Return a Celery application on the emptied shared server."""
     return site_factory(redis_server)

@@ -1,7 +1,7 @@
-"""The browser that the tests look with: the system's Chromium, driven by Playwright.
+"""The browser of the tests: the system's Chromium, driven by Playwright.
 
-It reaches this machine's loopback and nothing else, and its profile ends with it. The binary
-comes from PATH or from RELIQ_TEST_CHROMIUM; none found is an error, never a skip.
+It reaches only the loopback of this machine, and its profile is deleted when it ends. The binary
+comes from PATH or from RELIQ_TEST_CHROMIUM. A missing binary is an error, never a skip.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _ARGUMENTS = (
-    # A name that is not this machine's is not found, and no proxy is asked for it.
+    # The name of another machine does not resolve, and no proxy is asked for it.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
     "--no-proxy-server",
-    # Pictures look the same wherever they are made.
+    # Pictures look the same on every machine.
     "--font-render-hinting=none",
     "--hide-scrollbars",
 )
 WITHIN_MS = 20_000
-"""So long is waited for what should come soon, on a machine that is busy."""
+"""The deadline for an expected change, long enough for a busy machine."""
 
 
 def chromium_binary() -> str:
-    """Return the Chromium to test with; raise where there is none."""
+    """Return the path of Chromium, or raise if there is none."""
     choice = os.environ.get("RELIQ_TEST_CHROMIUM", "")
     names = (choice,) if choice else _NAMES
     found = next((path for name in names if (path := shutil.which(name))), None)
@@ -46,7 +46,7 @@ def chromium_binary() -> str:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run a Chromium. While it runs this thread has an event loop: asyncio.run() is refused."""
+    """Run Chromium; meanwhile this thread has an event loop, so asyncio.run() is refused."""
     expect.set_options(timeout=WITHIN_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

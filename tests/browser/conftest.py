@@ -1,6 +1,6 @@
-"""What the tests share that look with a browser: the browser, a broker, workers and `reliq web`.
+"""Shared fixtures of the browser tests: the browser, a broker, workers and `reliq web`.
 
-All of it is started once for this folder. Each test has queues of its own.
+Each of them starts once for this folder. Each test has its own queues.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 APP = "tests.integration.apps.jobs"
 SERVED = ("orders", "mail", "import", "refunds")
-"""The queues that the worker consumes from that is there all the time."""
+"""The queues of the permanent worker."""
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the tests of this folder: a browser takes its time."""
+    """Mark the tests of this folder as slow, because a browser takes its time."""
     for item in items:
         if str(item.path).startswith(f"{HERE}{os.sep}"):
             item.add_marker(pytest.mark.slow)
@@ -43,11 +43,11 @@ def browser():
 
 
 class Stand:
-    """A broker, an application that uses it, and the page about it."""
+    """A broker, an application that uses it, and its `reliq web`."""
 
     def __init__(self, server: Any, directory: Path) -> None:
         self._stack = ExitStack()
-        # A task is in flight until it has ended, and dead where it fails.
+        # A task is in flight until it has ended, and becomes a dead letter if it fails.
         config = {"task_acks_late": True, "task_acks_on_failure_or_timeout": False}
         config["result_backend"] = None
         self.site = CelerySite(server, "reliq", directory, config)
@@ -57,7 +57,7 @@ class Stand:
         self.url = self.web.address
 
     def serve(self, *arguments: str, login: bool = True, **options: Any) -> WebProcess:
-        """Start another `reliq web` of the same broker."""
+        """Start another `reliq web` for the same broker."""
         environment = {"RELIQ_WEB_USERS": users()} if login else {}
         environment["PYTHONWARNINGS"] = "error"
         started = WebProcess(self.site.broker, self.directory, *arguments, **options, **environment)
@@ -65,13 +65,13 @@ class Stand:
         return started
 
     def close(self) -> None:
-        """End everything."""
+        """End all started processes."""
         self._stack.close()
 
 
 @pytest.fixture(scope="package")
 def stand(tmp_path_factory):
-    """Return the stand that the tests share, over Redis, with a worker."""
+    """Return the stand shared by the tests: Redis, `reliq web` and a worker."""
     server = RedisServer()
     with ExitStack() as stack:
         stack.callback(server.destroy)
@@ -83,7 +83,7 @@ def stand(tmp_path_factory):
 
 @pytest.fixture
 def sign_in(browser) -> Any:
-    """Return a function that opens somebody's browser; nothing may have gone wrong in it."""
+    """Return a function that opens a user's browser; each must end without troubles."""
     with ExitStack() as stack:
         opened: list[Browsing] = []
 
@@ -100,11 +100,11 @@ def sign_in(browser) -> Any:
 
 @pytest.fixture
 def as_operator(stand, sign_in) -> Callable[..., Browsing]:
-    """Return the browser of otto, who may act."""
+    """Return the browser of otto, an operator."""
     return sign_in(stand.url, "otto")
 
 
 @pytest.fixture
 def as_viewer(stand, sign_in) -> Browsing:
-    """Return the browser of vera, who may look."""
+    """Return the browser of vera, a viewer."""
     return sign_in(stand.url, "vera")

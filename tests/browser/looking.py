@@ -1,7 +1,7 @@
-"""Somebody's browser: its pages, and whatever went wrong in it.
+"""A user's browser: its pages, and the troubles they had.
 
-A page that runs what is not ours, that asks another origin for anything or that its policy stops
-is not noticed by looking at it: every test that looks asserts that there was none of that.
+A look at a page does not show that it ran foreign code, requested another origin or violated its
+policy. Each test therefore asserts that none of these happened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.browser.served import PASSWORDS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, WebError
 
-# Says what was run that is not the page's own, and what the policy has stopped.
+# Logs calls from foreign code, and violations of the page's policy.
 _WATCH = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
@@ -25,14 +25,14 @@ for (const name of ["alert", "confirm", "prompt"])
 
 
 class Browsing:
-    """One person's browser, signed in; a context of Playwright's, which shares nothing."""
+    """The signed-in browser of one person, in a Playwright context of its own."""
 
     def __init__(self, browser: Browser, url: str, user: str | None = None, **options: Any) -> None:
         self.url = url
-        """The root of the pages, without a slash at its end."""
+        """The root of the pages, without a trailing slash."""
         self.origin = "/".join(url.split("/")[:3])
         self.troubles: list[str] = []
-        """What went wrong: errors of scripts and of the console, requests to elsewhere."""
+        """The observed troubles: errors of scripts, console messages, requests to other origins."""
         if user is not None:
             login = {"username": user, "password": PASSWORDS[user], "origin": self.origin}
             options["http_credentials"] = login
@@ -45,25 +45,25 @@ class Browsing:
             self.context.add_init_script(_WATCH)
 
     def open(self, path: str = "/", *, live: bool = False) -> Page:
-        """Open a page in a tab of its own; with *live* wait until its events have come."""
+        """Open a page in a new tab; with *live*, wait for the page's first events."""
         page = self.context.new_page()
         self.go(page, path, live=live)
         return page
 
     def go(self, page: Page, path: str, *, live: bool = False) -> None:
-        """Have a tab show another page."""
+        """Show another page in a tab."""
         page.goto(self.url + path)
         if live:
             wait_live(page)
 
     def clean(self, *expected: str) -> None:
-        """Fail if anything went wrong but for what these patterns expect; forget what did."""
+        """Fail if a trouble matches none of the expected patterns; then forget all troubles."""
         troubles, self.troubles = self.troubles, []
         wrong = [one for one in troubles if not any(re.search(it, one) for it in expected)]
         assert [] == wrong, "\n".join(wrong)
 
     def close(self) -> None:
-        """Close it with all its tabs."""
+        """Close the browser with all its tabs."""
         self.context.close()
 
     def _said(self, message: ConsoleMessage) -> None:
@@ -80,18 +80,18 @@ class Browsing:
 
 
 def wait_live(page: Page) -> None:
-    """Wait until the page's events have come once."""
+    """Wait for the first events of the page."""
     page.wait_for_selector("html[data-live]", state="attached")
 
 
 def overflow(page: Page) -> int:
-    """Return by how many pixels the page itself is wider than its window."""
+    """Return by how many pixels the page is wider than its window."""
     width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     return int(page.evaluate(width))
 
 
 def squeezed(page: Page) -> list[str]:
-    """Return what stands in cells of tables so narrow that their text breaks within its words."""
+    """Return the texts of the table cells that are so narrow that words break."""
     return list(
         page.eval_on_selector_all(
             "td, th",
@@ -105,13 +105,13 @@ def squeezed(page: Page) -> list[str]:
 
 
 def row(page: Page, text: str) -> Locator:
-    """Return the rows of the page's tables that *text* is the name of: their first cell's link."""
+    """Return the table rows whose name, the link in their first cell, begins with *text*."""
     header = page.locator("th[scope=row]", has_text=re.compile(f"^\\s*{re.escape(text)}"))
     return page.locator("tbody tr", has=header)
 
 
 def cell(page: Page, name: str, column: str) -> Locator:
-    """Return one cell of a table, by the name of its row and that of its column."""
+    """Return one table cell by the names of its row and its column."""
     table = page.locator("table", has=row(page, name))
     table.first.wait_for()
     heads = table.first.locator("thead th").all_inner_texts()

@@ -1,4 +1,4 @@
-"""A reverse proxy under a path prefix, which knows who asks and tells the server behind it."""
+"""A reverse proxy under a path prefix that authenticates users and forwards their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.browser.served import PASSWORDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Between two neighbours, of no concern to who is behind.
+# Hop-by-hop headers, which are not forwarded.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "authorization", "host"}
 USER_HEADER = "X-Signed-In"
 
@@ -32,14 +32,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass_on()
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
     def _pass_on(self) -> None:
         user = self._user()
         if user is None:
             self._answer(401, [("WWW-Authenticate", 'Basic realm="proxy"')])
         elif not self.path.startswith(f"{self.server.prefix}/"):
-            self._answer(404, [])  # somebody else's
+            self._answer(404, [])  # the path of another application
         else:
             self._ask(user)
 
@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             path = self.path.removeprefix(self.server.prefix)
             connection.putrequest(self.command, path, skip_host=True, skip_accept_encoding=True)
-            # As nginx does when told to: the name that the browser asked for.
+            # As a configured nginx does: the host name that the browser requested.
             kept += [("Host", self.headers["Host"]), (USER_HEADER, user)]
             kept += [("X-Forwarded-For", self.client_address[0]), ("X-Forwarded-Proto", "http")]
             for name, value in kept:
@@ -78,11 +78,11 @@ class _Handler(BaseHTTPRequestHandler):
                     self.send_header(name, value)
             self.send_header("Connection", "close")
             self.end_headers()
-            # Piece by piece: a stream of events has no end.
+            # In pieces, because a stream of events does not end.
             while piece := answer.read1(65_536):
                 self.wfile.write(piece)
         except (ConnectionError, TimeoutError):
-            pass  # the browser has gone, or the server behind
+            pass  # the browser or the server behind has disconnected
         finally:
             self.close_connection = True
             connection.close()
@@ -97,12 +97,12 @@ class _Server(ThreadingHTTPServer):
         self.behind, self.prefix = behind, prefix
 
     def handle_error(self, *_: object) -> None:
-        """Keep quiet: a browser that goes cuts its streams off."""
+        """Log nothing: a leaving browser cuts its streams off."""
 
 
 @contextmanager
 def reverse_proxy(behind: str, prefix: str) -> Iterator[str]:
-    """Serve what is at *behind* under *prefix* of another server; yield the URL of it."""
+    """Serve the server at *behind* under *prefix*; yield the new URL."""
     server = _Server(behind, prefix)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -116,7 +116,7 @@ def reverse_proxy(behind: str, prefix: str) -> Iterator[str]:
 
 @contextmanager
 def foreign_site(page: str) -> Iterator[str]:
-    """Serve one page that is not of ours, on a server of its own; yield its URL."""
+    """Serve one page of another site on its own server; yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -126,7 +126,7 @@ def foreign_site(page: str) -> Iterator[str]:
             self.wfile.write(page.encode())
 
         def log_message(self, *_: object) -> None:
-            """Keep quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

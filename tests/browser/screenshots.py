@@ -1,8 +1,8 @@
 """Make the pictures of `reliq web`: `python -m tests.browser.screenshots --out docs/pictures`.
 
-A shop runs for some minutes, with a redis-server, workers and `reliq web` of its own: its tasks
-work, wait and fail, and one worker is killed. What a browser then shows is what is in the
-pictures, but for the names of the broker and of the machine.
+A shop runs for some minutes, with its own redis-server, workers and `reliq web`. Its tasks work,
+wait and fail, and one worker is killed. The pictures show the real pages; only the names of the
+broker and of the machine are replaced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHOP = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SHOWN = "redis.shop.internal:6379"
 DESK, PHONE = {"width": 1240, "height": 780}, {"width": 390, "height": 780}
 _SCALE = 1.5
-# Rates are those of the last seconds: so long somebody has looked.
+# Rates cover the last seconds, so the page is watched for this time first.
 _LOOKED_MS = 6000
 _SERVER = ("--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory", "512mb")
 _COLOURS = 128
@@ -50,7 +50,7 @@ _MOST_BYTES = 150_000
 
 
 class Shop:
-    """Publishes what customers do, from a thread of its own; some days are busier."""
+    """A shop that publishes its customers' orders from a thread, at a changing rate."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -59,7 +59,7 @@ class Shop:
         self._order = 48_000
 
     def start(self) -> Shop:
-        """Open."""
+        """Publish the first tasks and start the thread."""
         for n in range(140):
             self._send("shop.mail.send", f"user{n}@example.org", template="reminder",
                        countdown=random.expovariate(1 / 2400) + 30)  # fmt: skip
@@ -71,7 +71,7 @@ class Shop:
         return self
 
     def stop(self) -> None:
-        """Close."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -103,7 +103,7 @@ def batch(app: Celery, name: str, rows: range) -> str:
 
 
 def run(out: Path, minutes: float) -> None:
-    """Let the shop run for some minutes, and write the pictures into *out*."""
+    """Run the shop for some minutes, and write the pictures into *out*."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = RedisServer(password="shop", extra=_SERVER)
@@ -151,7 +151,7 @@ def shop_application() -> Celery:
 
 
 def take(web: WebProcess, out: Path, port: int, running: str) -> None:
-    """Look at the pages, and keep what is seen."""
+    """Open the pages and take their pictures."""
     with chromium() as browser:
         for theme, viewport in (("light", DESK), ("dark", DESK), ("dark", PHONE)):
             looking = Browsing(
@@ -175,7 +175,7 @@ def take(web: WebProcess, out: Path, port: int, running: str) -> None:
 
 
 def desk(looking: Browsing, page: Page, keep: Callable[[str], None], running: str) -> None:
-    """Keep what is seen in the light on a wide screen."""
+    """Take the pictures of the light theme on a wide screen."""
     keep("overview")
     looking.go(page, f"/batch?id={running}", live=True)
     keep("batch")
@@ -196,7 +196,7 @@ def desk(looking: Browsing, page: Page, keep: Callable[[str], None], running: st
 
 
 def picture(page: Page, path: Path, port: int) -> None:
-    """Write what is seen, in few colours; the broker gets a telling address."""
+    """Write a picture of the page in few colours, with a descriptive address for the broker."""
     page.evaluate(
         """([real, shown, host, name]) => {
           dispatchEvent(new Event("pagehide"));  // it is followed no longer
@@ -222,7 +222,7 @@ def picture(page: Page, path: Path, port: int) -> None:
 
 
 def in_few_colours(taken: Image.Image) -> Image.Image:
-    """Return a picture in the colours that most of it has; those stay exactly what they are."""
+    """Return the picture in its most frequent colours, which keep their exact values."""
     colours = sorted(taken.getcolors(taken.width * taken.height) or [], reverse=True)[:_COLOURS]
     palette = Image.new("P", (1, 1))
     palette.putpalette([channel for _, colour in colours for channel in colour])  # type: ignore[misc]

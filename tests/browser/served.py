@@ -1,4 +1,4 @@
-"""Who may look at `reliq web` in these tests, and act."""
+"""The users of `reliq web` in these tests, with their roles and passwords."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ ROLES = {"vera": "viewer", "otto": "operator"}
 
 @cache
 def users() -> str:
-    """Return the text of RELIQ_WEB_USERS: a viewer, vera, and an operator, otto."""
+    """Return the text of RELIQ_WEB_USERS: the viewer vera and the operator otto."""
     return "; ".join(f"{name} {ROLES[name]} {hashed(PASSWORDS[name])}" for name in PASSWORDS)

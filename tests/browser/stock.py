@@ -1,4 +1,4 @@
-"""Queues with something in every place, for the tests that look at every page."""
+"""Queues with a message in every state, for the tests of every page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Ended(Exception):
-    """How a producer ends that opens a batch and does not seal it."""
+    """The exception that ends a producer before it seals its batch."""
 
 
 def publish(
@@ -28,7 +28,7 @@ def publish(
     arguments: Mapping[str, Any] | None = None,
     **properties: Any,
 ) -> None:
-    """Declare a queue, and put messages into it."""
+    """Declare a queue and publish messages to it."""
     with Connection(url) as connection:
         declared = Queue(queue, Exchange(""), queue, queue_arguments=dict(arguments or {}))
         declared(connection.default_channel).declare()
@@ -38,7 +38,7 @@ def publish(
 
 
 def reject(url: str, queue: str, count: int) -> None:
-    """Take messages and refuse them: they are dead letters then."""
+    """Reserve messages and reject them, which makes them dead letters."""
     with Connection(url) as connection:
         channel = connection.default_channel
         for _ in range(count):
@@ -57,14 +57,14 @@ def task(name: str, number: int) -> dict[str, Any]:
 
 @contextmanager
 def fill(site: CelerySite, queue: str) -> Iterator[None]:
-    """Have a queue with messages in every place, one more that is paused, and batches.
+    """Fill a queue with messages in every state; add a paused queue, a divided one and batches.
 
-    Inside, two messages are held, by this process.
+    While the context is open, this process holds two messages.
     """
     url = site.broker
     publish(url, queue, [[[n], {}, {}] for n in range(4)], headers=task("shop.refund", 1))
     reject(url, queue, 4)
-    for n in range(60):  # more than a page of a list has
+    for n in range(60):  # more than one page of a list
         site.send("shop.ship", n, queue=queue)
     for n in range(3):
         site.send("shop.remind", n, queue=queue, countdown=600 * (n + 1))
@@ -76,7 +76,7 @@ def fill(site: CelerySite, queue: str) -> Iterator[None]:
         site.send("shop.price", 1, queue=queue)
         site.send("shop.price", 2, queue=queue)
     sealed.close()
-    # Its producer has ended with an exception: it stays open.
+    # The producer ends with an exception, so the batch stays open.
     opened = reliq.Batch(f"{queue} open", app=site.app)
     with suppress(_Ended), opened:
         raise _Ended

@@ -1,4 +1,4 @@
-"""What an operator does, what a viewer cannot, and what nobody else makes an operator do."""
+"""Actions of operators; viewers and other sites cannot perform any."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.browser.stock import publish, task
 
 
 def is_paused(stand, queue):
-    """Whether a queue is paused, asked of the broker."""
+    """Return whether the broker has the queue as paused."""
     with Inspector(stand.site.broker) as inspector:
         return inspector.status(queue).paused
 
 
 @pytest.mark.parametrize("scripted", [True, False], ids=["scripted", "plain"])
 def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
-    """Each is a form, by keyboard and without JavaScript; what was done is said and logged."""
+    """Each action works by keyboard and without JavaScript, and is reported and logged."""
     queue = f"paused-{scripted}"
     publish(stand.site.broker, queue, [[[1], {}, {}]] * 3, headers=task("shop.ship", 1))
     page = sign_in(stand.url, java_script_enabled=scripted).open(f"/queue?queue={queue}")
@@ -57,7 +57,7 @@ def test_a_queue_is_paused_resumed_set_and_purged(scripted, stand, sign_in):
 
 
 def test_a_paused_queue_waits_and_a_resumed_one_goes_on(stand, as_operator):
-    """Its tasks stay ready while it is paused, and run when it is resumed."""
+    """The tasks of a paused queue stay ready, and run when the queue is resumed."""
     page = as_operator.open("/", live=True)
     stand.site.wait_counts("mail")
     row(page, "mail").get_by_role("link").click()
@@ -73,7 +73,7 @@ def test_a_paused_queue_waits_and_a_resumed_one_goes_on(stand, as_operator):
 
 
 def test_a_viewer_acts_on_nothing(stand, as_viewer):
-    """There is no button, a question is not asked, and what is posted all the same is refused."""
+    """A viewer sees no button and no confirmation, and a viewer's POST is refused."""
     publish(stand.site.broker, "viewed", [[[1], {}, {}]], headers=task("shop.ship", 1))
     page = as_viewer.open("/queue?queue=viewed", live=True)
     acting = page.locator("main button, main form, main [href*='/confirm']")
@@ -92,10 +92,10 @@ def test_a_viewer_acts_on_nothing(stand, as_viewer):
 
 
 def test_another_site_cannot_use_an_operators_browser(stand, sign_in):
-    """A form that it posts is refused, and it can show none of our pages in a frame."""
+    """A form posted by another site is refused, and the site cannot show a page in a frame."""
     publish(stand.site.broker, "forged", [[[1], {}, {}]])
     operator = sign_in(stand.url)
-    page = operator.open("/queue?queue=forged")  # signed in
+    page = operator.open("/queue?queue=forged")  # signs in
     target = html.escape(f"{stand.url}/actions/pause?queue=forged")
     form = f'<form method="post" action="{target}"><button>Win a prize</button></form>'
     frame = f'<iframe src="{stand.url}/queue?queue=forged"></iframe>'
@@ -112,7 +112,7 @@ def test_another_site_cannot_use_an_operators_browser(stand, sign_in):
 
 
 def test_it_works_under_a_path_of_a_proxy(stand, sign_in):
-    """Links, files, events and actions stay under it; the proxy says who it is."""
+    """Behind a proxy, links, files, events and actions stay under its path; it names the user."""
     publish(stand.site.broker, "behind", [[[1], {}, {}]], headers=task("shop.ship", 1))
     arguments = ("--allow-actions", "--root-path", "/ops/queues", "--operator", "otto")
     server = stand.serve(*arguments, "--user-header", USER_HEADER, login=False)
@@ -133,5 +133,5 @@ def test_it_works_under_a_path_of_a_proxy(stand, sign_in):
         page.get_by_role("link", name="Log", exact=True).click()
         expect(cell(page, "pause", "User")).to_have_text("otto")
     for looking in (operator, viewer):
-        looking.clean("ERR_|502")  # the proxy was ended before the browser
+        looking.clean("ERR_|502")  # the proxy ends before the browser
         looking.close()

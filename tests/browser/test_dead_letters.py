@@ -1,4 +1,4 @@
-"""Dead letters: grouped by what they died of, looked at before anything is done, put back paced."""
+"""Dead letters: grouped by cause, inspected before an action, replayed at a limited rate."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ COUNT = 8
 
 
 def dead_ids(url, queue):
-    """Return the ids of the dead tasks of a queue, asked of the broker."""
+    """Return the task ids of a queue's dead letters, as the broker has them."""
     with Inspector(url) as inspector:
         return {letter.id for letter in inspector.dead_letters(queue)}
 
 
 def test_a_group_is_replayed_with_its_progress(stand, as_operator):
-    """Two causes are two groups; one is replayed so many a second, and its count falls."""
+    """Each cause has its own group, and a paced replay of one group lowers its count."""
     url = stand.site.broker
     for _ in range(COUNT):
         stand.site.send("reject_first", queue="refunds")
@@ -35,7 +35,7 @@ def test_a_group_is_replayed_with_its_progress(stand, as_operator):
     listed = counts.locator("#messages tbody tr")
     expect(listed).to_have_count(COUNT + 1)
 
-    # A look first: how many it would be about, and nothing done.
+    # The confirmation states the number of messages, and nothing is done yet.
     row(page, "reject_first").get_by_role("link", name="reject_first").click()
     page.get_by_role("link", name="Replay all").click()
     expect(page.locator("main")).to_contain_text(re.compile(rf"{COUNT}\s+messages now"))
@@ -55,7 +55,7 @@ def test_a_group_is_replayed_with_its_progress(stand, as_operator):
     assert {failed.id} == dead_ids(url, "refunds")
     stand.site.settled("refunds", dead=1)
 
-    # What died of the other cause is removed; the log has both.
+    # The group of the other cause is purged, and the log has both actions.
     as_operator.go(page, "/dead?queue=refunds")
     row(page, "end_late").get_by_role("link", name="end_late").click()
     page.get_by_role("link", name="Purge all").click()
@@ -69,7 +69,7 @@ def test_a_group_is_replayed_with_its_progress(stand, as_operator):
 
 @pytest.mark.parametrize("scripted", [True, False], ids=["scripted", "plain"])
 def test_some_are_chosen_exported_and_replayed(scripted, stand, sign_in, tmp_path):
-    """Two are ticked and replayed; all were written to a file before."""
+    """Two selected dead letters are replayed after all were exported to a file."""
     queue = f"chosen-{scripted}"
     for n in range(4):
         publish(stand.site.broker, queue, [[[n], {}, {}]], headers=task("shop.ship", n))
@@ -89,18 +89,18 @@ def test_some_are_chosen_exported_and_replayed(scripted, stand, sign_in, tmp_pat
     with page.expect_download() as download:
         ended.click()
     download.value.save_as(tmp_path / "letters")
-    assert 5 == len((tmp_path / "letters").read_text().splitlines())  # its head, and four
+    assert 5 == len((tmp_path / "letters").read_text().splitlines())  # a header and four letters
 
     page.goto(group)
     boxes = page.get_by_role("checkbox")
     expect(boxes).to_have_count(4)
     page.get_by_role("button", name="Replay selected").click()
-    expect(page.locator(".failure")).to_contain_text("tick")  # who chose none meant none
+    expect(page.locator(".failure")).to_contain_text("tick")  # an empty selection selects nothing
     looking.clean("400")
     page.goto(group)
     boxes.nth(0).check()
     boxes.nth(2).check()
-    if scripted:  # another that dies takes no tick away
+    if scripted:  # a new dead letter clears no tick
         publish(stand.site.broker, queue, [[[4], {}, {}]], headers=task("shop.ship", 4))
         reject(stand.site.broker, queue, 1)
         expect(boxes).to_have_count(5)
@@ -112,7 +112,7 @@ def test_some_are_chosen_exported_and_replayed(scripted, stand, sign_in, tmp_pat
 
 
 def test_a_search_leads_to_a_message(stand, as_viewer):
-    """By the id of its task, typed into any page: where it is, and what is in it."""
+    """A search for a task id leads from any page to the message, its state and its content."""
     sent = stand.site.send("shop.refund", 4711, queue="searched", countdown=600)
     page = as_viewer.open("/consumers")
     page.get_by_role("searchbox").fill(sent.id)

@@ -1,4 +1,4 @@
-"""What holds for every page: found by its links, read by anybody, on any screen."""
+"""Properties of every page: links lead to it, and it is readable for everyone on every screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 QUEUE = "stock"
-# What chooses another list or another question; of other values one each is enough.
+# Query parameters that choose another list or action. Of the others, one value each is enough.
 _CHOICES = {"all", "state", "stage", "action"}
 _PHONE = {"width": 360, "height": 780}
 _DESK = {"width": 1280, "height": 800}
@@ -42,22 +42,22 @@ _FOCUSED = """() => {
 
 @pytest.fixture(scope="module")
 def stocked(stand):
-    """Return the stand, with something in every place of a queue."""
+    """Return the stand, with a queue that has a message in every state."""
     with fill(stand.site, QUEUE):
         yield stand
 
 
 @pytest.fixture(scope="module")
 def addresses(stocked, browser):
-    """Return the path and query of each page, and what is read on it without JavaScript.
+    """Return the address of each page with its texts without JavaScript.
 
-    They are found by the links that lead an operator there.
+    The addresses are found by an operator's links.
     """
     operator = Browsing(browser, stocked.url, "otto", java_script_enabled=False)
     try:
         page = operator.open("/dead?queue=stock")
         row(page, "shop.refund").get_by_role("link").first.click()
-        page.get_by_role("button", name="Export").click()  # an operation, which the log leads to
+        page.get_by_role("button", name="Export").click()  # an operation, to which the log links
         expect(page.get_by_role("heading", name="Export")).to_be_visible()
         found = dict(crawl(page, stocked.url))
         operator.clean()
@@ -67,7 +67,7 @@ def addresses(stocked, browser):
 
 
 def crawl(page: Page, root: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each page that links lead to, one of each kind, and what is read on it."""
+    """Yield each kind of linked page once, with its texts."""
     waiting = ["/", "/search?text=shop", f"/queue?queue={QUEUE}"]
     known = set()
     while waiting:
@@ -87,19 +87,19 @@ def crawl(page: Page, root: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def read(page: Page) -> list[str]:
-    """Return the headings of a page, the heads of its tables, its links to others, its buttons."""
+    """Return the texts of a page's headings, table heads, buttons and navigation links."""
     return page.locator("h1, h2, main thead th, main button, main .button, nav a").all_inner_texts()
 
 
 def test_links_lead_to_every_page(addresses):
-    """None is left out of what the others of these tests look at."""
+    """The links lead to all pages, so the other tests of this file leave none out."""
     assert {page.path for page in PAGES} <= {urlsplit(address).path for address in addresses}
 
 
 def test_every_page_is_fit_for_every_reader(addresses, stocked, sign_in):
-    """No page has what axe finds serious, in either theme; on a phone none is too wide.
+    """No page has a serious axe violation in either theme, and none is wider than a phone.
 
-    And each says the same with and without JavaScript.
+    Each page has the same texts with and without JavaScript.
     """
     operator = sign_in(stocked.url)
     page = operator.open()
@@ -122,7 +122,7 @@ def test_every_page_is_fit_for_every_reader(addresses, stocked, sign_in):
 
 
 def serious(page, address, theme, rules):
-    """Return what axe finds that keeps somebody from reading or using the page."""
+    """Return the axe violations that keep a reader from reading or using the page."""
     options = {"resultTypes": ["violations"]}
     if rules:
         options["runOnly"] = rules
@@ -136,7 +136,7 @@ def serious(page, address, theme, rules):
 
 
 def test_the_theme_is_that_of_the_system_or_as_chosen(stocked, sign_in):
-    """Dark where the system is; the button changes it, for the next pages too."""
+    """The theme follows the system, and the button changes it for the next pages too."""
     looking = sign_in(stocked.url, color_scheme="dark")
     page = looking.open()
     background = "getComputedStyle(document.body).backgroundColor"
@@ -152,7 +152,7 @@ def test_the_theme_is_that_of_the_system_or_as_chosen(stocked, sign_in):
 
 
 def test_the_keyboard_reaches_everything(addresses, stocked, sign_in):
-    """Tab comes to each link, button, field and list that scrolls, and it is seen where it is."""
+    """Tab reaches each link, button, field and scrolling list, and each shows its focus."""
     operator = sign_in(stocked.url)
     page = operator.open()
     unreached = []

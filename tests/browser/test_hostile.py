@@ -1,4 +1,4 @@
-"""Names, headers and bodies that others chose: on a page they are text, wherever they stand."""
+"""Names, headers and bodies chosen by others appear on a page only as text."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.browser.looking import overflow, wait_live
 from tests.browser.stock import publish, reject
 
 SCRIPTS = {
-    # What would break out of an element, an attribute, a comment or a template.
+    # These would break out of an element, an attribute, a comment or a template.
     "markup": "<script>alert('element')</script>"
     "\"'><img src=x onerror=alert('attribute')> onmouseover=alert(1) x='"
     "</textarea></pre></title></svg><svg onload=alert('closing')>"
     "]]>--><!--<script>alert('comment')</script>"
     "{{ 7 * 7 }}${7*7}{% raw %}",
-    # What would be another address, another line, or written the other way.
+    # These would become another address, another line, or reversed text.
     "text": "javascript:alert('address')//../../static/reliq.js?x=1&y=2#z%2f%00;"
     "first\nsecond\r\n<b>third</b>\x00\x1b[31m\u202egnp.exe\u2066\u200f\u0301" + "\u0300" * 40,
     "long": "w" * 240,
 }
 MEGABYTE = "<script>alert('body')</script>\u202e'\"" * 30_000
 _PHONE = {"width": 360, "height": 780}
-# Whether a page has only what is its own.
+# Counts the parts of a page that could be foreign.
 _OWN = """() => ({
   scripts: document.scripts.length,
   made: document.querySelectorAll("main :is(img, iframe, object, embed, style, link, base)").length,
@@ -41,7 +41,7 @@ OWN = {"scripts": 1, "made": 0, "handlers": 0, "links": 0}
 
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_what_others_chose_is_text(kind, stand, sign_in):
-    """As the name of a queue or a task, an id or arguments: nothing of it runs or breaks out."""
+    """Hostile names, ids and arguments neither run nor break out of their element."""
     evil = SCRIPTS[kind]
     url = stand.site.broker
     headers = {"task": evil, "id": evil, "argsrepr": evil, "kwargsrepr": evil, evil: {evil: evil}}
@@ -78,7 +78,7 @@ def test_what_others_chose_is_text(kind, stand, sign_in):
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("main").get_by_role("status")).to_contain_text("paused")
     assert OWN == page.evaluate(_OWN)
-    # News of it are swapped in by the script, which could take text for markup.
+    # The script inserts live updates, and could take text for markup.
     wait_live(page)
     publish(url, evil, [[[evil], {}, {}]], headers=headers)
     expect(page.locator("#head")).to_contain_text("5")
@@ -87,7 +87,7 @@ def test_what_others_chose_is_text(kind, stand, sign_in):
 
 
 def test_a_megabyte_is_shown_in_part(stand, sign_in):
-    """A body and headers of a megabyte open on a phone, with their size and no wider than it."""
+    """A body and headers of a megabyte open on a phone, with their size, and fit its width."""
     headers = {"task": "shop.big", "id": "big", "argsrepr": MEGABYTE[:300_000], "x": MEGABYTE}
     publish(stand.site.broker, "big", [[[MEGABYTE], {}, {}]], headers=headers)
     operator = sign_in(stand.url, viewport=_PHONE)

@@ -1,4 +1,4 @@
-"""What is seen without a reload: tasks that run, workers that die, a broker that is away."""
+"""Live pages: running tasks, dying workers and an unreachable broker appear without a reload."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ STAYS = "window.stays"
 
 
 def stays(page):
-    """Note something in the page that a reload would forget."""
+    """Set a mark in the page that a reload would remove."""
     page.evaluate(f"{STAYS} = true")
 
 
 def never_reloaded(page):
-    """Fail if the page was loaded anew."""
+    """Fail if the page was reloaded."""
     assert page.evaluate(STAYS) is True
 
 
 def test_the_overview_changes_by_itself(stand, sign_in, tmp_path):
-    """An operator and a viewer see a queue come, fill and empty as its tasks run."""
+    """An operator and a viewer see a queue appear, fill and empty as its tasks run."""
     pages = [sign_in(stand.url, user).open(live=True) for user in ("otto", "vera")]
     for page, user, role in zip(pages, ("otto", "vera"), ("operator", "read-only"), strict=True):
         expect(page.locator(".who")).to_contain_text(user)
@@ -37,7 +37,7 @@ def test_the_overview_changes_by_itself(stand, sign_in, tmp_path):
         stand.site.send("record_until", str(end), queue="orders")
     stand.site.send("record_until", str(end), queue="orders", countdown=3600)
     for page in pages:
-        # Four threads, and a prefetch of four each: all five are held.
+        # Four threads with a prefetch of four each, so all five are held.
         expect(cell(page, "orders", "In flight")).to_have_text("5")
         expect(cell(page, "orders", "Ready")).to_have_text("0")
         expect(cell(page, "orders", "Delayed")).to_have_text("1")
@@ -51,7 +51,7 @@ def test_the_overview_changes_by_itself(stand, sign_in, tmp_path):
 
 
 def test_a_task_is_watched_as_its_worker_is_killed(stand, as_operator, tmp_path):
-    """It is in flight, with its holder; it comes back, failed once, and another worker runs it."""
+    """If its worker is killed, a task in flight has failed once, and another worker runs it."""
     work = {"app": APP, "pool": "solo", "queues": ["frail"]}
     first = stand.site.worker(name="first", **work)
     end = tmp_path / "end"
@@ -79,7 +79,7 @@ def test_a_task_is_watched_as_its_worker_is_killed(stand, as_operator, tmp_path)
 
 
 def test_a_batch_is_followed_to_its_end(stand, as_operator, as_viewer, tmp_path):
-    """Its progress grows to 100 %, its failed job is told of with the reason."""
+    """The progress of a batch grows to 100 %, and its failed job is listed with the reason."""
     end = tmp_path / "end"
     send = stand.site.app
     with reliq.Batch("import of prices", app=stand.site.app) as batch:
@@ -110,9 +110,9 @@ def test_a_batch_is_followed_to_its_end(stand, as_operator, as_viewer, tmp_path)
 
 
 def test_a_page_outlives_its_broker(redis_factory, sign_in, tmp_path):
-    """What was seen stays and is called old; news come by themselves when it is back.
+    """A page marks its data as outdated during a broker outage, and updates by itself afterwards.
 
-    The same holds for `reliq web` itself.
+    The same holds for an outage of `reliq web`.
     """
     server = redis_factory(appendonly=True)
     stand = Stand(server, tmp_path)
@@ -129,7 +129,7 @@ def test_a_page_outlives_its_broker(redis_factory, sign_in, tmp_path):
         expect(page.get_by_role("status")).to_contain_text("This data is outdated")
         expect(row(page, "record")).to_have_count(1)
         expect(overview.get_by_role("alert")).to_contain_text("Unavailable")
-        opened = looking.open("/consumers")  # while it is away
+        opened = looking.open("/consumers")  # during the outage
         expect(opened.locator("main")).to_contain_text(re.compile("unreachable|refused"))
         looking.clean("503")
 
@@ -156,7 +156,7 @@ def test_a_page_outlives_its_broker(redis_factory, sign_in, tmp_path):
 
 
 def test_news_leave_focus_selection_and_scroll(stand, as_operator):
-    """Rows come and go above and below; what somebody has in hand stays as he has it."""
+    """Live updates keep the focus, the selection, the typed text and the scroll position."""
     for n in range(60):
         stand.site.send("record", n, queue="list", countdown=3600 + n)
     page = as_operator.open("/queue?queue=list&state=delayed", live=True)
@@ -180,10 +180,10 @@ def test_news_leave_focus_selection_and_scroll(stand, as_operator):
     focused = "document.activeElement.closest('tr').dataset.key"
     assert key == page.evaluate(focused)
     assert across == region.evaluate("(it) => it.scrollLeft")
-    # The browser keeps in place what is looked at, though three rows have come above it.
+    # The browser keeps the visible rows in place, although three rows have appeared above them.
     assert before == pytest.approx(kept.bounding_box()["y"], abs=2)
 
-    # What is selected is not touched, however much comes.
+    # New rows do not change the selection.
     page.evaluate(
         "(key) => getSelection().selectAllChildren("
         "document.querySelector(`tr[data-key='${key}'] .args`))",
@@ -196,7 +196,7 @@ def test_news_leave_focus_selection_and_scroll(stand, as_operator):
     page.evaluate("getSelection().removeAllRanges()")
     expect(rows.filter(has_text="late")).to_have_count(1)
 
-    # Nor is what somebody types.
+    # They do not change a field during typing either.
     field = page.get_by_role("textbox", name="Value")
     field.fill("12")
     stand.site.send("record", "latest", queue="list", countdown=62)
@@ -206,7 +206,8 @@ def test_news_leave_focus_selection_and_scroll(stand, as_operator):
     never_reloaded(page)
 
 
-# Playwright has every tab in the foreground; this is what a browser does with one behind another.
+# Playwright has every tab in the foreground. This script does what a browser does with a hidden
+# tab.
 _HIDE = """(hidden) => {
   Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
   document.dispatchEvent(new Event("visibilitychange"));
@@ -214,7 +215,7 @@ _HIDE = """(hidden) => {
 
 
 def test_tabs_in_the_background_leave_the_server_alone(stand, as_operator):
-    """A browser has six connections to a server: ten tabs open, and the one in front is live."""
+    """Ten open tabs do not use up the browser's six connections, and the front tab stays live."""
     tabs = []
     for _ in range(10):
         tabs.append(as_operator.open("/", live=True))

@@ -36,7 +36,7 @@ class Story(Book):
         return self.write("C", at + 0.05, job)
 
     def ran(self, end="F", finish=2.5, job="i2"):
-        """Record runs of both jobs, of which *job* ends as given."""
+        """Record runs of both jobs; that of *job* ends with the event *end*."""
         for one in ("i1", "i2"):
             self.run(one, 2, finish if one == job else 2.2, end=end if one == job else "F")
         return self
@@ -72,7 +72,7 @@ class Story(Book):
 
     @property
     def findings(self):
-        """The findings, without the name of the batch."""
+        """Return the findings, without the name of the batch."""
         return [text.removeprefix("batch b: ") for text in self.judged().findings]
 
 
@@ -83,7 +83,7 @@ def story():
 
 
 def test_a_batch_that_is_right(story):
-    """All jobs succeeded, and the callbacks `success` and `complete` ran."""
+    """Two successful jobs with the callbacks `success` and `complete` give no finding."""
     verdict = story.ran().said("success", "complete").judged()
     assert [] == verdict.findings
     assert (1, 2) == (verdict.batches["all"], verdict.jobs["succeeded"])
@@ -104,7 +104,7 @@ def test_a_job_that_fails(story, end, state, reason):
 
 @pytest.mark.parametrize("state", [state for state in STATES if state != "succeeded"])
 def test_a_job_with_another_state_than_its_run_has_earned(story, state):
-    """Any other state is a finding, as no fault explains it."""
+    """A state other than that of the job's run is a finding, because no fault explains it."""
     story.states["i2"], story.reasons = state, {"i2": "lost with the broker's data"}
     found = story.ran().said("complete", "failure", "success").findings
     assert any(f"i2 is {state}" in text for text in found)
@@ -117,14 +117,14 @@ def test_a_job_that_succeeded_and_has_not_run(story):
 
 
 def test_a_batch_that_has_not_ended(story):
-    """It is a finding, and so is a callback that has already run."""
+    """A batch that has not ended is a finding, and so is a callback that has already run."""
     story.known = {"ended": False}
     assert ["has not ended: {'succeeded': 2}"] == story.ran().findings
     assert "on_complete has run, and it has not ended" in story.said("complete").findings
 
 
 def test_counters_that_are_not_the_counts_of_the_jobs(story):
-    """They are a finding even if their sum is right."""
+    """Wrong counters are a finding even if their sum is right."""
     story.known = {"counts": dict.fromkeys(STATES, 0) | {"succeeded": 1, "failed": 1}}
     assert any("its counters say" in text for text in story.ran().said("complete").findings)
 
@@ -139,7 +139,7 @@ def test_jobs_that_are_missing_or_of_nobody(story):
 
 
 def test_jobs_of_a_producer_that_died(story):
-    """Jobs that it entered without publishing are lost; none of them may have succeeded."""
+    """Unpublished jobs of a dead producer are lost; a success of one is a finding."""
     story.lines = [line for line in story.lines if line.event != "L"]
     story.ran().said("complete", "failure")
     story.states["i3"] = "error"
@@ -149,7 +149,7 @@ def test_jobs_of_a_producer_that_died(story):
 
 
 def test_a_publish_that_was_refused(story):
-    """It must not leave a job behind."""
+    """A refused publish must not leave a job behind."""
     story.ran().said("success", "complete").write("P", 1.4, "i3", 0, "chaos")
     story.write("J", 1.4, "i3", "b", "chaos").write("U", 1.41, "i3")
     assert [] == story.findings
@@ -172,7 +172,7 @@ def test_callbacks_that_are_missing_or_wrong(story, names, text):
 
 
 def test_success_where_something_failed(story):
-    """It is a finding, even beside the expected callbacks."""
+    """A `success` callback after a failed job is a finding, even beside the expected callbacks."""
     story.states["i2"], story.reasons = "failed", {"i2": "no"}
     found = story.ran("N").said("complete", "failure", "success").findings
     assert any("on_success has run" in text for text in found)
@@ -195,7 +195,7 @@ def test_a_callback_that_is_due_for_ever(story):
 
 
 def test_jobs_of_a_batch_that_was_cancelled(story):
-    """They are cancelled, except finished ones, unless the death of a worker explains it."""
+    """Unfinished jobs of a cancelled batch are cancelled; only a worker's death excuses a run."""
     story.write("K", 1.9, "b").write("M", 1.95, "b").known = {"cancelled": True}
     story.states["i2"] = "cancelled"
     story.run("i1", 2, 2.2).said("complete")
@@ -206,7 +206,7 @@ def test_jobs_of_a_batch_that_was_cancelled(story):
 
 
 def test_a_job_that_began_after_its_batch_was_cancelled(story):
-    """It is a finding, unless its worker could not reach the broker."""
+    """A job that began after the cancellation is a finding, unless its broker was unreachable."""
     story.write("K", 1.6, "b").write("M", 1.7, "b").known = {"cancelled": True}
     story.states["i2"] = "cancelled"
     story.run("i1", 2, 2.2).said("complete", at=9)
@@ -216,15 +216,15 @@ def test_a_job_that_began_after_its_batch_was_cancelled(story):
 
 
 def test_one_that_nobody_has_cancelled(story):
-    """It is a finding."""
+    """A cancelled batch without a recorded cancellation is a finding."""
     story.known = {"cancelled": True}
     assert "is cancelled, and nobody has done so" in story.ran().said("complete").findings
 
 
 def test_what_was_lost_with_a_master(story):
-    """A job that finished right before may be lost, but not one that finished long before.
+    """A lost master may lose jobs that finished right before, but not those of long before.
 
-    The ends of jobs are stored on the node of their batch, whichever that is.
+    The ends of jobs are stored on the node of their batch, whichever node that is.
     """
     story.states["i2"], story.reasons = "error", {"i2": "lost with the broker's data"}
     story.ran().said("complete", "failure", at=60)
@@ -244,7 +244,10 @@ def test_what_was_moved_from_the_second_broker(story):
 
 
 def test_poison_that_was_moved_from_the_second_broker(story):
-    """No run of it ends. Its batch finds that its worker is lost, and its message missing."""
+    """A run of moved poison never ends; its batch finds its worker lost and its message missing.
+
+    The finding is excused because the message was moved to the first broker.
+    """
     story.job("x2", 1.4)
     story.states["x2"], story.reasons = (
         "error",
@@ -281,7 +284,7 @@ def test_a_batch_in_a_batch(story, state, expected):
 
 
 def test_where_a_batch_is(story):
-    """It must be at exactly one broker, and its opening must be recorded."""
+    """A batch must be at exactly one broker, and its opening must be recorded."""
     story.ran().said("success", "complete")
     assert ["batch b: was opened, and is nowhere"] == story.judged({}).findings
     twice = story.judged({"b": story.found()}, {"b": story.found("second broker: ")})
@@ -291,7 +294,7 @@ def test_where_a_batch_is(story):
 
 
 def test_what_is_looked_at_is_what_the_broker_has(redis_url, redis_server):
-    """A real batch: its jobs, counters and reasons of failures; all its keys are explained."""
+    """The view of a real batch has its jobs, counters and reasons; all its keys are explained."""
     with Batch("chaos", id="b", url=redis_url) as batch:
         store = batch._connected()
         store.batches.change("b", [Change("enter", job, "waiting") for job in ("i1", "n2")])

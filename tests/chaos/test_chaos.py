@@ -1,4 +1,4 @@
-"""A minute of all faults at once; and the checker detects broken transports."""
+"""Short runs with all faults, and runs in which the checker detects broken transports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow
 
 
 def told(outcome):
-    """Return the findings, for the message of a failure."""
+    """Return the findings as the message of a failed assertion."""
     verdict = outcome.verdict
     found = [f"seed {outcome.settings.seed}", *(f"lost: {one}" for one in verdict.lost)]
     return "\n".join([*found, *verdict.findings])
 
 
 def test_nothing_is_lost_and_nothing_runs_twice_without_a_cause(tmp_path):
-    """At least 15 faults of all kinds: neither ledger, broker nor keys have a finding."""
+    """A run with 15 or more faults of 6 or more kinds has no finding in ledger, broker or keys."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     outcome = carry_out(
@@ -67,7 +67,7 @@ def short(directory, scheme, **known):
 
 
 def test_a_transport_that_acks_before_it_runs_is_caught(tmp_path):
-    """The messages of a killed worker are lost."""
+    """A transport that acks before the run loses the messages of a killed worker."""
     verdict = short(tmp_path, "reliq-early", longest_s=3.0)
     assert verdict.lost
     assert not verdict.passed
@@ -75,7 +75,7 @@ def test_a_transport_that_acks_before_it_runs_is_caught(tmp_path):
 
 @pytest.mark.long
 def test_a_transport_that_drops_a_message_now_and_then_is_caught(tmp_path):
-    """One confirmed message in 10,000 was not stored: it is lost, and is the only finding."""
+    """The checker finds the one message in 10,000 that a transport drops, and nothing else."""
     verdict = short(
         tmp_path,
         "reliq-drop",
@@ -108,6 +108,6 @@ def test_batches_that_are_told_wrongly_are_caught(tmp_path):
 
 @pytest.mark.long
 def test_kombus_own_redis_transport_is_caught(tmp_path):
-    """It delivers a task that runs longer than its visibility timeout to another worker."""
+    """Kombu's Redis transport redelivers a task that runs longer than its visibility timeout."""
     verdict = short(tmp_path, "redis", duration_s=20, options=dict(KOMBU))
     assert not verdict.passed

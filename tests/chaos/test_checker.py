@@ -96,7 +96,7 @@ def test_a_retried_task_that_was_not_done_is_lost(book):
 
 
 def test_an_unconfirmed_task_may_be_missing(book):
-    """A publish that raised gives no guarantee."""
+    """An unconfirmed task may be missing, because a failed publish gives no guarantee."""
     verdict = book.write("P", 1, "i1", 0).write("E", 2, "i1", "OperationalError").verdict()
     assert verdict.passed
     assert (0, 1) == (verdict.tasks, verdict.unconfirmed)
@@ -139,34 +139,34 @@ def test_a_death_explains_what_it_interrupted(book, kind, known):
     ],
 )
 def test_a_death_elsewhere_explains_nothing(book, at, known):
-    """The worker, the child and the time must match."""
+    """A death explains a repeated run only if the worker, the child and the time match."""
     book.published("i1").run("i1", 2, 3).run("i1", 10, 11, worker="w2", pid=22)
     verdict = book.fault("worker-kill", at, **known).verdict()
     assert Counter(unexplained=1) == verdict.duplicates
 
 
 def test_one_death_does_not_explain_two_more_runs(book):
-    """Three runs need two causes."""
+    """Three runs need two causes, so one death leaves one run unexplained."""
     book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2").run("i1", 6, 7, worker="w3")
     verdict = book.fault("worker-kill", 2.5, worker="w1").verdict()
     assert Counter({"worker-kill": 1, "unexplained": 1}) == verdict.duplicates
 
 
 def test_an_ack_that_was_under_way_died_with_its_worker(book):
-    """The worker was killed right after the end of the task: the broker may lack the ack."""
+    """A worker killed right after the end of a task explains a second run: its ack may be lost."""
     book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
     assert book.fault("worker-kill", 3.5, worker="w1").verdict().passed
 
 
 def test_an_ack_that_waited_for_the_broker_died_with_its_worker(book):
-    """The task ended during an outage, and its worker was killed right after it."""
+    """A task that ended in an outage may run again if its worker was killed right afterwards."""
     book.published("i1").run("i1", 2, 3).run("i1", 8, 9, worker="w2")
     book.fault("broker-kill", 2.5, 4.0, outage=True)
     assert book.fault("worker-kill", 5.0, worker="w1").verdict().passed
 
 
 def test_an_ack_that_was_cut_off_before_a_freeze(book):
-    """The task ended, its connection was lost, and a freeze prevented another ack."""
+    """A task may run again if its ack was cut off and a freeze prevented another ack."""
     book.published("i1").run("i1", 2, 2.1).run("i1", 8, 9, worker="w2")
     book.fault("worker-freeze", 4, 10, worker="w1")
     assert not book.verdict().passed
@@ -174,7 +174,7 @@ def test_an_ack_that_was_cut_off_before_a_freeze(book):
 
 
 def test_a_lost_connection_explains_nothing_by_itself(book):
-    """The ack is sent over the next connection."""
+    """A lost connection alone is no excuse, because the ack is sent over the next connection."""
     book.published("i1").run("i1", 2, 2.1).run("i1", 4, 5, worker="w2")
     assert not book.fault("net-cut", 2.5, cuts=True).verdict().passed
 
@@ -189,7 +189,7 @@ def test_the_last_acks_are_lost_with_their_master(book):
 
 
 def test_a_death_while_a_retry_was_published(book):
-    """The publish of the retry has no recorded end: the task may run again."""
+    """A task may run again if it was killed before the publish of its retry was recorded."""
     book.published("r1").run("r1", 2, end="R", tag="a").run("r1", 8, 8.1, end="R", tag="a")
     book.run("r1", 9, 9.1, retries=1, tag="b")
     assert book.fault("main-kill", 5, worker="w1").verdict().passed
@@ -211,13 +211,16 @@ def test_a_freeze_longer_than_the_lease(book):
 
 
 def test_a_freeze_shorter_than_the_lease_explains_nothing(book):
-    """Its leases were renewed in time."""
+    """A freeze shorter than the lease is no excuse, because the leases were renewed in time."""
     book.published("i1").run("i1", 2, 5, worker="w1").run("i1", 4, 5, worker="w2")
     assert not book.fault("worker-freeze", 2.5, 4.5, worker="w1").verdict().passed
 
 
 def test_a_slow_network_lengthens_the_outage_that_it_meets(book):
-    """A worker reconnects only at its end; without an outage, it explains nothing."""
+    """A slow network lengthens an outage, because workers reconnect only after it.
+
+    Without an outage, a slow network explains nothing.
+    """
     book.published("i1").run("i1", 2, 2.5).run("i1", 20, 21, worker="w2", pid=22)
     book.fault("worker-kill", 9.0, worker="w1")
     book.fault("net-delay", 4.5, 8.0, slows=True)
@@ -247,21 +250,21 @@ def test_a_short_outage_explains_nothing(book):
 
 
 def test_outages_without_a_pause_are_one(book):
-    """No client reconnected in between: together, they are longer than a lease."""
+    """Outages without a reconnect in between count as one outage, which is longer than a lease."""
     book.published("i1").run("i1", 2, 9).run("i1", 8, 9, worker="w2")
     book.fault("broker-kill", 2.5, 4.0, outage=True)
     assert book.fault("demotion", 5.0, 6.0, outage=True).verdict().passed
 
 
 def test_sigterm_excuses_nothing(book):
-    """A worker that ended in an orderly way has lost nothing."""
+    """A worker that ended in an orderly way loses nothing, so it excuses nothing."""
     book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
     book.exits.append(Exit("w1", 2.5, 3.2))
     assert not book.verdict().passed
 
 
 def test_sigterm_while_the_broker_is_away(book):
-    """It could not send its acks."""
+    """A worker stopped during an outage could not send its acks, which excuses a repeated run."""
     book.published("i1").run("i1", 2, 3).run("i1", 5, 6, worker="w2")
     book.exits.append(Exit("w1", 2.5, 3.2))
     assert book.fault("broker-kill", 2.9, 3.9, outage=True).verdict().passed
@@ -304,7 +307,7 @@ def test_a_retry_without_tags_to_tell_it_by(book):
 
 
 def test_recovery_from_a_death(book):
-    """From the kill to the next run of the interrupted task; finished tasks do not count."""
+    """Recovery lasts from the kill to the next run of the interrupted task, not of others."""
     book.published("i1").run("i1", 2).run("i1", 4, 5, worker="w2")
     book.published("i2").run("i2", 1, 2, tag="t2").run("i2", 6, 7, worker="w2", tag="t2")
     book.fault("worker-kill", 2.5, worker="w1")
@@ -312,19 +315,19 @@ def test_recovery_from_a_death(book):
 
 
 def test_recovery_from_a_broker_that_was_away(book):
-    """From its return to the first run, in each worker, of a task published after its end."""
+    """Recovery lasts from the broker's return to each worker's first run of a new task."""
     for number, (start, worker) in enumerate([(1.0, "w1"), (3.5, "w1"), (1.0, "w2"), (1.0, "w3")]):
         book.published(f"i{number}", at=0.5).run(f"i{number}", start, start, worker=worker)
     book.published("i7", at=2.5).run("i7", 3.75, 4, worker="w1", tag="t7")
     book.published("i8", at=2.5).run("i8", 5.0, 6, worker="w2", tag="t8")
-    book.published("l9", at=0.5).run("l9", 1.5, 9, worker="w3", tag="t9")  # it was full
+    book.published("l9", at=0.5).run("l9", 1.5, 9, worker="w3", tag="t9")  # w3 was full
     book.published("i9", at=2.5).run("i9", 9.5, 9.6, worker="w3", tag="t10")
     book.fault("broker-kill", 2, 3, lifted=3.0)
     assert {"broker-kill": [0.75, 2.0]} == book.recovery()
 
 
 def test_percentiles_of_few_samples():
-    """They always include the maximum."""
+    """The percentiles of few samples always include the maximum."""
     assert {} == percentiles([])
     assert {"p50": 2.0, "p95": 3.0, "p99": 3.0, "max": 3.0} == percentiles([3.0, 1.0, 2.0])
 
@@ -336,7 +339,7 @@ def test_a_task_that_ran_before_its_time(book):
 
 
 def test_poison_belongs_in_the_dead_letters(book):
-    """Every poison task is there once, because of its limit, and nothing else is there."""
+    """Each poison task is a dead letter once, because of its limit, and no other task is one."""
     verdict = book.published("x1").run("x1", 2).published("x2").run("x2", 2).verdict()
     check_dead(verdict, [("x1", "delivery_limit"), ("x2", "delivery_limit")])
     assert verdict.passed
@@ -351,7 +354,7 @@ def test_poison_belongs_in_the_dead_letters(book):
 
 
 def test_an_innocent_whose_last_delivery_a_fault_ended_is_dead_and_not_lost(book):
-    """It looks like poison to a broker; beside real poison, the kill is no excuse."""
+    """A task whose last delivery a kill ended is dead, not lost, unless poison was beside it."""
     book.published("l1").run("l1", 2).fault("worker-kill", 3.0, worker="w1")
     verdict = book.verdict()
     assert ["l1"] == verdict.lost
@@ -364,7 +367,7 @@ def test_an_innocent_whose_last_delivery_a_fault_ended_is_dead_and_not_lost(book
 
 
 def test_poison_that_was_not_confirmed_may_be_dead_or_nowhere(book):
-    """A publish that raised gives no guarantee in either case."""
+    """Unconfirmed poison may be dead or missing, because its publish gives no guarantee."""
     verdict = book.write("P", 1, "x1", 0).write("E", 2, "x1", "OSError").verdict()
     check_dead(verdict, [("x1", "delivery_limit")])
     check_dead(verdict, [])
@@ -407,7 +410,7 @@ def test_tags_in_their_places():
 
 
 def test_a_promotion_that_went_back(book):
-    """Losses name their promotion. It also excuses repeated runs since its offset."""
+    """A loss names its promotion, which also excuses repeated runs since the promotion's offset."""
     samples = [Sample(t, 1, 1000 * t, 1000 * t - 10, "ab") for t in range(1, 10)]
     log = time.strftime(
         "7:M %d %b %Y %H:%M:%S.250 # Setting secondary replication ID to ab, valid up to offset: "
@@ -447,7 +450,7 @@ def test_a_promotion_in_step_is_none_of_it():
 
 
 def test_stops_that_leave_no_time_to_renew_are_one(book):
-    """A starving worker runs for a moment and is stopped again."""
+    """Stops without time to renew in between count as one, and excuse a repeated run."""
     book.published("i1").run("i1", 2, 8.5).run("i1", 7, 8, worker="w2")
     book.fault("starve", 3, 5, worker="w1").fault("starve", 5.5, 7.5, worker="w1")
     assert {"starve": 1} == book.verdict().duplicates

@@ -25,20 +25,20 @@ def test_help_names_every_fault():
 
 
 def test_an_unknown_fault_is_refused():
-    """It is refused before anything is started."""
+    """An unknown fault is refused before anything is started."""
     result = CliRunner().invoke(main, ["--faults", "worker-kill,flood"])
     assert result.exit_code == 2
     assert "got: 'flood'" in result.output
 
 
 def test_a_fault_that_needs_two_brokers_is_refused_without():
-    """Without a second broker, clients have no other."""
+    """A fault that needs another broker is refused for a run with one."""
     for kind in ("url-failover", "sentinel-kill", "node-kill"):
         assert CliRunner().invoke(main, ["--faults", kind]).exit_code == 2
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-    """Its ledger would be taken for that of the new run."""
+    """A folder with another run is refused, because its ledger would count for the new run."""
     (tmp_path / "runs.ledger").touch()
     result = CliRunner().invoke(main, ["--out", str(tmp_path), "--minutes", "0.1"])
     assert result.exit_code != 0
@@ -46,12 +46,12 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 
 
 def test_what_ran_is_named_by_its_version():
-    """Chaos suite and benchmarks name the tested version, however it was installed."""
+    """Chaos suite and benchmarks name the tested version, regardless of its installation."""
     assert reliq.__version__ == surroundings()["reliq"] == describe()["reliq"]
 
 
 def test_a_scorecard_names_seed_commit_and_what_redis_lost(tmp_path):
-    """It has all that a repetition needs, and names losses by a promotion that went back."""
+    """A scorecard has all data for a repetition, and attributes losses to a reverted promotion."""
     back = Fault(WENT_BACK, 1.0, 2.0, note="2 was promoted at offset 4,100")
     settings = Settings(directory=tmp_path, seed=97, duration_s=1, kinds=["starve"])
     verdict = Verdict(lost=["i1", "i2"], lost_by=Counter({back.note: 1, "": 1}))

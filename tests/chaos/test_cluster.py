@@ -39,7 +39,7 @@ def book():
 
 
 def test_what_a_node_says_of_itself():
-    """It names its slots, and that one is moving."""
+    """A node reports its own slots, and whether a slot is moving."""
     claim = read_claim("node", NODES)
     assert (True, 7, True) == (claim.master, claim.epoch, claim.open)
     assert ((0, 5460), (5462, 5462)) == claim.ranges
@@ -47,7 +47,7 @@ def test_what_a_node_says_of_itself():
 
 
 def test_a_replica_has_no_slots():
-    """Even if its master has some."""
+    """A replica has no slots, even if its master has some."""
     lines = NODES.replace("myself,", "").replace("slave aa", "myself,slave aa")
     assert not read_claim("node", lines).has(0)
 
@@ -59,7 +59,7 @@ def test_nodes_agree_whatever_is_open():
 
 
 def test_who_was_elected_last_has_a_slot():
-    """A master that was frozen does not know yet that it was replaced."""
+    """The last elected master owns a slot; a frozen one does not know that it was replaced."""
     old = read_claim("old", NODES)
     new = read_claim("new", NODES.replace("17 7 connected", "17 8 connected"))
     assert "new" == owner_of([new, old], 1) == owner_of([old, new], 1)
@@ -67,7 +67,7 @@ def test_who_was_elected_last_has_a_slot():
 
 
 def test_an_election_that_nobody_asked_for():
-    """On a busy machine, a master may be slow. The election explains the loss of its acks."""
+    """An election without a fault, as on a busy machine, explains the loss of acks."""
     now = time.time()
     said = time.strftime("%d %b %Y %H:%M:%S", time.localtime(now))
     (at,) = elections(f"12:S {said}.250 * Failover election won: I'm the new master.\n")
@@ -95,19 +95,19 @@ def killed(book, at=3.2, queues=("chaos",), **known):
 
 
 def test_the_last_acks_are_lost_with_the_master_of_their_queue(book):
-    """Its replicas may not have had them."""
+    """The death of a queue's master explains repeated runs: its replicas may lack the last acks."""
     assert Counter({"node-kill": 1}) == killed(lost_ack(book)).verdict().duplicates
 
 
 def test_another_master_has_lost_nothing_of_the_queue(book):
-    """Only the node of its queue explains a repeated run."""
+    """The death of another master explains no repeated run of the queue."""
     verdict = killed(lost_ack(book), queues=["chaos.second", "%"]).verdict()
     assert Counter(unexplained=1) == verdict.duplicates
 
 
 @pytest.mark.parametrize("tag", ["t1", "t1j"])
 def test_the_ack_of_a_job_waits_for_the_node_of_its_batch(book, tag):
-    """If the worker is killed meanwhile, the ack is missing although its queue was served."""
+    """The ack of a job waits for its batch's node, so it may be lost with the worker meanwhile."""
     book.write("P", 1, "i1", 0, "chaos").write("C", 1.1, "i1")
     book.run("i1", 2.9, 3.0, tag=tag).run("i1", 12, 13, worker="w2", tag=tag)
     book.fault("worker-kill", 5, worker="w1")
@@ -116,31 +116,34 @@ def test_the_ack_of_a_job_waits_for_the_node_of_its_batch(book, tag):
 
 @pytest.mark.parametrize("finish", [1.5, 5.0, 7.5])
 def test_what_was_done_long_before_or_while_it_was_replaced(book, finish):
-    """The ack was replicated, or had no reply and was sent again."""
+    """A master's death explains no lost ack of long before it or of the takeover.
+
+    An old ack was replicated. During the takeover, an ack without a reply is sent again.
+    """
     assert not killed(lost_ack(book, finish=finish)).verdict().passed
 
 
 def test_a_run_that_outlasts_the_master_is_acked_at_its_heir(book):
-    """Its lease existed before, and has not expired when the replica takes over."""
+    """A run that outlasts its master keeps its lease, which has not expired at the takeover."""
     book.write("P", 0, "l1", 0, "chaos").write("C", 0.1, "l1")
     book.run("l1", 1, 9).run("l1", 7, 8, worker="w2")
     assert not killed(book).verdict().passed
 
 
 def test_a_lease_that_was_lost_with_the_master(book):
-    """The message was reserved right before: for the successor, it has no lease."""
+    """A message reserved right before the death may run again: the successor lacks its lease."""
     book.write("P", 0, "l1", 0, "chaos").write("C", 0.1, "l1")
     book.run("l1", 2.9, 9).run("l1", 7, 8, worker="w2")
     assert Counter({"node-kill": 1}) == killed(book).verdict().duplicates
 
 
 def test_a_master_that_is_back_with_all_it_had_has_lost_nothing(book):
-    """It was restarted before it was replaced."""
+    """A master that restarts before its replacement has lost nothing, and excuses nothing."""
     assert not killed(lost_ack(book), master=False, served=0.0).verdict().passed
 
 
 def test_an_outage_is_that_of_a_queue_and_over_when_it_is_served(book):
-    """The death of a worker long after another node took over the queue is no excuse."""
+    """A worker's death long after the takeover, or after one of another queue, is no excuse."""
     killed(lost_ack(book, finish=4.6))
     book.fault("worker-kill", 6.5, worker="w1")
     assert book.verdict().passed
@@ -151,14 +154,14 @@ def test_an_outage_is_that_of_a_queue_and_over_when_it_is_served(book):
 
 
 def test_a_partition_is_of_its_queue(book):
-    """The node of any partition explains a run: the partition of its message is not known."""
+    """The death of any partition's node explains a run, as the message's partition is not known."""
     name = partition_names("chaos", 2)[1]
     verdict = killed(lost_ack(book), queues=[name]).verdict()
     assert Counter({"node-kill": 1}) == verdict.duplicates
 
 
 def test_recovery_is_that_of_the_queues_that_were_hit(book):
-    """Runs from other queues are no samples."""
+    """Runs from other queues are no samples of the recovery."""
     book.write("P", 1, "i0", 0, "chaos").write("C", 1, "i0").run("i0", 1.5, 1.5, tag="t0")
     book.write("P", 3.3, "i1", 0, "chaos.second").write("C", 3.4, "i1").run("i1", 3.5, 3.5)
     book.write("P", 3.3, "i2", 0, "chaos").write("C", 6.8, "i2").run("i2", 7.0, 7.1, tag="t2")
@@ -167,7 +170,7 @@ def test_recovery_is_that_of_the_queues_that_were_hit(book):
 
 
 def test_a_connection_that_was_lost_without_a_cause(tmp_path):
-    """The death of a node is no cause; the closing of all connections is one, for a while."""
+    """Closing all connections explains a lost connection for a while; a node's death does not."""
     path = tmp_path / "threads1.2.log"
     said = time.strftime("%Y-%m-%d %H:%M:%S")
     line = f"[{said},001: WARNING/MainProcess] consumer: Connection to broker lost. Tr\n"
@@ -186,7 +189,7 @@ def test_a_connection_that_was_lost_without_a_cause(tmp_path):
 
 
 class Slow(FaultKind):
-    """A fault that is not ready to be undone when due, and has not ended when it is undone."""
+    """A fault that cannot be undone at its due time, and has not ended when it is undone."""
 
     name, about = "slow", "takes its time"
     of_broker = True
@@ -201,7 +204,7 @@ class Slow(FaultKind):
         self.stage.append("watch")
 
     def ready(self):
-        """Whether it was watched often enough."""
+        """Return whether it was watched often enough."""
         return self.stage.count("watch") > 3
 
     def undo(self):
@@ -209,13 +212,16 @@ class Slow(FaultKind):
         self.stage.append("undo")
 
     def left(self, fault):
-        """Record the call; return a rest until it was called often enough."""
+        """Record the call; return a remainder until it was called often enough."""
         self.stage.append("left")
         return "something" if self.stage.count("left") % 3 else ""
 
 
 def test_a_fault_is_watched_until_it_can_be_undone_and_the_next_waits_until_it_is_over(monkeypatch):
-    """The nemesis never blocks, so that the run can supervise workers meanwhile."""
+    """The nemesis watches a fault until it can be undone, and applies the next after its end.
+
+    It never blocks, so that the run can supervise workers meanwhile.
+    """
     monkeypatch.setitem(FAULTS, "slow", Slow)
     monkeypatch.setattr(Nemesis, "_AGAIN_S", 0.001)
     did = []
@@ -229,7 +235,10 @@ def test_a_fault_is_watched_until_it_can_be_undone_and_the_next_waits_until_it_i
 
 
 def test_a_fault_of_a_worker_waits_for_none_of_the_broker(monkeypatch):
-    """Otherwise, all due faults would be applied at once when the broker is complete again."""
+    """A worker fault does not wait for a broker fault.
+
+    Otherwise, all due faults would be applied at once when the broker is complete again.
+    """
     monkeypatch.setitem(FAULTS, "slow", Slow)
     monkeypatch.setitem(FAULTS, "quick", type("Quick", (Slow,), {"of_broker": False}))
     kinds_due = ("slow", "slow", "quick")
@@ -240,7 +249,7 @@ def test_a_fault_of_a_worker_waits_for_none_of_the_broker(monkeypatch):
 
 
 def test_a_fault_that_is_never_over_is_told(monkeypatch):
-    """A run must not last forever."""
+    """A fault that never ends fails the run, which would otherwise last forever."""
     monkeypatch.setitem(FAULTS, "slow", Slow)
     monkeypatch.setattr(Nemesis, "_LONGEST_S", -1.0)
     nemesis = Nemesis([], [Strike(0.0, "slow", 0.001, 0.5)], time.monotonic())
@@ -251,7 +260,7 @@ def test_a_fault_that_is_never_over_is_told(monkeypatch):
 
 
 def test_the_faults_of_a_cluster_are_for_a_cluster():
-    """And no other broker has one of them."""
+    """The faults of a cluster apply to no other broker."""
     ours = {"slot-move", "reshard", "node-kill", "node-freeze", "target-kill", "anchor-flap"}
     assert ours <= set(kinds("cluster"))
     assert {"worker-kill", "child-kill", "script-flush"} <= set(kinds("cluster"))
@@ -263,7 +272,7 @@ def test_the_faults_of_a_cluster_are_for_a_cluster():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_over_a_cluster(tmp_path):
-    """Slots move, masters and workers die and freeze; ledger, nodes and keys have no finding."""
+    """A cluster run in which nodes and workers die, freeze and move slots has no finding."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     outcome = carry_out(

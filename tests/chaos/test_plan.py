@@ -69,7 +69,7 @@ def test_the_ledger_says_what_was_written(tmp_path):
 
 
 def test_starve_has_a_schedule_of_its_own(tmp_path):
-    """Or it is selected by name; the schedule of the other faults does not change."""
+    """`starve` has its own schedule or is selected by name; other schedules do not change."""
     assert "starve" not in kinds("one")
     assert all("starve" in kinds(brokers, every=True) for brokers in get_args(Brokers))
     settings = Settings(directory=tmp_path, seed=7, duration_s=60, kinds=kinds("one"))
@@ -116,9 +116,9 @@ def state_of(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["undone", "killed"])
 def test_starve_leaves_nothing_behind(tmp_path, ending):
-    """A busy loop for each core and a stopped worker, until the fault is undone.
+    """`starve` stops a worker, and runs a busy loop for each core, until it is undone.
 
-    Or until the run is killed: the worker then ends too.
+    If the run is killed, the loops and the worker end.
     """
     run = subprocess.Popen(
         [sys.executable, "-c", STARVED, str(tmp_path)],

@@ -10,7 +10,7 @@ from tests.chaos.processor import Processor
 
 
 def test_what_a_process_used_is_noted_with_the_minute_and_its_group():
-    """A process that computes for half a second differs from a sleeping one, in each minute."""
+    """Each minute has the processor time of each group, whether its processes compute or sleep."""
     spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ntime.sleep(60)"
     busy = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE)
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

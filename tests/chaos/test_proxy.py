@@ -72,7 +72,7 @@ def say(client, data):
 
 
 def ends(client):
-    """Whether the connection is closed without further data."""
+    """Return whether the connection is closed without further data."""
     try:
         return client.recv(1) == b""
     except ConnectionError:
@@ -80,7 +80,7 @@ def ends(client):
 
 
 def test_cut_closes_what_is_open(proxy, client):
-    """A cut connection ends; the next one works."""
+    """A cut connection ends, and the next one works."""
     assert 1 == proxy.cut()
     assert ends(client)
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as other:
@@ -88,7 +88,7 @@ def test_cut_closes_what_is_open(proxy, client):
 
 
 def test_delay_keeps_the_order_of_bytes(proxy, client):
-    """No data is overtaken, however the delay changes."""
+    """Bytes keep their order, however the delay changes."""
     chance = random.Random(1)
     sent = b""
     for number in range(60):
@@ -96,7 +96,7 @@ def test_delay_keeps_the_order_of_bytes(proxy, client):
         data = b"%06d," % number
         client.sendall(data)
         sent += data
-        time.sleep(0.002)  # so that chunks are sent separately.
+        time.sleep(0.002)  # sends each chunk separately
     proxy.delay(0.0)
     got = b""
     while len(got) < len(sent):
@@ -105,7 +105,7 @@ def test_delay_keeps_the_order_of_bytes(proxy, client):
 
 
 def test_a_black_hole_swallows_and_stays_open(proxy, client):
-    """No reply arrives and no connection is closed; a new connection works."""
+    """A black hole gives no reply and closes no connection; a new connection works."""
     assert 1 == proxy.black_hole()
     client.settimeout(0.3)
     client.sendall(b"anybody?")
@@ -116,7 +116,7 @@ def test_a_black_hole_swallows_and_stays_open(proxy, client):
 
 
 def test_a_lost_reply_was_carried_out(proxy, client):
-    """The request arrives, its reply does not, and the connection is cut."""
+    """If a reply is lost, its request has arrived, and the connection is cut."""
     proxy.lose_replies()
     client.sendall(b"lost")
     assert ends(client)

@@ -15,7 +15,10 @@ from tests.support.waiting import wait_until
 
 @pytest.mark.slow
 def test_no_master_is_hit_while_a_replica_is_in_its_synchronisation():
-    """It could be promoted if the other one fails. Promotions are recorded."""
+    """No master is hit while a replica synchronises, because that replica could be promoted.
+
+    Promotions are recorded.
+    """
     strikes = [Strike(0.0, "sentinel-kill", 0.1, 0.5)] * 2
     with SentinelBroker() as broker:
         for server in broker.servers:  # any new master delays the old one's synchronisation

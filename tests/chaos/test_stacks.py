@@ -15,7 +15,7 @@ from tests.support.workers import pools
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", pools("prefork", "gevent", of=("prefork", "threads", "gevent")))
 def test_a_worker_writes_the_stack_of_a_task(redis_factory, worker_factory, journal, pool):
-    """Even if the task runs in a child of the worker, or in a greenlet."""
+    """A worker logs a task's stack, even if the task runs in a child or in a greenlet."""
     url, ledger = redis_factory().url("reliq"), Path(journal.path)
     worker = worker_factory(url, app="tests.chaos.app", pool=pool)
     with Celery(broker=url, set_as_current=False) as client:

@@ -11,7 +11,7 @@ from tests.model.run import MACHINES, run
 
 
 def main() -> None:
-    """Run the model; end with the shortest failing trace, if there is one."""
+    """Run the model; a failure prints the shortest failing trace."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--examples", type=int, default=2000, help="default 2000")
     parser.add_argument("--steps", type=int, default=20, help="of each example; default 20")

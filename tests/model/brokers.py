@@ -1,4 +1,4 @@
-"""The brokers that the model runs on: each an engine of the contract suite, and its clock."""
+"""The brokers under the model: the engines of the contract suite, each with a settable clock."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ if TYPE_CHECKING:
 
 
 class FakeRedisEngine(OverRedis):
-    """fakeredis behind a socket: it runs the same Lua, in this process."""
+    """fakeredis behind a socket, in this process; it runs the same Lua."""
 
     def __init__(self) -> None:
         self._server = TcpFakeServer(("127.0.0.1", 0), server_type="redis", server_version=(7, 0))
-        # Replies that follow each other at once would wait 40 ms for an acknowledgement.
+        # Without this, consecutive replies would wait 40 ms for an acknowledgement.
         self._server.RequestHandlerClass.disable_nagle_algorithm = True
-        # It looks at its flag only so often: at the default, half a second is spent at the end.
+        # The server checks its stop flag at this interval. The default costs half a second at the
+        # end.
         serve = self._server.serve_forever
         self._thread = threading.Thread(target=serve, args=(0.02,), daemon=True)
         self._thread.start()
         host, port = self._server.server_address[:2]
         super().__init__(f"reliq://{host}:{port}/0")
-        # It closes a connection with each error it replies, NOSCRIPT too.
+        # The server closes a connection after every error reply, and NOSCRIPT is one.
         for script in vars(scripts).values():
             if isinstance(script, scripts.Script):
                 self._client.script_load(script.text)
 
     def connect(self, consumer: str, **options: Any) -> Store:
-        """Open a store over TCP that leaves no wait behind when it is closed.
+        """Open a store over TCP that ends its pending wait when it is closed.
 
-        This server does not notice that who waits is gone, and would give it the next ring.
+        This server does not notice a closed waiting connection, and would give it the next
+        notification.
         """
         store = super().connect(consumer, **options)
         close, notification = store.close, store.notifier
@@ -63,7 +65,7 @@ class FakeRedisEngine(OverRedis):
         return store
 
     def stop(self) -> None:
-        """End the server."""
+        """Stop the server."""
         super().stop()
         self._server.shutdown()
         self._server.server_close()
@@ -71,10 +73,10 @@ class FakeRedisEngine(OverRedis):
 
 
 class Broker:
-    """A broker under the model: connections by consumer, and a look at every key."""
+    """A broker under the model: one connection for each consumer, and read access to every key."""
 
     routes_beside = False
-    """Whether the version of the bindings is read beside the script: what is stale is stored."""
+    """Whether the client checks the version of the bindings: stale publications are stored too."""
 
     def __init__(self, engine: FakeRedisEngine | RedisEngine, clock: Clock) -> None:
         self.engine = engine
@@ -84,16 +86,16 @@ class Broker:
         self._stores: dict[tuple[Settings, int], Store] = {}
 
     def clear(self) -> None:
-        """Forget all queues."""
+        """Remove all queues."""
         self.engine.clear()
         self.clock.advance(1)
 
     def hold_mutex(self, queue: str, remaining_ms: int) -> None:
-        """Let the mutex of a queue's pass have so long to go."""
+        """Set the remaining time of the mutex of a queue's pass."""
         self.clock.hold(queue_keys("", queue).unacked_mutex, remaining_ms)
 
     def store(self, settings: Settings, number: int, consumer: str) -> Store:
-        """Return the connection of consumer *number*, which from now on has this name."""
+        """Return the connection of consumer *number*, and give it the name *consumer*."""
         store = self._stores.get((settings, number))
         if store is None:
             backoff = tuple(ms / 1000 for ms in settings.backoff_ms)
@@ -109,23 +111,23 @@ class Broker:
         return store
 
     def snapshot(self, queue: str) -> Snapshot:
-        """Return all that is stored of a queue, read at one instant."""
+        """Return all stored data of a queue, read at one instant."""
         reply: list[Any] = self._client.evalsha(self._look, 1, queue_keys("", queue).messages)
         return Snapshot.read(reply)
 
     def take_notification(self, queue: str) -> bool:
-        """Take the notification, as a waiting consumer does; False when there was none."""
+        """Take the notification, as a waiting consumer does; return whether there was one."""
         return self._client.lpop(queue_keys("", queue).notification) is not None
 
     def close(self) -> None:
-        """End the connections and the server."""
+        """Close the connections and stop the server."""
         for store in self._stores.values():
             store.close()
         self.engine.stop()
 
 
 class ClusterBroker(Broker):
-    """A cluster under the model: each queue is looked at on its node."""
+    """A cluster under the model: each queue is read on its node."""
 
     engine: ClusterEngine
     routes_beside = True
@@ -138,13 +140,13 @@ class ClusterBroker(Broker):
             self._look = client.script_load(LOOK)
 
     def snapshot(self, queue: str) -> Snapshot:
-        """Return all that is stored of a queue, read at one instant."""
+        """Return all stored data of a queue, read at one instant."""
         key = queue_keys("", queue).messages
         reply: list[Any] = self.engine.client_of(key).evalsha(self._look, 1, key)
         return Snapshot.read(reply)
 
     def take_notification(self, queue: str) -> bool:
-        """Take the notification, as a waiting consumer does; False when there was none."""
+        """Take the notification, as a waiting consumer does; return whether there was one."""
         key = queue_keys("", queue).notification
         return self.engine.client_of(key).lpop(key) is not None
 
@@ -154,7 +156,7 @@ BROKERS = ("fakeredis", "redis", "cluster")
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[Broker]:
-    """Run the broker of that name."""
+    """Run the broker *name*."""
     with contextlib.ExitStack() as stack:
         if name == "fakeredis":
             fake = FakeClock()

@@ -1,4 +1,4 @@
-"""The rules about dead letters: replayed, removed, and moved by movers that may stop anywhere."""
+"""The rules for dead letters: replay, removal, and moves that may stop at any point."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TARGETS = (f"queue:{OTHER}", "elsewhere")
 
 
 class DeadLetters(Stepping):
-    """A mover that was cut off may go on at any time later, and so may another."""
+    """A mover that was cut off may continue at any later time, and so may another mover."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begun: list[tuple[int, list[Move]]] = []
-        """What movers were told, oldest first."""
+        """The moves that movers have begun, oldest first."""
 
     @precondition(lambda self: self.oracle.at("dead"))
     @rule(number=consumers, picked=picks)
     def replay(self, number: int, picked: list[int]) -> None:
-        """Put dead letters back, among tags of any kind."""
+        """Replay dead letters; the given tags also name other messages."""
         tags = picked_of(self._near_dead(), picked)
         self.step(
             f"replay {tags}",
@@ -38,7 +38,7 @@ class DeadLetters(Stepping):
     @precondition(lambda self: self.oracle.at("dead"))
     @rule(number=consumers, picked=picks)
     def purge_dead(self, number: int, picked: list[int]) -> None:
-        """Remove dead letters, among tags of any kind."""
+        """Remove dead letters; the given tags also name other messages."""
         tags = picked_of(self._near_dead(), picked[:2])
         self.step(
             f"purge dead {tags}",
@@ -49,7 +49,7 @@ class DeadLetters(Stepping):
     @precondition(lambda self: self.oracle.at("dead"))
     @rule(number=consumers, to=st.sampled_from((*TARGETS[:1] * 4, TARGETS[1])), picked=picks)
     def begin_move(self, number: int, to: str, picked: list[int]) -> None:
-        """Begin to move dead letters, or find what was begun."""
+        """Begin to move dead letters, or find a begun move."""
         tags = picked_of(self._near_dead(), picked)
         told: dict[str, int] = {}
         lows: list[int] = []
@@ -69,7 +69,7 @@ class DeadLetters(Stepping):
     @precondition(lambda self: self.begun)
     @rule(number=consumers, picked=picks, ended=st.sampled_from((True, True, False)))
     def go_on_moving(self, number: int, picked: list[int], ended: bool) -> None:
-        """Store in the other queue what was begun, however long ago; perhaps end it."""
+        """Store a begun move in the other queue, however old it is; perhaps end the move."""
         low, moves = self.begun[-1 - picked[0] % len(self.begun)]
         store = self.store(number)
         sent = [outgoing(QUEUE, move, low, move.envelope, OTHER) for move in moves]
@@ -89,5 +89,5 @@ class DeadLetters(Stepping):
             )
 
     def _near_dead(self) -> list[str]:
-        """Return the dead letters, and some tag that is none."""
+        """Return the dead letters, and one tag that may be another message."""
         return [*self.tags[-1:], *(m.tag for m in self.oracle.at("dead"))]

@@ -1,6 +1,6 @@
-"""The state machine of batches: what is said of jobs, in any order, late, twice and wrongly.
+"""The state machine of batches: reports about jobs in any order, late, repeated and wrong.
 
-Beside that of queues (:mod:`.machine`): a batch knows nothing of them but what it is told.
+It is separate from that of queues (:mod:`.machine`), because a batch knows only the reports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 JOBS = ("i", "j", "k")
 OURS = tuple(f"05{0:012x}{who * 10}00000{number}j" for who in "ab" for number in (1, 2))
-"""Of two publishers."""
+"""The tags of two publishers."""
 TAGS = ("t", "t", "u", *OURS)
 SETTINGS = Settings(2, 2, 5000, 30_000)
 
@@ -35,7 +35,7 @@ tokens = st.sampled_from((0, 1, 2, 3))
 
 
 def changes_of(what: str, states: tuple[str, ...] = ("",), text: str = "") -> Any:
-    """Return what draws changes of one kind."""
+    """Return a strategy for changes of one kind."""
     state, tag = st.sampled_from(states), st.sampled_from(TAGS)
     return st.builds(Change, st.just(what), jobs, state, tries, tokens, tag, queues, st.just(text))
 
@@ -58,7 +58,7 @@ changes = st.one_of(
 
 
 class JobsModel(RuleBasedStateMachine):
-    """The rules; `broker` is what a subclass drives."""
+    """The rules; a subclass sets `broker`."""
 
     broker: ClassVar[Broker]
 
@@ -68,7 +68,7 @@ class JobsModel(RuleBasedStateMachine):
         self.clock = self.broker.clock
         self.oracles: dict[str, BatchOracle] = {}
         self.listed: dict[str, int] = {}
-        """When each is to be looked after next."""
+        """For each batch, the time at which it is next due for a check."""
 
     @property
     def store(self) -> Store:
@@ -76,7 +76,7 @@ class JobsModel(RuleBasedStateMachine):
         return self.broker.store(SETTINGS, 1, "c1/1")
 
     def step(self, what: str, answer: Any, expected: Any) -> None:
-        """Fail unless the broker has answered, and holds, what is expected."""
+        """Fail unless the broker's answer and its stored state are the expected ones."""
         note(f"{what} -> {answer}")
         assert expected == answer, f"{what}: expected {expected}, got {answer}"
         for name in BATCHES:
@@ -93,7 +93,7 @@ class JobsModel(RuleBasedStateMachine):
         assert set(self.oracles) == set(self.store.batches.batches(10))
 
     def _shown(self, name: str) -> dict[str, Any] | None:
-        """Return what the broker tells of a batch; None where there is none."""
+        """Return the broker's report of a batch; None if there is no such batch."""
         seen = self.store.batches
         record = seen.batch(name)
         if record is None:
@@ -146,7 +146,7 @@ class JobsModel(RuleBasedStateMachine):
 
     @rule(name=batches)
     def open(self, name: str) -> None:
-        """Open a batch, perhaps again; one of them is a job of the other."""
+        """Open a batch, perhaps again; the child is a job of the parent."""
         fields = {"own": name, **({PARENT: PARENT_BATCH} if name == CHILD else {})}
         is_new = name not in self.oracles
         if is_new:
@@ -162,7 +162,7 @@ class JobsModel(RuleBasedStateMachine):
         by=st.sampled_from(("", *JOBS)),
     )
     def change(self, name: str, some: list[Change], by: str) -> None:
-        """Say something of jobs."""
+        """Report changes of jobs."""
         answer = self.store.batches.change(name, some, by=by)
         oracle = self.oracles.get(name)
         expected = None if oracle is None else oracle.change(some, by, self.clock.now)
@@ -172,7 +172,7 @@ class JobsModel(RuleBasedStateMachine):
     @precondition(lambda self: any(one.jobs for one in self.oracles.values()))
     @rule(name=batches, job=jobs, late=st.sampled_from((0, 0, 0, 1)))
     def lose(self, name: str, job: str, late: int) -> None:
-        """Find a job nowhere, as it was when it was looked at."""
+        """Report a job as lost, in the state in which it was seen."""
         known = self.oracles[name].jobs.get(job) if name in self.oracles else None
         if known is not None:
             seen = str(known.since - late)
@@ -180,13 +180,13 @@ class JobsModel(RuleBasedStateMachine):
 
     @rule(name=batches, ago=st.sampled_from((-1, 0, 1, 100)))
     def settle(self, name: str, ago: int) -> None:
-        """Have all been looked for that were entered until then."""
+        """Declare that all jobs entered before a given time have been looked for."""
         self.change(name, [Change("settle", text=str(self.clock.now - ago))], "")
 
     @precondition(lambda self: any(one.jobs for one in self.oracles.values()))
     @rule(name=batches, job=jobs, how=st.sampled_from(("succeeded", "failed", "error", "replay")))
     def go_on(self, name: str, job: str, how: str) -> None:
-        """Let the delivery that is known begin or end, as a rule it does; or be replayed."""
+        """Begin, end or replay the known delivery of a job, as usually happens."""
         known = self.oracles[name].jobs.get(job) if name in self.oracles else None
         if known is None or not (known.is_open or how == "replay"):
             return
@@ -201,11 +201,11 @@ class JobsModel(RuleBasedStateMachine):
             step = Change("begin", job, "", known.retries, known.token + 1, *where, "worker")
         self.change(name, [step], "")
 
-    # -- what is done with it
+    # -- actions on a batch
 
     @rule(name=batches)
     def publish_due(self, name: str) -> None:
-        """Say what is due, once, and tell the parent."""
+        """Publish each due callback once, and report the end to the parent."""
         record, oracle = self.store.batches.batch(name), self.oracles.get(name)
         if record is None or oracle is None:
             return
@@ -227,7 +227,7 @@ class JobsModel(RuleBasedStateMachine):
 
     @rule(name=batches, callback=st.sampled_from(CALLBACKS))
     def say(self, name: str, callback: Callback) -> None:
-        """Note a callback as published, perhaps one that is not due, or again."""
+        """Record a callback as published, perhaps one that is not due, or again."""
         self.store.batches.said(name, callback)
         if name in self.oracles:
             self.oracles[name].say(callback)
@@ -235,7 +235,7 @@ class JobsModel(RuleBasedStateMachine):
 
     @rule()
     def cancel(self) -> None:
-        """Cancel a batch, and those that are open jobs of it."""
+        """Cancel a batch, and the batches that are open jobs of it."""
         self.change(PARENT_BATCH, [Change("cancel")], "")
         cancel_nested(self.store, PARENT_BATCH)
         parent, child = (self.oracles.get(name) for name in BATCHES)
@@ -266,7 +266,7 @@ class JobsModel(RuleBasedStateMachine):
         report: str,
         times: int,
     ) -> None:
-        """Note what a job says of itself: as often as it may."""
+        """Record a job's own progress or report, up to the limit of reports and beyond."""
         oracle = self.oracles.get(name)
         known = oracle.jobs.get(job) if oracle is not None else None
         if times > 1 and known is not None:
@@ -280,7 +280,7 @@ class JobsModel(RuleBasedStateMachine):
 
     @rule(name=batches)
     def forget(self, name: str) -> None:
-        """Forget a batch."""
+        """Remove a batch."""
         self.store.batches.forget_batch(name)
         self.oracles.pop(name, None)
         self.listed.pop(name, None)
@@ -289,7 +289,7 @@ class JobsModel(RuleBasedStateMachine):
 
     @rule(limit=st.integers(0, 3), again_ms=st.sampled_from((0, 100, 1000)))
     def look(self, limit: int, again_ms: int) -> None:
-        """Take batches to look after: those first that have waited longest."""
+        """Take batches that are due for a check, those with the longest wait first."""
         now = self.clock.now
         due = sorted((at, name) for name, at in self.listed.items() if at <= now)
         answer = self.store.batches.next_batches(limit, again_ms)
@@ -297,7 +297,7 @@ class JobsModel(RuleBasedStateMachine):
         for _, name in due:
             if name in answer:
                 self.listed[name] = now + again_ms
-        # Of those that have waited as long as another any is right.
+        # Among batches with equally long waits, any choice is right.
         same = [at for at, _ in taken] == sorted(at for at, name in due if name in answer)
         self.step(
             f"take {limit} for {again_ms} ms -> {answer}", (len(answer), same), (len(taken), True)

@@ -1,8 +1,8 @@
-"""What a batch does with what it is told of its jobs, said once more in plain Python.
+"""The effect of job reports on a batch, implemented a second time in plain Python.
 
-Each change stands in one method of BatchOracle, which is told the time (``now``, ms), changes the
-oracle as the broker should change, and returns the outcome. There are no counters here: they are
-the counts of the states.
+Each change has one method of BatchOracle. It gets the time (``now``, ms), changes the oracle as the
+broker should change, and returns the outcome. There are no counters here: the states are counted
+instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reliq.store.jobs import Callback, Note
 
 PARENT_BATCH, CHILD = BATCHES = ("b", "c")
-"""The second is a job of the first."""
+"""The second batch is a job of the first."""
 BAD = ("failed", "error")
 
 
@@ -50,34 +50,34 @@ class Known:
     tag: str = ""
     queue: str = ""
     worker: str = ""
-    """Of one that is retrying the tag of the try before."""
+    """If the job is retrying, the tag of the previous try."""
     why: str = ""
     by_broker: bool = False
-    """Whether its error is the broker's own: a worker knows better."""
+    """Whether the broker itself reported the error; a worker's later report replaces it."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the job has not ended."""
         return self.state in OPEN
 
     @property
     def is_mendable(self) -> bool:
-        """Whether a later delivery, or the next try, takes it up again."""
+        """Return whether a later delivery, or the next try, can continue the job."""
         return self.is_open or self.state == "error"
 
 
 def comparable(job: Known, new: Change) -> bool:
-    """Whether the tokens of two deliveries are of one queue."""
+    """Return whether the tokens of two deliveries belong to the same queue."""
     return not new.queue or not job.queue or new.queue == job.queue
 
 
 def publisher(tag: str) -> str:
-    """Return which process has made *tag*; "" for a tag that is not ours."""
+    """Return the publisher that made *tag*, or "" for a foreign tag."""
     return tag[14:24] if len(tag) > 24 else ""
 
 
 def delivery_order(job: Known, new: Change) -> int:
-    """Return -1, 0 or 1: what is said is about an earlier delivery than is known, this, a later."""
+    """Return -1, 0 or 1 for a report about an earlier, the same or a later delivery than known."""
     mine, theirs = (job.retries, job.token), (new.retries, new.token)
     if mine[0] == theirs[0] and not comparable(job, new):
         return 1
@@ -97,11 +97,11 @@ class BatchOracle:
     said: set[Callback] = field(default_factory=set)
     jobs: dict[str, Known] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
-    """When those that failed, or ended in error, did."""
+    """For each job that failed or ended in error, the time at which it did."""
     progress: dict[str, tuple[int, float, float, str]] = field(default_factory=dict)
     reports: list[tuple[str, int, str]] = field(default_factory=list)
     heard: dict[str, int] = field(default_factory=dict)
-    """When each publisher entered jobs that it may not have stored: those that it entered last."""
+    """For each publisher, when it entered its last jobs, whose messages it may not have stored."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class BatchOracle:
     # -- changes
 
     def change(self, changes: Sequence[Change], by: str, now: int) -> tuple[bool, list[int], bool]:
-        """Do changes in order; return whether it is cancelled, outcomes, whether some is due."""
+        """Make changes in order; return if it is cancelled, the outcomes, if callbacks are due."""
         outcomes = []
         for new in changes:
             if new.what == "settle":
@@ -278,12 +278,12 @@ class BatchOracle:
     # -- callbacks, notes
 
     def say(self, callback: Callback) -> None:
-        """Have a callback that was due be published."""
+        """Record a due callback as published."""
         if self.due.pop(callback, None) is not None:
             self.said.add(callback)
 
     def end_in_parent(self) -> list[Change]:
-        """Return what the parent of an ended batch is told of it."""
+        """Return the changes that report the end of a batch to its parent."""
         name, counts = self.fields["own"], self.counts
         if not self.ended or PARENT not in self.fields:
             return []
@@ -298,7 +298,7 @@ class BatchOracle:
         return [Change("replay", name, tag=NESTED), end] if state == "succeeded" else [end]
 
     def note(self, note: Note, now: int) -> bool:
-        """Note what an open job says."""
+        """Record a progress or a report of an open job."""
         job = self.jobs.get(note.job)
         if job is None or not job.is_open or note.retries < job.retries:
             return False
@@ -313,10 +313,10 @@ class BatchOracle:
             self.progress[note.job] = (now, *note.progress)
         return reported or note.progress is not None
 
-    # -- what is seen of it
+    # -- views
 
     def shown(self) -> dict[str, Any]:
-        """Return what the broker should tell of it."""
+        """Return the broker's expected report of the batch."""
         return {
             "counts": self.counts,
             "times": (self.created, self.sealed, self.cancelled, self.ended),

@@ -1,7 +1,7 @@
-"""The state machine: any order of steps, by several consumers and publishers.
+"""The state machine: steps in any order, by several consumers and publishers.
 
-Each rule draws one step; what must come of it is said by the oracle. A failing run is
-shrunk by Hypothesis and printed as a trace of steps with their answers.
+Each rule draws one step, and the oracle gives its expected result. Hypothesis shrinks a failing run
+and prints it as a trace of steps with their answers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Model(DeadLetters, Surroundings):
         n: int,
         lease_ms: int,
     ) -> None:
-        """Declare a queue, or let the first publish create it; take something."""
+        """Declare a queue, or let the first publish create it; publish and reserve messages."""
         self.settings, self.oracle, self.other = (
             settings,
             QueueOracle(settings),
@@ -122,14 +122,14 @@ class Model(DeadLetters, Surroundings):
         settled: int,
         create: bool = True,
     ) -> None:
-        """Publish some messages; the oldest `settled` numbers will not be retried any more."""
+        """Publish messages; the oldest `settled` numbers of the publisher are no longer retried."""
         retriable = self.retriable.setdefault(publisher, [])
         del retriable[:settled]
         version = b"" if not exchange else b"stale" if stale else self.version
         items = []
         for rank, delay_ms, ttl_ms in new:
             self.made += 1
-            # Tags that were made in order sort in any.
+            # Tags made in order do not sort in that order.
             tag = f"{rank:02x}.{self.made * 37 % 100:02d}.{self.made}"
             tag += "j" if self.made % 3 == 0 else ""  # a job of a batch
             body = f"message {self.made}".encode()
@@ -149,7 +149,7 @@ class Model(DeadLetters, Surroundings):
     @precondition(lambda self: any(self.retriable.values()))
     @rule(publisher=st.sampled_from(PUBLISHERS), picked=picks)
     def retry_publish(self, publisher: str, picked: list[int]) -> None:
-        """Publish again what may have been stored."""
+        """Retry publishes that may have been stored."""
         items = picked_of(self.retriable.get(publisher, []), picked)
         if items:
             self._publish(items)
@@ -174,7 +174,7 @@ class Model(DeadLetters, Surroundings):
         self.oracle.publish(routed, self.version, now)
         return [STALE] * len(alike)
 
-    # -- taking
+    # -- reserving
 
     @rule(
         number=consumers,
@@ -186,7 +186,7 @@ class Model(DeadLetters, Surroundings):
     def reserve(
         self, number: int, n: int, lease_ms: int, no_ack: bool, company: int = ALONE
     ) -> None:
-        """Take up to n; the tokens are above all that were given before. None: promote."""
+        """Reserve up to n, with tokens above all earlier ones; n = 0 promotes."""
         if not n:
             self.promote(number)
             return
@@ -217,7 +217,7 @@ class Model(DeadLetters, Surroundings):
         assert wanted_ms == is_ms, f"{wanted_ms=}, {is_ms=}"
 
     def promote(self, number: int) -> None:
-        """Make ready what is due, for others."""
+        """Promote due messages, for other consumers."""
         store = self.store(number)
         self.step(
             f"{store.consumer} promotes",
@@ -228,7 +228,7 @@ class Model(DeadLetters, Surroundings):
     @precondition(lambda self: self.oracle.finished)
     @rule(number=consumers, picked=picks)
     def hand_back(self, number: int, picked: list[int]) -> None:
-        """Hand back what was taken with no_ack: it stands where it stood."""
+        """Hand back messages reserved with no_ack, which return to their old places."""
         tags = picked_of(list(self.oracle.finished), picked)
         taken = [self.finished[tag] for tag in tags]
         self.step(
@@ -239,14 +239,14 @@ class Model(DeadLetters, Surroundings):
 
     @rule(number=consumers, lease_ms=leases_ms)
     def reserve_all(self, number: int, lease_ms: int) -> None:
-        """Take all that there is: what was put in a wrong place shows now."""
+        """Reserve all ready messages, which shows a message in a wrong place."""
         self.reserve(number, 20, lease_ms, False)
 
-    # -- what becomes of it
+    # -- settling
 
     @rule(number=consumers, picked=picks)
     def ack(self, number: int, picked: list[int]) -> None:
-        """Ack messages in whatever state they are: held, returned, dead, gone."""
+        """Ack messages in any state: held, returned, dead or gone."""
         tags, store = picked_of(self.tags, picked), self.store(number)
         self.step(
             f"ack {tags}",
@@ -261,7 +261,7 @@ class Model(DeadLetters, Surroundings):
         picked=picks,
     )
     def release(self, number: int, how: How, picked: list[int]) -> None:
-        """Give back what is held, with leases of any age."""
+        """Return messages, with leases of any age."""
         leases = picked_of(self.leases, picked)
 
         def give() -> Any:
@@ -277,7 +277,7 @@ class Model(DeadLetters, Surroundings):
     @precondition(lambda self: self.leases)
     @rule(number=consumers, picked=picks)
     def dead_letter(self, number: int, picked: list[int]) -> None:
-        """Give up on what is held, with leases of any age."""
+        """Dead-letter messages, with leases of any age."""
         leases = picked_of(self.leases, picked)
         self.step(
             f"dead-letter {_short(leases)}",
@@ -288,7 +288,7 @@ class Model(DeadLetters, Surroundings):
     @precondition(lambda self: self.leases)
     @rule(number=consumers, lease_ms=st.sampled_from((0, 0, 200, 60_000)), picked=picks)
     def renew(self, number: int, lease_ms: int, picked: list[int]) -> None:
-        """Extend leases of any age, or end them."""
+        """Renew leases of any age, or end them."""
         store, leases = self.store(number), picked_of(self.leases, picked)
         if not lease_ms:
             self.end_leases(number, leases)
@@ -311,7 +311,7 @@ class Model(DeadLetters, Surroundings):
     @precondition(lambda self: self._overtaken())
     @rule(number=consumers, picked=picks)
     def act_late(self, number: int, picked: list[int]) -> None:
-        """Be refused in everything: somebody else holds the message by now."""
+        """Settle and renew with outdated leases of messages held by others; the broker refuses."""
         late = picked_of(self._overtaken(), picked)
         places = [len(self.leases) - 1 - self.leases.index(lease) for lease in late]
         self.release(number, "nacked", places)
@@ -319,13 +319,13 @@ class Model(DeadLetters, Surroundings):
         self.renew(number, 200, places)
 
     def _overtaken(self) -> list[Lease]:
-        """Return the leases of what is held under another one."""
+        """Return the leases of messages that are held under another lease."""
         held = {m.tag: m.lease for m in self.oracle.at("unacked")}
         return [lease for lease in self.leases if held.get(lease.tag, lease) != lease]
 
     @rule(number=consumers, force=st.booleans())
     def restore(self, number: int, force: bool) -> None:
-        """Make a step of the pass that returns what has lost its lease."""
+        """Make one step of the pass, which returns messages whose lease has ended."""
         store = self.store(number)
         retry_ms: list[int] = []
 
@@ -347,13 +347,13 @@ class Model(DeadLetters, Surroundings):
         is_ms, wanted_ms = retry_ms
         assert abs(wanted_ms - is_ms) <= self.clock.lapses_within_ms, f"{wanted_ms=}, {is_ms=}"
         if self.oracle.spared[1] > self.clock.now and not force:
-            self.restore(number, True)  # what was left alone is so by the next step too
+            self.restore(number, True)  # the next step spares the same leases
 
     @rule(number=consumers, other=consumers, greedy=st.booleans())
     def kill(self, number: int, other: int, greedy: bool) -> None:
-        """End the leases of a consumer that is gone and return its messages; a new one comes.
+        """End a dead consumer's leases and return its messages; a new consumer takes its place.
 
-        A greedy one took all that it could before, so that failures add up.
+        A greedy consumer reserved all messages before, so that failures add up.
         """
         if greedy:
             self.reserve_all(number, 60_000)

@@ -1,7 +1,7 @@
-"""Bugs, one at a time: what the model must find in a script that is broken on purpose.
+"""Mutants: bugs planted one at a time in a script, each of which the model must find.
 
-Each is one replacement in one script, made in memory. The text that it replaces must
-stand there exactly once, so that a script that was rewritten is noticed here.
+Each mutant is one replacement in one script, made in memory. The replaced text must occur there
+exactly once, so that a rewrite of the script is noticed here.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Mutant(NamedTuple):
     text: str
     instead: str
     found_by: str = ""
-    """The contract's test that finds it, where the model comes to it too seldom."""
+    """The contract test that finds it, if the model reaches it too rarely."""
 
     @property
     def machine(self) -> str:
-        """Which of the model's machines is to find it."""
+        """Return the name of the state machine that finds it."""
         return "batches" if self.script in _OF_BATCHES else "queues"
 
 
@@ -557,7 +557,7 @@ MUTANTS = (
 
 @contextlib.contextmanager
 def broken(mutant: Mutant) -> Iterator[None]:
-    """Let the package have this bug."""
+    """Plant this bug in the package."""
     attribute = mutant.script.upper()
     whole: scripts.Script = getattr(scripts, attribute)
     times = whole.text.count(mutant.text)

@@ -1,9 +1,9 @@
-"""What a queue does, said once more in plain Python: no broker, no clock of its own.
+"""The rules of a queue, implemented a second time in plain Python: no broker, no own clock.
 
-Each rule of the broker stands in one method of QueueOracle, which is told the time
-(``now``, ms) and changes the oracle as the broker should change, and returns what the
-broker should answer. Nothing here is fast, and nothing knows how an engine stores it.
-Longer than other files, because all the rules of a queue are to be found in one.
+Each rule of the broker has one method of QueueOracle. It gets the time (``now``, ms), changes the
+oracle as the broker should change, and returns the expected answer of the broker. Nothing here is
+fast or knows how an engine stores data. The file is longer than others so that all the rules of a
+queue are in one place.
 """
 
 from __future__ import annotations
@@ -59,26 +59,26 @@ class QueueOracle:
     pass_due: int = 0
     spared: tuple[int, int] = (0, 0)
     marks: dict[str, str] = field(default_factory=dict)
-    """The candidate that each consumer was given last, until it reserves without holding it."""
+    """The last candidate given to each consumer, until the consumer reserves without holding it."""
     alone: set[str] = field(default_factory=set)
-    """Who was given it in an isolated delivery."""
+    """The consumers that received their candidate in an isolated delivery."""
     claim: tuple[str, str, int] | None = None
-    """The message that is to be delivered alone, to whom, until when."""
+    """The message claimed for isolated delivery, the consumer, and the claim's deadline."""
     numbers: dict[str, set[int]] = field(default_factory=dict)
-    """By publisher; outlives the queue."""
+    """The stored numbers of each publisher; they outlive the queue."""
     moving: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Dead letters on their way to another queue: tag -> number, target."""
+    """Dead letters that are being moved to another queue: tag -> number, target."""
     finished: dict[str, Message] = field(default_factory=dict)
-    """What was taken with no_ack, and may be handed back while the queue lives."""
+    """Messages reserved with no_ack, which may be handed back while the queue lives."""
     events: list[tuple[str, str, str, str]] = field(default_factory=list)
-    """What became of jobs: what, tag, reason, error. Nobody tells their batches here."""
+    """Events of jobs: kind, tag, reason, error. Nothing reports them to their batches here."""
     last_move: int = 0
-    """Outlives the queue, too."""
+    """The last number of a move; it outlives the queue too."""
 
-    # -- looking
+    # -- views
 
     def at(self, place: str) -> list[Message]:
-        """Return what is in one place, in the order in which it is served there."""
+        """Return the messages in one place, in their order of service."""
         keys = {
             READY: lambda m: (m.rank, m.turn),
             DELAYED: lambda m: (m.due, m.tag),
@@ -88,14 +88,14 @@ class QueueOracle:
         return sorted((m for m in self.messages.values() if m.place == place), key=keys[place])
 
     def held(self, lease: Lease) -> Message | None:
-        """Return the message of a lease that is still the newest of its message."""
+        """Return the message of a lease, if the lease is still its newest."""
         message = self.messages.get(lease.tag)
         if message is None or message.place != UNACKED or str(message.token) != lease.token:
             return None
         return message
 
     def boundaries(self) -> set[int]:
-        """Return every moment at which something begins or ends to be so."""
+        """Return every time at which the state of a message, pass or claim changes."""
         moments = {self.pass_due, self.spared[1], self.claim[2] if self.claim else 0} - {0}
         for message in self.messages.values():
             moments |= {
@@ -110,32 +110,32 @@ class QueueOracle:
 
     @property
     def limit(self) -> int:
-        """Return the delivery limit; 0: none."""
+        """Return the delivery limit; 0 means none."""
         own = self.arguments.delivery_limit
         return (self.settings.delivery_limit or 0) if own is None else own
 
     def _is_candidate(self, message: Message) -> bool:
-        """Whether it has failed twice, or once less than its limit if that is sooner."""
+        """Return whether it has failed twice, or once less than its limit if that is sooner."""
         return bool(self.limit) and (message.failed or 0) >= max(1, min(2, self.limit - 1))
 
     def _is_last(self, message: Message) -> bool:
-        """Whether it has failed once less than its limit: it is delivered alone, or not at all."""
+        """Return whether only its last delivery is left, which is always isolated."""
         return bool(self.limit) and (message.failed or 0) >= self.limit - 1
 
     @property
     def waiting(self) -> list[Message]:
-        """Return what the length limits count."""
+        """Return the messages that count towards the length limits."""
         return self.at(READY) + self.at(DELAYED)
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the size of what the length limits count."""
+        """Return the total size of the messages that count towards the length limits."""
         return sum(len(m.envelope) for m in self.waiting)
 
     # -- publishing
 
     def publish(self, items: Sequence[Publication], version: bytes, now: int) -> list[int]:
-        """Store messages that differ in nothing but themselves, each once."""
+        """Store messages with equal exchange, version and creation flag, each once."""
         first = items[0]
         if first.version not in (b"", version):
             return [STALE] * len(items)
@@ -175,7 +175,7 @@ class QueueOracle:
         )
 
     def _head(self) -> Message:
-        """Return what gives way first: the oldest of the lowest priority, then what is due."""
+        """Return the message to drop: the oldest of the lowest priority, else the next due."""
         ready = self.at(READY)
         if ready:
             return next(m for m in ready if m.rank == ready[-1].rank)
@@ -197,11 +197,11 @@ class QueueOracle:
             self.notification = True
 
     def _line_up(self, message: Message) -> None:
-        """Put a message behind all that are ready at its rank."""
+        """Put a message behind all ready messages of its rank."""
         self.turns += 1
         message.place, message.turn = READY, self.turns
 
-    # -- taking
+    # -- reserving
 
     def reserve(
         self, consumer: str, n: int, lease_ms: int, no_ack: bool, company: int, now: int
@@ -236,7 +236,7 @@ class QueueOracle:
         return Reserved(told, first, next_due, lease_ms, left, held_back, bool(claims), isolated)
 
     def promote(self, now: int) -> tuple[int, bool]:
-        """Expire and promote; return what is due next, and whether something is left."""
+        """Expire and promote; return the ms until the next due message, and if any is ready."""
         next_due = self._expire_and_promote(now)
         left = not self.paused and bool(self.at(READY))
         self.notification |= left
@@ -251,14 +251,14 @@ class QueueOracle:
         return delayed[0].due - now if delayed else -1
 
     def expire(self, now: int) -> bool:
-        """Remove what has waited too long, though nobody reserves; return whether there is more."""
+        """Remove expired messages without a reserve; return whether more have expired."""
         self._expire(now)
         return False
 
     def survey(self, consumer: str, now: int) -> tuple[int, bool, bool] | None:
-        """Say whether a pass is needed (-1: no; else the ms of another's), and what expired.
+        """Return the ms until a pass (-1: not needed), whether any expired, and if job events wait.
 
-        And whether batches are to be told of their jobs.
+        The ms are those left to another consumer's mutex, or 0.
         """
         expired = any(m.expires is not None and m.expires <= now for m in self.waiting)
         dead, cap, owed = self.at(DEAD), self.settings.dead_letter_max, bool(self.events)
@@ -284,9 +284,9 @@ class QueueOracle:
     def _judge(
         self, consumer: str, n: int, company: int, no_ack: bool, now: int
     ) -> tuple[list[Message], bool, bool, Message | None, bool]:
-        """Return what a consumer is given, whether others are kept from it, whether it is alone.
+        """Return the messages for a consumer, whether some are held back, and if they are isolated.
 
-        And what it claims, and whether it had claimed that before.
+        Return also the message that it claims, and whether it had claimed one before.
         """
         kept = self._forget_old_mark(consumer)
         claimed = self._claimed(now)
@@ -308,7 +308,7 @@ class QueueOracle:
         return taken, blocked, isolated, waits, own
 
     def _forget_old_mark(self, consumer: str) -> bool:
-        """Whether a consumer still holds its candidate; if not, it may have another."""
+        """Return whether a consumer still holds its candidate; otherwise it may get another."""
         mark = self.messages.get(self.marks.get(consumer, ""))
         if mark is not None and mark.place == UNACKED and mark.consumer == consumer:
             return True
@@ -317,7 +317,7 @@ class QueueOracle:
         return False
 
     def _claimed(self, now: int) -> Message | None:
-        """Return the message that is claimed: until the claim lapses, or it is taken."""
+        """Return the claimed message, unless the claim has ended or it is no longer ready."""
         message = self.messages.get(self.claim[0]) if self.claim else None
         if message is None or message.place != READY or not self.claim or self.claim[2] <= now:
             return None
@@ -326,17 +326,17 @@ class QueueOracle:
     def _choose(
         self, consumer: str, n: int, company: int, no_ack: bool
     ) -> tuple[list[Message], bool, bool, Message | None]:
-        """Return what a consumer is given, whether more is kept from it, whether that is alone.
+        """Return the messages for a consumer, whether some are held back, and if they are isolated.
 
-        One candidate at most, beside the one that it holds; the last delivery of one alone, if
-        it is the first. And what it should claim.
+        A consumer holds at most one candidate. The last delivery of a message is isolated, and
+        takes place only as the consumer's first. Return also the message to claim.
         """
         holds = consumer in self.marks
         line = self.at(READY)
         taken: list[Message] = []
         passed_over: list[Message] = []
         waits: Message | None = None
-        for _ in range(4):  # it looks further so often
+        for _ in range(4):  # the limit of further looks
             count = n - len(taken)
             asked, line = line[:count], line[count:]
             for message in asked:
@@ -357,10 +357,10 @@ class QueueOracle:
                 break
         return taken, bool(passed_over) and len(taken) < n, False, waits
 
-    # -- what becomes of it
+    # -- settling
 
     def _happened(self, message: Message, what: str, reason: str = "", error: str = "") -> None:
-        """Keep what becomes of a job, for its batch; others have a tag that does not say so."""
+        """Keep an event of a job for its batch; only the tags of jobs end with "j"."""
         if message.tag.endswith("j"):
             self.ledger["token"] += 1
             self.ledger["job_events"] += 1
@@ -374,14 +374,14 @@ class QueueOracle:
         self.ledger[counter] += 1
 
     def ack(self, tags: Iterable[str]) -> int:
-        """Finish messages wherever they are."""
+        """Remove messages in any place."""
         found = [self.messages[tag] for tag in set(tags) if tag in self.messages]
         for message in found:
             self._leave(message, "acked")
         return len(found)
 
     def hand_back(self, tags: Sequence[str]) -> int:
-        """Put what was taken with no_ack in its own place, as if it had not been taken."""
+        """Return messages reserved with no_ack to their old places, as if never reserved."""
         back = [self.finished.pop(tag) for tag in tags if tag not in self.messages]
         for message in back:
             self.messages[message.tag] = message
@@ -393,7 +393,7 @@ class QueueOracle:
     def release(
         self, how: How, leases: Sequence[Lease], now: int
     ) -> tuple[list[str], list[tuple[str, int]]]:
-        """Give messages back to their old place; return the refused and the dead."""
+        """Return messages to their old place; return the refused leases and the dead letters."""
         refused, dead = [], []
         for lease in leases:
             message = self.held(lease)
@@ -414,14 +414,14 @@ class QueueOracle:
         return refused, dead
 
     def _go_back(self, message: Message, now: int, *, failed: bool) -> None:
-        """Put a message in its own place, or let it wait for it."""
+        """Make a message ready in its old place, or delayed for its back-off."""
         least, most = self.settings.backoff_ms
         pause = min(least * 2 ** ((message.failed or 1) - 1), most) if failed else 0
         message.place = DELAYED if pause else READY
         message.due = now + pause
 
     def dead_letter(self, reason: str, error: str, leases: Sequence[Lease], now: int) -> list[str]:
-        """Give up on messages."""
+        """Dead-letter messages."""
         refused, died = [], False
         for lease in leases:
             message = self.held(lease)
@@ -449,7 +449,7 @@ class QueueOracle:
     def renew(
         self, lease_ms: int, leases: Sequence[Lease], now: int
     ) -> tuple[list[str], list[str], int]:
-        """Extend leases; return the lost, those of them that are gone, and by what."""
+        """Renew leases; return the lost, those whose message is gone, and the length in ms."""
         extended_ms = self.arguments.lease or lease_ms
         lost = self._set_deadline(leases, now + extended_ms)
         return lost, [tag for tag in lost if tag not in self.messages], extended_ms
@@ -459,7 +459,7 @@ class QueueOracle:
         return self._set_deadline(leases, 0)
 
     def _set_deadline(self, leases: Sequence[Lease], deadline: int) -> list[str]:
-        """Let leases that are held run out then; return those that are not."""
+        """Set the deadline of valid leases; return the tags of the others."""
         lost = []
         for lease in leases:
             message = self.held(lease)
@@ -470,7 +470,7 @@ class QueueOracle:
         return lost
 
     def restore(self, consumer: str, force: bool, lease_ms: int, now: int) -> Pass:
-        """Return what has lost its lease, in one step of the pass."""
+        """Return the messages whose lease has ended, in one step of the pass."""
         if not force:
             if self.mutex and self.mutex[1] > now and self.mutex[0] != consumer:
                 return Pass(False, self.mutex[1] - now, 0, [], [])
@@ -486,7 +486,7 @@ class QueueOracle:
             judged = judged and message.consumer in self.alone
             message.failed = failures + 1
             if self.limit and message.failed >= self.limit and not judged:
-                message.failed = max(failures, self.limit - 1)  # it had company
+                message.failed = max(failures, self.limit - 1)  # it was not isolated
             failure = (message.tag, message.failed, message.consumer, message.envelope)
             if self.limit and message.failed >= self.limit and judged:
                 self._bury(message, "delivery_limit", "lease ended", message.consumer, now)
@@ -496,7 +496,7 @@ class QueueOracle:
                 self.ledger["restored"] += 1
                 self.notification |= message.place == DELAYED
                 restored.append(failure)
-        for holder, tag in list(self.marks.items()):  # those that have done their work
+        for holder, tag in list(self.marks.items()):  # marks whose message is settled
             mark = self.messages.get(tag)
             if mark is None or mark.place != UNACKED or mark.consumer != holder:
                 self.marks.pop(holder, None)
@@ -511,7 +511,7 @@ class QueueOracle:
         return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
 
     def _ended_until(self, force: bool, lease_ms: int, now: int) -> int:
-        """Return by when a lease has to have run out: less after a long time without a pass."""
+        """Return the latest deadline of ended leases, earlier after a long time without a pass."""
         if not self.exists:
             return now
         spared = self.spared
@@ -526,14 +526,14 @@ class QueueOracle:
     # -- operators
 
     def pause(self, paused: bool) -> bool:
-        """Give nothing out, or go on."""
+        """Pause or resume deliveries."""
         if self.exists:
             self.paused = paused
             self.notification |= not paused and bool(self.waiting)
         return self.exists
 
     def purge(self) -> int:
-        """Remove what waits."""
+        """Remove the ready and delayed messages."""
         waiting = self.at(READY) + self.at(DELAYED)
         for message in waiting:
             self._leave(message, "purged")
@@ -542,12 +542,12 @@ class QueueOracle:
     # -- dead letters
 
     def _idle_dead(self, tags: Iterable[str]) -> list[Message]:
-        """Return the dead letters among *tags* that are not on their way elsewhere."""
+        """Return the dead letters among *tags* that are not being moved."""
         found = [self.messages[tag] for tag in tags if tag in self.messages]
         return [m for m in found if m.place == DEAD and m.tag not in self.moving]
 
     def replay(self, tags: Sequence[str]) -> list[str]:
-        """Put dead letters back into the line, as if they had never been delivered."""
+        """Make dead letters ready again, as if they had never been delivered."""
         replayed = self._idle_dead(tags)
         for message in replayed:
             self._line_up(message)
@@ -558,7 +558,7 @@ class QueueOracle:
         return [m.tag for m in replayed]
 
     def purge_dead(self, tags: Sequence[str]) -> int:
-        """Remove dead letters for good."""
+        """Delete dead letters."""
         purged = self._idle_dead(tags)
         for message in purged:
             self._leave(message, "purged")
@@ -567,10 +567,10 @@ class QueueOracle:
     def begin_move(
         self, target: str, tags: Sequence[str], told: Mapping[str, int]
     ) -> list[tuple[str, int, bytes]]:
-        """Give numbers to dead letters; one that is on its way to the target keeps its own.
+        """Assign numbers for a move; a dead letter already moving to the target keeps its number.
 
-        The broker chooses the numbers (*told*): each above all before, also of a queue
-        of the same name that was deleted.
+        The broker chooses the numbers (*told*). Each is above all earlier ones, including those of
+        a deleted queue of the same name.
         """
         for message in self._idle_dead(tags):
             self.last_move = max(self.last_move + 1, told.get(message.tag, 0))
@@ -582,7 +582,7 @@ class QueueOracle:
         ]
 
     def end_move(self, tags: Sequence[str]) -> int:
-        """Take out dead letters that are stored elsewhere now."""
+        """Remove dead letters that are now stored in another queue."""
         moved = [tag for tag in tags if tag in self.moving]
         for tag in moved:
             self._leave(self.messages[tag], "moved")

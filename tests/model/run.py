@@ -1,4 +1,4 @@
-"""Runs the machine for a number of examples, repeatably."""
+"""Repeatable runs of a state machine with a number of examples."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def run(
     shrink: bool = True,
     machine: str = "queues",
 ) -> None:
-    """Run so many examples of so many steps; raises what the first failing one raised.
+    """Run examples of at most *steps* steps; raise the exception of the first failing one.
 
-    The same seed gives the same examples, in one version of Hypothesis. A failure is
-    printed as the shortest trace that was found; without *shrink*, as it came.
+    In one version of Hypothesis, the same seed gives the same examples. A failure is printed as the
+    shortest trace found, or unchanged without *shrink*.
     """
     driven = seed(seeded)(MACHINES[machine](broker))
     how = settings(
@@ -36,7 +36,7 @@ def run(
         stateful_step_count=steps,
         deadline=None,
         database=None,
-        print_blob=False,  # it would want a test of its own to be put on.
+        print_blob=False,  # it would need a test to be set on
         report_multiple_bugs=False,
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),

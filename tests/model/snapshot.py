@@ -1,7 +1,7 @@
-"""What a broker stores of one queue, read at one instant, and what must hold of it by itself.
+"""A broker's stored data of one queue, read at one instant, and its invariants.
 
-The invariants here are those of docs/design.md that can be seen without knowing what
-was done before: they do not use the oracle, so they hold it to account as well.
+The invariants are those of docs/design.md that can be checked without the history. They do not use
+the oracle, so they check it as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.model.oracle import QueueOracle
 
-# KEYS[1] is the queue's `messages`; the others are its neighbours.
+# KEYS[1] is the queue's `messages`. The names of the other keys are derived from it.
 LOOK = """
 local base = string.sub(KEYS[1], 1, -#'messages' - 1)
 local function hash(part) return redis.call('HGETALL', base .. part) end
@@ -46,7 +46,7 @@ def _event(stored: bytes) -> tuple[str, str, str, str]:
 
 @dataclass
 class Snapshot:
-    """One queue. Dicts are by tag; `ready` is in the order of service."""
+    """One queue; dicts are by tag, and `ready` is in the order of service."""
 
     envelopes: dict[str, str]
     ready: list[str]
@@ -65,11 +65,11 @@ class Snapshot:
     notification: int
     mutex: str
     events: list[tuple[str, str, str, str]]
-    """What became of jobs; in the order of their names: one step may have ended several."""
+    """Events of jobs, sorted by name, because one step may end several jobs."""
 
     @classmethod
     def read(cls, reply: list[Any]) -> Snapshot:
-        """Make one of what LOOK replies."""
+        """Make a snapshot from the reply of LOOK."""
         messages, ready, delayed, index, unacked, deliveries, expiry, dead, info = reply[:9]
         stats, meta, notification, mutex, events = reply[9:]
         leases, expires = {}, _scores(expiry)
@@ -110,7 +110,7 @@ class Snapshot:
 
     @classmethod
     def expected(cls, queue: QueueOracle, now: int) -> Snapshot:
-        """Make one of what the oracle says."""
+        """Make a snapshot from the oracle."""
         by_place = {place: queue.at(place) for place in ("ready", "delayed", "unacked", "dead")}
         messages = queue.messages.values()
         size = Counter(waiting_bytes=queue.waiting_bytes if queue.arguments.max_bytes else 0)
@@ -141,10 +141,10 @@ class Snapshot:
             events=sorted(queue.events),
         )
 
-    # -- what must hold by itself
+    # -- invariants
 
     def check(self) -> None:
-        """Fail where an invariant does not hold."""
+        """Fail if an invariant is violated."""
         places = [set(self.ready), set(self.delayed), set(self.deadlines), set(self.dead)]
         everywhere = [tag for place in places for tag in place]
         assert len(everywhere) == len(set(everywhere)), f"in two places: {places}"
@@ -164,7 +164,7 @@ class Snapshot:
         assert self.notification <= 1
 
     def differences(self, expected: Snapshot) -> list[str]:
-        """Return where this is not as expected."""
+        """Return the differences from the expected snapshot."""
         return [
             f"{field.name}: expected {theirs}, is {mine}"
             for field in fields(self)

@@ -1,7 +1,7 @@
-"""One step of the model: taken on the broker, said by the oracle, compared in full.
+"""One step of the model: taken on the broker and in the oracle, and compared in full.
 
-What the rules of the machine share: consumers by number, all that was ever given out,
-and the time at which a step is taken.
+The shared state of the machine's rules: numbered consumers, all leases and tags that were given
+out, and the time.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ QUEUE, OTHER = "q", "other"
 CONSUMERS = (1, 2, 3)
 
 consumers = st.sampled_from(CONSUMERS)
-# Which of what is known, counted from the newest.
+# Indexes into a list of known items, counted from the newest.
 picks = st.lists(st.integers(0, 12), min_size=1, max_size=5)
 
 
 def picked_of(known: list[Any], picked: list[int]) -> list[Any]:
-    """Return those of what is known, by how new they are, each once."""
+    """Return the items at the picked indexes, counted from the newest, each once."""
     return list(dict.fromkeys(known[-1 - pick % len(known)] for pick in picked)) if known else []
 
 
 class Stepping(RuleBasedStateMachine):
-    """A state machine without rules; `broker` is what a subclass drives."""
+    """A state machine without rules; a subclass sets `broker`."""
 
     broker: ClassVar[Broker]
     settings: Settings
@@ -55,15 +55,15 @@ class Stepping(RuleBasedStateMachine):
         self.clock = self.broker.clock
         self.names: dict[int, str] = {}
         self.leases: list[Lease] = []
-        """Every lease that was ever given out, oldest first."""
+        """All leases that were given out, oldest first."""
         self.finished: dict[str, Delivery] = {}
-        """What was taken with no_ack, by tag."""
+        """The messages reserved with no_ack, by tag."""
         self.tags: list[str] = []
-        """Of every message that was ever published, oldest first."""
+        """The tags of all published messages, oldest first."""
         self.retriable: dict[str, list[Publication]] = {}
-        """By publisher: what it may still publish again."""
+        """For each publisher, the publications that it may still retry."""
         self.since_gone_ms: int | None = None
-        """For how long the queue is gone, or was and is there again; None: it was not."""
+        """The time since the queue was deleted, even if it exists again; None: never deleted."""
         self.made = 0
         self._generation = 0
         for number in CONSUMERS:
@@ -72,7 +72,7 @@ class Stepping(RuleBasedStateMachine):
     # -- consumers
 
     def rename(self, number: int) -> None:
-        """Let a consumer that was never there before take the place of this one."""
+        """Replace a consumer by a new one."""
         self._generation += 1
         self.names[number] = f"c{self._generation}/{number}"
 
@@ -89,10 +89,10 @@ class Stepping(RuleBasedStateMachine):
         expect: Callable[[int], Any],
         queue: str = QUEUE,
     ) -> Any:
-        """Do *act* on the broker; fail unless it answers, and leaves, what *expect* says.
+        """Do *act* on the broker; fail unless its answer and state are those of *expect*.
 
-        *expect* is told the time of the step and returns the answer; see `posted` for
-        steps that are not waited for.
+        *expect* gets the time of the step and returns the answer. See `posted` for steps that do
+        not wait for a reply.
         """
         self._steady()
         answer = act()
@@ -119,7 +119,7 @@ class Stepping(RuleBasedStateMachine):
         return result
 
     def teardown(self) -> None:
-        """Compare what operators are told."""
+        """Compare the status that operators see."""
         if not hasattr(self, "oracle"):
             return
         status = self.store().reads.status(QUEUE)
@@ -133,10 +133,10 @@ class Stepping(RuleBasedStateMachine):
     # -- time
 
     def pass_time(self, ms: int) -> None:
-        """Let so much time pass."""
+        """Advance the clock by *ms*."""
         self.clock.advance(ms)
         note(f"+ {ms} ms")
-        # What a retry finds then is not said: numbers outlive their queue for a while only.
+        # Numbers outlive their queue only for a while. The result of a later retry is not defined.
         if self.since_gone_ms is not None:
             self.since_gone_ms += ms
             if self.since_gone_ms >= OUTLIVES_MS:
@@ -144,7 +144,7 @@ class Stepping(RuleBasedStateMachine):
                 self.since_gone_ms = None
 
     def _steady(self) -> None:
-        """See that the mutex does not lapse while a step is on its way."""
+        """Keep the mutex from expiring while a step is on its way."""
         _, lapses = self.oracle.mutex or ("", 0)
         if abs(lapses - self.clock.now) <= self.clock.lapses_within_ms:
             self.pass_time(lapses - self.clock.now + self.clock.lapses_within_ms + 1)

@@ -1,4 +1,4 @@
-"""The rules about what happens around the messages: operators, the notification, and time."""
+"""The rules for operators, the notification, and time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hypothesis.stateful import rule
 from tests.model.oracle import QueueOracle
 from tests.model.stepping import QUEUE, Stepping, consumers
 
-# What operators do, the rarer the more it takes away.
+# Actions of operators; the more an action removes, the rarer it is.
 ORDERS = (*("resume",) * 3, "pause", "purge", "delete")
 
 
 class Surroundings(Stepping):
-    """Nobody here holds or publishes anything."""
+    """Rules that neither hold nor publish messages."""
 
     # -- operators, and the notification
 
@@ -54,7 +54,7 @@ class Surroundings(Stepping):
 
     @rule()
     def expire(self) -> None:
-        """Remove what has waited too long, as is done where nobody reserves."""
+        """Remove expired messages, as happens in a queue without consumers."""
         store = self.store()
         self.step(
             "expire",
@@ -68,9 +68,9 @@ class Surroundings(Stepping):
         paused=st.sampled_from((False, False, False, True)),
     )
     def survey(self, number: int, heard: bool, paused: bool) -> None:
-        """Ask what there is to do: nothing is overlooked, and nothing is changed.
+        """Survey the queue: the answer is complete, and nothing changes.
 
-        Sometimes after the token was taken and lost, or while the queue is paused.
+        In some runs, the notification was taken and lost before, or the queue is paused.
         """
         store = self.store(number)
         if heard:
@@ -94,7 +94,7 @@ class Surroundings(Stepping):
 
     @staticmethod
     def _rounded(pass_ms: int) -> int:
-        """Return what a clock of the server's own does not change."""
+        """Return the part of the answer that does not depend on the server's own clock."""
         return min(pass_ms, 1)
 
     # -- time
@@ -106,7 +106,7 @@ class Surroundings(Stepping):
 
     @rule(beyond=st.sampled_from((0, -1, 1)))
     def wait_for_something(self, beyond: int) -> None:
-        """Let time pass until something is due, expires, or has lost its lease, to the ms."""
+        """Let time pass until the next change, such as an expiry, or 1 ms before or after it."""
         now = self.clock.now
         ahead = min((m for m in self.oracle.boundaries() if m > now), default=now) - now
         if 0 < ahead + beyond < 6000:

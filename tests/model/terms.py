@@ -1,4 +1,4 @@
-"""The words of the oracle: settings, a message, and what a step should answer."""
+"""The values of the oracle: settings, a message, and the expected answers of steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACES = READY, DELAYED, UNACKED, DEAD = "ready", "delayed", "unacked", "dead"
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of every store of one run that a queue's rules depend on."""
+    """The options of all stores of one run that affect the rules of a queue."""
 
     delivery_limit: int | None
     dead_letter_max: int
@@ -23,7 +23,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a queue was declared with; None: was not."""
+    """The arguments of a queue's declaration; None for an absent one."""
 
     message_ttl: int | None = None
     lease: int | None = None
@@ -34,7 +34,7 @@ class Arguments:
     dead_expired: int | None = None
 
     def meta(self) -> dict[str, str]:
-        """Return it as a declaration gives it to the store."""
+        """Return the arguments as a declaration passes them to the store."""
         return {name: str(value) for name, value in vars(self).items() if value is not None}
 
 
@@ -47,11 +47,11 @@ class Message:
     rank: int
     place: str = READY
     turn: int = 0
-    """Its place in the line of its rank, once it has been ready."""
+    """Its position among the messages of its rank, once it has been ready."""
     due: int = 0
     expires: int | None = None
     failed: int | None = None
-    """None: it was never delivered."""
+    """The number of failures; None if it was never delivered."""
     token: int = 0
     consumer: str = ""
     deadline: int = 0
@@ -63,12 +63,12 @@ class Message:
 
     @property
     def lease(self) -> Lease:
-        """The lease that it is held by."""
+        """The current lease of the message."""
         return Lease(self.tag, str(self.token))
 
 
 class Reserved(NamedTuple):
-    """What a reserve should bring."""
+    """The expected answer of a reserve."""
 
     taken: list[tuple[str, int, bytes]]
     """Tag, failures (-1: never delivered), envelope."""
@@ -81,12 +81,12 @@ class Reserved(NamedTuple):
     isolated: bool
 
 
-# Of a failed delivery: tag, failures, consumer, envelope.
+# The tag, failures, consumer and envelope of a failed delivery.
 Failure: TypeAlias = "tuple[str, int, str, bytes]"
 
 
 class Pass(NamedTuple):
-    """What a step of restore_visible should do."""
+    """The expected answer of a step of restore_visible."""
 
     granted: bool
     retry_ms: int

@@ -1,4 +1,4 @@
-"""The model in the suite: some examples each time, two thousand before a change lands."""
+"""The model in the suite: some examples in each run, two thousand before a change lands."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ SHARES = 2
 @pytest.mark.slow
 @pytest.mark.long
 def test_any_order_of_steps_on_fakeredis():
-    """A hundred examples do as the oracle says."""
+    """A hundred examples behave as the oracle expects."""
     with running("fakeredis") as broker:
         run(broker, examples=100)
 
 
 @pytest.mark.slow
 def test_any_order_of_steps_on_redis():
-    """On a real server, whose scripts read a clock that is set by hand."""
+    """A real server behaves as the oracle expects; its scripts read a clock set by the model."""
     with running("redis") as broker:
         run(broker, examples=60)
 
 
 @pytest.mark.slow
 def test_any_order_of_steps_on_a_cluster():
-    """Over several nodes, too: what is told of each queue is in a slot of its own."""
+    """A cluster of several nodes behaves as the oracle expects; each queue has its own slot."""
     with running("cluster") as broker:
         run(broker, examples=40)
 
@@ -44,7 +44,7 @@ def test_any_order_of_steps_on_a_cluster():
     "broker", [pytest.param("fakeredis", marks=pytest.mark.long), "redis", "cluster"]
 )
 def test_whatever_is_said_of_jobs(broker):
-    """A batch counts its jobs as the oracle says, over every engine."""
+    """A batch counts its jobs as the oracle expects, over every engine."""
     with running(broker) as found:
         run(found, examples=40, machine="batches")
 
@@ -53,7 +53,7 @@ def test_whatever_is_said_of_jobs(broker):
 @pytest.mark.long
 @pytest.mark.parametrize("machine", ["queues", "batches"])
 def test_two_thousand_examples(machine):
-    """The command runs them, a share on each core; each share has its seed."""
+    """Two thousand examples behave as the oracle expects, in shares with their own seeds."""
     command = [sys.executable, "-m", "tests.model", "--examples", str(EXAMPLES // SHARES)]
     shares = [
         subprocess.Popen(
@@ -76,9 +76,9 @@ def test_two_thousand_examples(machine):
 
 
 def those(*, of_the_model):
-    """Return the mutants that the model is to find, or those of the contract's tests."""
+    """Parametrize a test with the mutants of the model, or with those of the contract tests."""
     chosen = [mutant for mutant in MUTANTS if of_the_model != bool(mutant.found_by)]
-    # One of them shows that it works; what it finds is found by hand.
+    # One mutant shows that the search works. The others are run by hand.
     params = [pytest.param(mutant, marks=pytest.mark.long) for mutant in chosen[1:]]
     return pytest.mark.parametrize("mutant", [chosen[0], *params], ids=lambda mutant: mutant.name)
 
@@ -87,7 +87,7 @@ def those(*, of_the_model):
 @pytest.mark.long
 @those(of_the_model=True)
 def test_the_model_finds_a_bug(mutant):
-    """A script that is broken in one place does not do as the oracle says."""
+    """A script with one bug behaves differently from the oracle."""
     with broken(mutant), running("fakeredis") as broker, pytest.raises(BaseException) as caught:  # noqa: PT011
         run(broker, examples=EXAMPLES, shrink=False, machine=mutant.machine)
     assert not isinstance(caught.value, KeyboardInterrupt)
@@ -96,7 +96,7 @@ def test_the_model_finds_a_bug(mutant):
 @pytest.mark.slow
 @those(of_the_model=False)
 def test_the_contract_finds_a_bug(mutant):
-    """The test that is named fails with the bug, and nothing else is wrong with it."""
+    """The contract test named by a mutant passes without the bug and fails with it."""
     code = (
         "import sys, pytest\n"
         "from tests.model.mutants import MUTANTS, broken\n"

@@ -1,4 +1,4 @@
-"""Celery's integration suite over brokers of ours."""
+"""Celery's integration suite over reliq brokers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MOST_BEATEN = 3
 
 
 class CelerySuite:
-    """The tests of one or more files, run as Celery's own CI runs them, but held to more.
+    """The tests of some files, run as Celery's own CI runs them, but with fewer second tries.
 
-    The tests mostly wait, so several processes share them; each has a worker, a Redis for
-    results and a broker. Many wait a fixed time for another process and lose that race on a
-    busy machine, so Celery marks them as `flaky` and tries such a test up to six times. Here
-    it has a second try, by itself, and only when no more than `MOST_BEATEN` need one; all
-    others have one, and all the time of the suite.
+    The tests mostly wait, so several processes share them; each has a worker, a Redis for results
+    and a broker. Many tests wait a fixed time for another process, and lose that race on a busy
+    machine. Celery marks them as `flaky` and runs such a test up to six times. Here a flaky test
+    gets a second try, alone, and only if at most `MOST_BEATEN` tests have failed. Every other test
+    runs once, within the time limit of the suite.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CelerySuite:
         processes: int = 4,
         timeout_s: float,
     ) -> None:
-        """Run them; fail unless each ended as listed and every message is accounted for."""
+        """Run the tests; fail unless each ended as listed and every message is accounted for."""
         arguments = ["-p", "celery.contrib.pytest", "-p", "no:timeout"]
         arguments += [f"--deselect={FOLDER}{name}" for name in left_out or {}]
         everything = [*arguments, *(f"{FOLDER}{name}" for name in files)]
@@ -69,11 +69,11 @@ class CelerySuite:
     def _run(
         self, name: str, processes: int, arguments: Sequence[str], timeout_s: float
     ) -> dict[str, tuple[str, str]]:
-        """Return what became of each test; a log of the run is kept under *name*."""
+        """Return the outcome of each test; keep a log of the run under *name*."""
         directory = self.directory / name
         directory.mkdir()
         environments = [self._environment() for _ in range(processes)]
-        common = {"REDIS_HOST": "127.0.0.1", "WORKER_LOGLEVEL": "INFO"}  # as in their tox.ini
+        common = {"REDIS_HOST": "127.0.0.1", "WORKER_LOGLEVEL": "INFO"}  # as in Celery's tox.ini
         suite = Suite(self.source, directory, common, environments)
         found = suite.run(arguments, timeout_s=timeout_s)
         return {test.removeprefix(FOLDER): outcome for test, outcome in found.items()}

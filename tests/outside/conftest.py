@@ -1,4 +1,4 @@
-"""What nobody here wrote: each test below this folder is marked ``outside`` and ``slow``."""
+"""Tests with foreign software: each test below this folder is marked ``outside`` and ``slow``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the tests of this folder: they need the packages of the extra ``outside``."""
+    """Mark the tests of this folder, which need the packages of the extra ``outside``."""
     for item in items:
         if str(item.path).startswith(f"{HERE}{os.sep}"):
             item.add_marker(pytest.mark.outside)
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def source_cache(tmp_path_factory, worker_id):
-    """Return the folder in which this run's test processes share what they fetch."""
+    """Return the folder in which the test processes of this run share their downloads."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "sources"
     folder.mkdir(exist_ok=True)

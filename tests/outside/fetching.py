@@ -1,4 +1,4 @@
-"""The source distributions of what is installed, fetched from the package index once a run."""
+"""Source distributions of installed packages, fetched from the package index once in a run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What of a source distribution is wanted: tests and examples, but not the package itself.
+# The unpacked parts of a source distribution: tests and examples, without the package itself.
 PARTS = ("t", "examples")
 
 
 def fetch_source(package: str, cache: Path) -> Path:
-    """Return a folder with the tests and examples of a package, at the version installed here.
+    """Return a folder with the tests and examples of a package, in the installed version.
 
-    The package itself is left out, so that the folder can stand on PYTHONPATH beside what is
-    installed. Several test processes may ask at once: one fetches, the others wait for it.
+    The package itself is left out, so that the folder can stand on PYTHONPATH beside the installed
+    one. If several test processes call this at once, one of them fetches and the others wait.
     """
     version = importlib.metadata.version(package)
     unpacked = cache / f"{package}-{version}"
@@ -38,9 +38,9 @@ def fetch_source(package: str, cache: Path) -> Path:
 
 
 def install_beside(requirements: Sequence[str], cache: Path) -> Path:
-    """Return a folder with packages and all they need, for a program with older needs than ours.
+    """Return a folder with packages and their dependencies, in versions other than the installed.
 
-    It stands before what is installed when it is on PYTHONPATH.
+    On PYTHONPATH, the folder comes before the installed packages.
     """
     name = "-".join("".join(filter(str.isalnum, text)) for text in requirements)
     installed = cache / name
@@ -55,7 +55,7 @@ def install_beside(requirements: Sequence[str], cache: Path) -> Path:
 
 def _download(package: str, version: str, cache: Path) -> Path:
     folder = cache / f"{package}-archive"
-    # pip has the archive say its version: by what is fetched once, not by an environment each time.
+    # pip builds the archive's metadata with this one backend, not in a new environment each time.
     backend = install_beside(["setuptools>=70.1"], cache)
     _pip(
         "download",
@@ -87,7 +87,7 @@ def _pip(*arguments: str, path: Path | None = None) -> None:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpack the wanted parts, and show the folder only when it is complete."""
+    """Unpack the wanted parts; the folder appears only when it is complete."""
     making = target.with_suffix(".making")
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
@@ -96,6 +96,6 @@ def _unpack(archive: Path, target: Path) -> None:
                 member.name = path
                 if hasattr(tarfile, "data_filter"):
                     tar.extract(member, making, filter="data")
-                else:  # the last patch releases of Python 3.10 have the filter as well.
+                else:  # the last patch releases of Python 3.10 have the filter too
                     tar.extract(member, making)
     making.rename(target)

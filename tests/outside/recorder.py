@@ -1,10 +1,10 @@
-"""A pytest plugin for suites of others: writes each test's outcome to RELIQ_TEST_OUTCOMES.
+"""A pytest plugin for foreign suites that writes each test's outcome to RELIQ_TEST_OUTCOMES.
 
-A test that failed in any of its parts (set-up, call, a subtest, teardown) failed. One that its
-authors expect to fail is `skipped` when it does.
+A test failed if any of its parts (set-up, call, a subtest, teardown) failed. A test that its
+authors expect to fail is `skipped` if it fails.
 
-A suite may be run by several processes (pytest-xdist). Each then has an environment of its own
-from RELIQ_TEST_ENVIRONMENTS, set here because plugins are imported before their conftest.py.
+Several processes may run a suite (pytest-xdist). Each of them has its own environment from
+RELIQ_TEST_ENVIRONMENTS. It is set here because plugins are imported before the suite's conftest.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if _worker is not None:
 
 
 def pytest_runtest_logreport(report):
-    """Keep the worst outcome of a test's parts, with what was said of it."""
+    """Keep the worst outcome of a test's parts, with its report."""
     if report.outcome == "passed" and report.when != "call":
         return
     known, _ = _outcomes.get(report.nodeid, ("passed", ""))
@@ -32,7 +32,7 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_sessionfinish():
-    """Write what was seen, by whoever hears of all tests."""
+    """Write all outcomes, in the process that receives the reports of all tests."""
     if _worker is not None:
         return
     Path(os.environ["RELIQ_TEST_OUTCOMES"]).write_text(json.dumps(_outcomes), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Somebody else's pytest suite, run as a process of its own and held to a list of outcomes."""
+"""A foreign pytest suite, run in its own process and compared with a list of outcomes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What may be said of a test of theirs.
+# The possible outcomes of a foreign test.
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class Suite:
-    """Runs test files of a source tree, with an empty configuration and our recorder.
+    """Runs test files of a source tree, with an empty configuration and the recorder plugin.
 
-    With several `environments` as many processes share the tests.
+    With several `environments`, as many processes share the tests.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Suite:
             for name, value in os.environ.items()
             if not name.startswith(("CELERY", "PYTEST", "COV", "PYTHONWARNINGS", "TEST_"))
         } | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", **env}
-        # Some start `celery` by its name: the one of this environment.
+        # Some tests start `celery` by name. This finds the one of this environment.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.env["PATH"] = path
 
     def run(
         self, arguments: Sequence[str | Path], *, timeout_s: float
     ) -> dict[str, tuple[str, str]]:
-        """Return, for each test by its id, its outcome and what it said."""
+        """Return the outcome and the report of each test, by its id."""
         report = self.directory / "outcomes.json"
         settings = self.directory / "pytest.ini"
         settings.write_text("[pytest]\npython_classes = test_* Test*\nxfail_strict = true\n")
@@ -88,12 +88,12 @@ def assert_as_expected(
     racing: Mapping[str, str] | None = None,
     at_least: int,
 ) -> None:
-    """Fail unless exactly the listed tests failed and were skipped, and enough of them ran.
+    """Fail unless exactly the listed tests failed and were skipped, and enough tests ran.
 
-    Those that are *racing* may fail or pass: by a race in the test itself, not in what it tests.
+    The *racing* tests may fail or pass, because of a race in the test itself.
 
-    Whoever lists a test gives the reason and says whose it is; a listed test that passes
-    has to be taken off the list.
+    Each listed test has the reason, and names the project with the fault. A listed test that passes
+    must be taken off the list.
     """
     wrong = []
     for name, (outcome, text) in sorted(found.items()):

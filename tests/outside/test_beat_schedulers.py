@@ -1,4 +1,4 @@
-"""Schedulers of others: django-celery-beat, and RedBeat with a Redis URL of its own."""
+"""Foreign schedulers: django-celery-beat, and RedBeat with its own Redis URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SENDING = "Sending due task"
 
 
 class DjangoSite:
-    """A Django project with a database of its own."""
+    """A Django project with its own database."""
 
     app = "tests.outside.programs.django_site"
 
@@ -30,7 +30,7 @@ class DjangoSite:
         self.manage("django", "migrate", "--verbosity", "0")
 
     def manage(self, module, *arguments):
-        """Run a module of Django's or ours to its end; return what it printed."""
+        """Run a Django module or one of the tests' own to its end; return its output."""
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],
             env=self.environment,
@@ -46,13 +46,13 @@ class DjangoSite:
 def test_django_celery_beat_sends_what_the_database_says(
     redis_url, journal, tmp_path, worker_factory, beat_factory, monkeypatch
 ):
-    """Tasks of the database run once each time they are due, until they are disabled there."""
+    """Each task of the database runs once whenever it is due, until it is disabled there."""
     django = DjangoSite(redis_url, journal, tmp_path)
     for name, value in django.extra.items():
         monkeypatch.setenv(name, value)
     worker_factory(redis_url, **django.options)
-    # Before beat begins: what changes between its first reading of the plan and its first look for
-    # changes django-celery-beat never notices.
+    # This must happen before beat starts. django-celery-beat never notices a change between its
+    # first reading of the plan and its first look for changes.
     django.manage("tests.outside.programs.django_plan", "plan")
     beat = beat_factory(redis_url, **django.options, arguments=["--scheduler", "django"])
 
@@ -67,7 +67,7 @@ def test_django_celery_beat_sends_what_the_database_says(
     stays_true(lambda: beat.log().count(SENDING) == sent, for_s=3, what="a plan without tasks")
     assert 0 == stop(beat)
     wait_settled(redis_url, "celery", transport_options=FAST)
-    # Beat said so each time it sent a task; Django sent one more, as its transaction was done.
+    # Beat logged each task that it sent. Django sent one more, when its transaction was committed.
     assert sent + 1 == len(journal.started()) == notes().total()
     assert {1} == {*journal.started().values()}
     assert (1, 1) == (notes()["on-commit"], notes()["one-time"])
@@ -80,7 +80,7 @@ def stop(beat):
 
 
 def test_redbeat_sends_what_its_own_redis_says(redis_server, site_factory, redis_url):
-    """Of two RedBeats one sends; as it ends, the other goes on, and each task runs once."""
+    """One of two RedBeats sends; when it ends, the other continues, and each task runs once."""
     del redis_url  # emptied
     site = site_factory(
         redis_server,
@@ -101,6 +101,6 @@ def test_redbeat_sends_what_its_own_redis_says(redis_server, site_factory, redis
     wait_until(lambda: len(site.journal.started()) >= before + 3, timeout_s=60, what=second.tail)
     assert 0 == stop(second)
     site.settled()
-    # Both write one log.
+    # Both processes write to one log.
     assert second.log().count(SENDING) == len(site.journal.started())
     assert {1} == {*site.journal.started().values()}

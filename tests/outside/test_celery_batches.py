@@ -1,4 +1,4 @@
-"""celery-batches, with the Celery that it asks for beside the one that is installed."""
+"""celery-batches, with its required Celery version beside the installed one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ APP = "tests.outside.programs.batches"
 
 @pytest.fixture(scope="session")
 def batches(source_cache):
-    """Return a folder with celery-batches and what it needs, for PYTHONPATH."""
+    """Return a folder with celery-batches and its dependencies, for PYTHONPATH."""
     return fetching.install_beside(["celery-batches>=0.10"], source_cache)
 
 
 def test_batches_are_whole_and_survive_a_worker(batches, site_factory, redis_server, redis_url):
-    """Tasks come ten at a time, each once; what a killed worker had gathered comes again."""
+    """Tasks run ten at a time, each once; a killed worker's unfinished tasks are redelivered."""
     del redis_url  # emptied
-    # It takes a batch ahead and acks it as a whole when it was given to the task.
+    # celery-batches reserves a batch in advance, and acks it as a whole when the task gets it.
     config = {"worker_prefetch_multiplier": 0, "task_ignore_result": True, "result_backend": None}
     site = site_factory(redis_server, **config)
     env = {"PYTHONPATH": os.pathsep.join([str(batches), str(fetching.ROOT)])}

@@ -1,4 +1,4 @@
-"""Celery's integration suite: chains, groups, chords, and what they are made of."""
+"""Celery's integration suite: chains, groups, chords and their parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SKIPPED = {
     f"{CHORD}::test_redis_subscribed_channels_leak": "Celery's: expected to fail by its authors",
     f"{CHORD}::test_error_propagates_from_chord": "Celery's: expected to fail by its authors",
 }
-# What passes at one time and fails at another.
+# Tests that sometimes pass and sometimes fail.
 LEFT_OUT = {
     f"{CHORD}::test_reapplying_frozen_chord_dispatches_body_again": (
         "Celery's: a part that ends before the last one is published is taken for a copy of the "
@@ -41,12 +41,12 @@ LEFT_OUT = {
 
 @pytest.fixture
 def suite(source_cache, tmp_path, redis_factory):
-    """Give Celery's suite."""
+    """Return Celery's suite."""
     return CelerySuite(source_cache, tmp_path, redis_factory)
 
 
 def test_celerys_tests_of_chains_pass(suite):
-    """Celery's own tests of chains pass; the others are run by hand."""
+    """Celery's own tests of chains pass; the other canvas tests are run by hand."""
     suite.run(
         [CHAIN],
         failing={name: why for name, why in FAILING.items() if name.startswith(CHAIN)},

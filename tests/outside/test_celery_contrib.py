@@ -1,4 +1,4 @@
-"""celery.contrib.pytest: embedded workers that start and end with the tests of a user."""
+"""celery.contrib.pytest: embedded workers that start and end with a user's tests."""
 
 from __future__ import annotations
 

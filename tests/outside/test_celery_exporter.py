@@ -1,4 +1,4 @@
-"""celery-exporter's queries: events of all kinds, workers, queue lengths and consumers."""
+"""The queries of celery-exporter: events of all kinds, workers, queue lengths and consumers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.workers import app_environment
 
 
 class Exporter:
-    """The exporter's process: events come as lines, a line to it asks for a look."""
+    """The exporter's process, which prints events as lines, and answers a line with a report."""
 
     def __init__(self, site, directory):
         self.path = directory / "exporter.log"
@@ -26,12 +26,12 @@ class Exporter:
             )
 
     def lines(self, kind=None):
-        """Return what it said so far, of a kind."""
+        """Return the values that it has printed so far, of one kind or of all."""
         found = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [what for name, what in found if kind in {None, name}]
 
     def look(self):
-        """Have it look, and return what it saw."""
+        """Request a report, and return it."""
         before = len(self.lines("look"))
         self._process.stdin.write(b"look\n")
         self._process.stdin.flush()
@@ -39,12 +39,12 @@ class Exporter:
         return self.lines("look")[-1]
 
     def events(self):
-        """Return how many events of each kind it heard of tasks."""
+        """Return the number of received task events of each kind."""
         found = [json.loads(line) for line in self.path.read_text().splitlines()]
         return Counter(name for name, _ in found if name.startswith("task-"))
 
     def close(self):
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.communicate(timeout=10)
 
@@ -52,7 +52,7 @@ class Exporter:
 def test_the_exporter_counts_every_event_and_sees_the_queues(
     site_factory, redis_server, redis_url, tmp_path
 ):
-    """Each event is heard once; lengths and consumers are right with and without workers."""
+    """Each event is received once; lengths and consumers are right with and without workers."""
     del redis_url  # emptied
     config = {"task_ignore_result": True, "result_backend": None, "task_send_sent_event": True}
     site = site_factory(redis_server, **config)

@@ -40,8 +40,8 @@ def test_celerys_tests_of_tasks_and_remote_control_pass(source_cache, tmp_path, 
 def test_celerys_tests_of_workers_and_of_groups_in_chains_pass(
     file, at_least, source_cache, tmp_path, redis_factory
 ):
-    """Celery's own tests of workers, and of groups in chains, pass, each by themselves."""
-    # Beside others they fail over redis:// too: they leave state in the process.
+    """Celery's own tests of workers and of groups in chains pass in a separate run of each file."""
+    # In one run with other files they fail over redis:// too, because they leave state behind.
     CelerySuite(source_cache, tmp_path, redis_factory).run(
         [file], failing={}, skipped={}, at_least=at_least, processes=1, timeout_s=300
     )

@@ -1,4 +1,4 @@
-"""Celery's eventlet pool over a server, or a cluster of them."""
+"""Celery's eventlet pool over a single server and over a cluster."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def test_a_worker_with_eventlet_runs_each_task_once(site):
         site.worker(pool="eventlet", concurrency=20)
     ids = [site.send("record", 0.05, countdown=number % 2).id for number in range(TASKS)]
     site.settled(timeout_s=20)
-    # The last ones were acknowledged when they began.
+    # The last tasks were acked when they began.
     wait_until(lambda: site.journal.finished().total() == TASKS)
     assert Counter(ids) == site.journal.finished() == site.journal.started()
 
 
 def test_malformed_messages_end_no_worker(site):
-    """What makes Celery's own code raise is a dead letter in this pool too; the good ones run."""
+    """A message that makes Celery's own code raise is dead-lettered, and the others run."""
     hostile = Hostile(site, site.worker(pool="eventlet", concurrency=2))
     hostile.takes_bad_among_good("record_late")
 
 
 def test_an_embedded_broker(place, site_factory, redis_server):  # noqa: F811
-    """It ends together with the worker in this pool too: a task that acks late runs once."""
+    """In this pool too, broker and worker end together, and a task that acks late runs once."""
     test_embedded.test_worker_server_and_keeper_are_told_to_end_together(
         place, site_factory, redis_server, "eventlet"
     )
 
 
 def test_two_large_commands_over_one_connection(redis_url):
-    """One green thread at a time waits for room in the socket: eventlet allows no second one."""
+    """One green thread at a time waits for room in the socket; eventlet allows no second."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.outside.programs.green", redis_url],
         cwd=ROOT,
@@ -66,7 +66,7 @@ def test_two_large_commands_over_one_connection(redis_url):
 
 
 def test_a_worker_with_eventlet_over_a_cluster(cluster, tmp_path):
-    """It runs 20 tasks of queues at several nodes, once each, and shuts down warm."""
+    """An eventlet worker runs 20 tasks from several nodes once each, and shuts down warm."""
     config = {"task_ignore_result": True, "result_backend": None}
     site = CelerySite(cluster, "reliq", tmp_path, config)
     try:
@@ -81,7 +81,7 @@ def test_a_worker_with_eventlet_over_a_cluster(cluster, tmp_path):
 
 
 def test_two_that_wait_for_one_connection_of_a_cluster(cluster):
-    """Who waits for notifications looks at a connection that another may read: both go on."""
+    """A notifier and a call that wait for one connection of a cluster both continue."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.outside.programs.green_cluster", cluster.url()],
         cwd=ROOT,

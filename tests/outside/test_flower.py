@@ -1,4 +1,4 @@
-"""Flower, the real one, by its API."""
+"""The real Flower, used through its API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASKS = 20
 
 @pytest.fixture
 def flower(site, tmp_path):
-    """Give Flower beside a worker that sends events."""
+    """Return a client of Flower, which runs beside a worker that sends events."""
     site.worker(arguments=["--events"], concurrency=2)
     command = [sys.executable, "-m", "celery", "-A", TASKS_APP, "flower"]
     command += ["--address=127.0.0.1", "--port={port}", "--inspect_timeout=5000"]
@@ -31,7 +31,7 @@ def flower(site, tmp_path):
 
 
 def test_flower_shows_workers_and_tasks_and_controls_them(site, flower):
-    """Workers, their queues, what ran, failed and was revoked: all of it as over redis://."""
+    """Flower shows workers, queues, and finished, failed and revoked tasks as over redis://."""
     name = "worker1@test"
 
     def known():
@@ -41,7 +41,7 @@ def test_flower_shows_workers_and_tasks_and_controls_them(site, flower):
     assert ["celery"] == [queue["name"] for queue in worker["active_queues"]]
     assert 2 == worker["stats"]["pool"]["max-concurrency"]
     assert {name: True} == flower.get("/api/workers", params={"status": 1}).json()
-    # The others are the programs' own, by events: what it did not hear it does not show.
+    # Flower learns of tasks from events, and does not show a task whose events it has missed.
     wait_until(lambda: hears_events(flower), what="Flower's first task event")
 
     sent = [post(flower, "async-apply/add", args=[number, 1]) for number in range(TASKS)]
@@ -61,14 +61,14 @@ def test_flower_shows_workers_and_tasks_and_controls_them(site, flower):
     )
     assert "flower_events_total" in flower.get("/metrics").text
 
-    # What waits in the broker is among what its page of the worker calls scheduled.
-    # It asks for the lists of tasks only where one worker is named.
+    # Flower's page of the worker lists a delayed task in the broker as scheduled. Flower requests
+    # the lists of tasks only if the query names one worker.
     wait_until(
         lambda: [later] == scheduled_of(flower, name),
         what="the delayed task on Flower's page of the worker",
     )
 
-    # Revoked, it is dropped as soon as it is due; so long it waits in the broker.
+    # A revoked task stays in the broker until it is due, and is dropped then.
     assert later in site.app.control.inspect().revoked()[name]
     site.settled(delayed=1)
 
@@ -77,27 +77,27 @@ def test_flower_shows_workers_and_tasks_and_controls_them(site, flower):
 
 
 def scheduled_of(flower, name):
-    """Return the ids of what Flower shows as scheduled of a worker, asked for anew."""
+    """Return the ids of the tasks that Flower lists as scheduled for a worker, after a refresh."""
     asked = {"refresh": 1, "workername": name}
     known = flower.get("/api/workers", params=asked).json()[name]
     return [item["request"]["id"] for item in known.get("scheduled", ())]
 
 
 def hears_events(flower):
-    """Whether Flower has been told of a task, after sending one."""
+    """Send a task; return whether Flower has received its events."""
     task = post(flower, "async-apply/add", args=[0, 0])
     return bool(states(flower, {task}))
 
 
 def post(flower, what, **body):
-    """Have Flower publish a task; return its id."""
+    """Publish a task through Flower; return its id."""
     answer = flower.post(f"/api/task/{what}", json=body)
     answer.raise_for_status()
     return answer.json()["task-id"]
 
 
 def states(flower, wanted):
-    """Return the ids that Flower knows of these tasks, by state, those that ended."""
+    """Return the finished ones of these tasks in Flower, by state."""
     found = {}
     for task, seen in flower.get("/api/tasks").json().items():
         if task in wanted and seen["state"] in {"SUCCESS", "FAILURE"}:

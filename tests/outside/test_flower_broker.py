@@ -1,4 +1,4 @@
-"""Flower's Broker tab and its queue lengths, by the API and the page that a browser gets."""
+"""Flower's Broker tab and its queue lengths, through the API and the page for browsers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.audits import assert_balanced
 from tests.support.waiting import wait_until
 from tests.support.workers import TASKS_APP, app_environment
 
-# One task is held by the worker, the others wait: acknowledged late, and nothing in advance.
+# With late acks and a prefetch of one, the worker holds one task and the others wait.
 ONE_AT_A_TIME = {"worker_prefetch_multiplier": 1}
 MISSING = '<span class="value-missing">&mdash;</span>'
 
@@ -26,14 +26,14 @@ def start_flower(site, directory):
 
 
 def lengths(flower):
-    """Return what Flower says of each queue."""
+    """Return Flower's values of each queue."""
     answer = flower.client.get("/api/queues/length")
     assert 200 == answer.status_code, answer.text
     return {queue.pop("name"): queue for queue in answer.json()["active_queues"]}
 
 
 def rows(flower):
-    """Return the rows of the page's table, without the names of their columns."""
+    """Return the rows of the page's table, without its header."""
     answer = flower.client.get("/broker")
     assert 200 == answer.status_code, answer.text
     cells = re.findall(r"<td[^>]*>\s*(.*?)\s*</td>", answer.text, re.DOTALL)
@@ -41,7 +41,7 @@ def rows(flower):
 
 
 def test_the_broker_tab_shows_every_queue(site_factory, redis_server, redis_url, tmp_path):
-    """Ready, unacked, delayed and consumers of the workers' queues, without any setting."""
+    """Without any setting, the tab shows the counts and consumers of the workers' queues."""
     del redis_url  # emptied
     backend = redis_server.url("redis", db=1)
     site = site_factory(redis_server, result_backend=backend, **ONE_AT_A_TIME)
@@ -71,7 +71,7 @@ def test_the_broker_tab_shows_every_queue(site_factory, redis_server, redis_url,
 def test_the_settings_of_the_application_are_used(
     site_factory, redis_factory, certificates, tmp_path
 ):
-    """Several brokers, and TLS with a certificate of the application's own, as its URLs say."""
+    """Flower uses the application's broker list and its TLS certificate, as the URLs have them."""
     first, second = redis_factory(), redis_factory(tls=certificates, password="geheim-123")
     site = site_factory(first, result_backend=None)
     site.broker = second.url("reliqs")
@@ -92,7 +92,7 @@ def test_the_settings_of_the_application_are_used(
 
 
 def test_flower_with_another_broker_is_left_alone(redis_server, redis_url):
-    """Where no connection is one of reliq's, Flower's classes are as its authors wrote them."""
+    """Without a connection of reliq, Flower's classes stay unchanged."""
     del redis_url
     script = (
         "import flower.views, flower.utils.broker as theirs, reliq, celery\n"

@@ -1,4 +1,4 @@
-"""KEDA's question, put to a real Prometheus that scrapes a real exporter."""
+"""KEDA's query, sent to a real Prometheus that scrapes a real exporter."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def trigger():
 
 
 class Asked:
-    """What KEDA's prometheus scaler sends, and what it makes of the answer."""
+    """The query of KEDA's prometheus scaler, and its reading of the answer."""
 
     def __init__(self, prometheus, metadata):
         self._prometheus = prometheus
         self._metadata = metadata
 
     def value(self):
-        """Return the metric; None where KEDA reports an error and leaves the replicas alone."""
+        """Return the metric, or None if KEDA reports an error and leaves the replicas alone."""
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
         answer = self._prometheus.client.get(
             "/api/v1/query", params={"query": self._metadata["query"], "time": now}
@@ -48,7 +48,7 @@ class Asked:
         return float(result[0]["value"][1])
 
     def active(self):
-        """Whether KEDA keeps at least one replica: None where it cannot tell."""
+        """Return whether KEDA keeps at least one replica; None after an error."""
         value = self.value()
         return None if value is None else value > float(self._metadata["activationThreshold"])
 
@@ -70,7 +70,7 @@ def exporter(redis_server, redis_url, tmp_path):
 
 @pytest.fixture
 def asked(exporter, tmp_path):
-    """Start Prometheus, which scrapes the exporter; return what asks it as KEDA does."""
+    """Start Prometheus, which scrapes the exporter; return a client that queries as KEDA does."""
     program = shutil.which("prometheus")
     assert program, "Prometheus is not installed: apt-get install prometheus"
     job = {"job_name": "reliq", "static_configs": [{"targets": [exporter[1]]}]}
@@ -88,10 +88,10 @@ def asked(exporter, tmp_path):
 def test_a_scaler_keeps_a_worker_that_runs_a_task(
     task, asked, exporter, site_factory, redis_server
 ):
-    """Active from soon after the publish to the end of the task, and not for long after that."""
+    """The scaler is active from soon after the publish until soon after the end of the task."""
     site = site_factory(redis_server, result_backend=None, task_ignore_result=True)
     worker = site.worker()
-    site.send("add", 1, 1)  # the queue is there
+    site.send("add", 1, 1)  # creates the queue
     wait_until(lambda: asked.active() is False, what=asked.value)
     sent = site.send(task, 6)
     wait_until(asked.active, what=asked.value)
@@ -100,15 +100,15 @@ def test_a_scaler_keeps_a_worker_that_runs_a_task(
         answer = asked.active()
         if not site.journal.entries(FINISHED, sent.id):
             seen.append(answer)
-    # A scrape that a busy machine does not answer in time is an error: the worker stays.
+    # If a busy machine does not answer a scrape in time, KEDA gets an error and keeps the worker.
     assert False not in seen
     assert seen.count(True) > 20
     wait_until(lambda: asked.active() is False, timeout_s=10, what=asked.value)
     assert 0 == worker.shut_down()
 
-    # An exporter that is away is an error, not a reason to scale to zero.
+    # An unreachable exporter is an error, not a reason to scale to zero.
     exporter[0].kill_group()
-    import httpx  # of the extra `outside`: without it these tests can still be collected
+    import httpx  # of the extra `outside`; these tests can be collected without it
 
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://{exporter[1]}/metrics", trust_env=False)

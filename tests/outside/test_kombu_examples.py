@@ -1,4 +1,4 @@
-"""Kombu's examples, from its source: only the URL in them is changed."""
+"""Kombu's examples, from its source; only their URL is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes import Process
 from tests.support.waiting import wait_until
 from tests.support.workers import app_environment
 
-# A program that uses Kombu without Celery says `import reliq` once, wherever it likes.
+# A program that uses Kombu without Celery imports reliq once, at any place.
 RUN = (
     "import reliq, runpy, sys; sys.path.insert(0, ''); "
     "runpy.{how}(sys.argv[1], run_name='__main__')"
@@ -25,7 +25,7 @@ AMQP = re.compile(r"(py)?amqp://(guest:guest@localhost:5672//)?")
 
 
 class Examples:
-    """A copy of the examples with another URL, run as processes."""
+    """A copy of the examples with the tested URL, run as processes."""
 
     def __init__(self, source, directory, broker, journal):
         self.broker = broker
@@ -51,13 +51,13 @@ class Examples:
         return process
 
     def run(self, name):
-        """Run an example to its end; return what it printed."""
+        """Run an example to its end; return its output."""
         process = self.start(name)
         assert process.wait() == 0, process.tail()
         return process.log()
 
     def wait_consuming(self, *queues):
-        """Wait until somebody consumes from each of the queues."""
+        """Wait until each of the queues has a consumer."""
 
         def consumed():
             with Inspector(self.broker) as inspector:
@@ -67,12 +67,12 @@ class Examples:
         wait_until(consumed, what=lambda: f"a consumer of {queues}: {self.started[-1].tail()}")
 
     def close(self):
-        """End all that still runs."""
+        """End all processes that still run."""
         for process in self.started:
             process.kill_group()
 
     def assert_empty(self):
-        """Fail unless nothing is left, in any queue and any state, and the ledgers balance."""
+        """Fail unless all queues are empty in every state, and the ledgers balance."""
         with Inspector(self.broker) as inspector:
             left = Counter()
             for status in map(inspector.status, inspector.queues()):
@@ -84,7 +84,7 @@ class Examples:
 
 @pytest.fixture
 def examples(source_cache, tmp_path, journal, redis_url):
-    """Give Kombu's examples."""
+    """Return Kombu's examples."""
     source = fetching.fetch_source("kombu", source_cache)
     examples = Examples(source, tmp_path, redis_url, journal)
     yield examples
@@ -92,7 +92,7 @@ def examples(source_cache, tmp_path, journal, redis_url):
 
 
 def test_the_simple_interface(examples):
-    """A message of simple_send is received by simple_receive, one of hello by its consumer."""
+    """simple_receive gets the message of simple_send, hello_consumer that of hello_publisher."""
     examples.run("simple_send.py")
     assert "{'hello': 'world'}\n" == examples.run("simple_receive.py")
     sent = examples.run("hello_publisher.py").removeprefix("Sent: ")
@@ -101,7 +101,7 @@ def test_the_simple_interface(examples):
 
 
 def test_producers_and_consumers(examples):
-    """Each message of complete_send comes to complete_receive, which waits for it."""
+    """complete_receive, which waits, gets each message of complete_send."""
     receiver = examples.start("complete_receive.py")
     examples.wait_consuming("kombu_demo")
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_producers_and_consumers(examples):
 
 
 def test_a_task_queue(examples):
-    """The worker of simple_task_queue, a ConsumerMixin, runs what its client sends."""
+    """The worker of simple_task_queue, a ConsumerMixin, runs the tasks of its client."""
     worker = examples.start("simple_task_queue.worker")
     examples.wait_consuming("hipri", "midpri", "lopri")
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_a_task_queue(examples):
 
 
 def test_remote_procedure_calls(examples):
-    """The client of rpc-tut6 gets fib(30) from the server, over a queue of its own."""
+    """The client of rpc-tut6 gets fib(30) from the server, through its own queue."""
     server = examples.start("rpc-tut6/rpc_server.py")
     examples.wait_consuming("rpc_queue")
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_an_event_loop(examples):
 
 
 def test_eventlet(examples):
-    """The ten messages that simple_eventlet_send publishes at once come to its receiver."""
+    """The receiver of simple_eventlet_send gets its ten concurrent messages."""
     examples.run("simple_eventlet_send.py")
     output = examples.run("simple_eventlet_receive.py").splitlines()
     received = [line for line in output if line.startswith("{")]

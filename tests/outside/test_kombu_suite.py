@@ -1,4 +1,4 @@
-"""Kombu's functional suite: what each transport of Kombu's own is tested with."""
+"""Kombu's functional suite, which tests Kombu's own transports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(cache, directory, live, dead):
     """Return the outcome of each of Kombu's tests."""
     source = fetching.fetch_source("kombu", cache)
     suite = Suite(source, directory, {"RELIQ_TEST_BROKER": live, "RELIQ_TEST_DEAD": dead})
-    # Beside our own conftest it would be taken for a test of ours.
+    # Beside the conftest of this folder, pytest would mark it as a test of this folder.
     adapter = shutil.copy(HERE / "programs" / "kombu_functional.py", directory)
     found = suite.run([adapter], timeout_s=300)
     assert_balanced(live)

@@ -19,7 +19,7 @@ APP = "tests.outside.programs.traced"
 
 
 def publish(redis_url, journal, outcome, env):
-    """Publish the task from a process of its own."""
+    """Publish the task from a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", APP, outcome],
         env=app_environment(redis_url, journal, extra=env),
@@ -33,7 +33,7 @@ def publish(redis_url, journal, outcome, env):
 
 @pytest.fixture
 def spans(redis_url, journal, worker_factory, tmp_path):
-    """Give the spans of one task that two retries with a countdown follow, by name."""
+    """Return the spans of a task with two delayed retries, by name."""
     path = tmp_path / "spans"
     env = {"SPANS": str(path)}
     worker_factory(redis_url, app=APP, env=env)
@@ -71,13 +71,13 @@ def test_opentelemetry_follows_a_task_through_its_retries(spans):
 
 
 def test_opentelemetry_says_when_a_retry_was_due(spans):
-    """The runs that waited have an eta among their attributes, the first has none."""
+    """The spans of delayed runs have an eta attribute, and that of the first run has none."""
     etas = ["celery.eta" in span["attributes"] for span in spans["run/retry_twice"]]
     assert [False, True, True] == etas
 
 
 class Sentry:
-    """An HTTP server that takes what the SDK sends, at a DSN of its own."""
+    """An HTTP server that receives the reports of the SDK, with its own DSN."""
 
     def __init__(self):
         events = self.events = []
@@ -94,7 +94,7 @@ class Sentry:
                 self.wfile.write(b"{}")
 
             def log_message(self, *_):
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.dsn = f"http://key@127.0.0.1:{self._server.server_port}/1"
@@ -102,7 +102,7 @@ class Sentry:
         self._thread.start()
 
     def of(self, kind, transaction=None):
-        """Return what came of a kind, in the order of time."""
+        """Return the received items of a kind, in the order of time."""
         found = [
             item
             for item in self.events
@@ -111,14 +111,14 @@ class Sentry:
         return sorted(found, key=lambda item: item["timestamp"])
 
     def close(self):
-        """End it."""
+        """Stop the server."""
         self._server.shutdown()
         self._thread.join(10)
         self._server.server_close()
 
 
 def items(envelope):
-    """Return the JSON items of an envelope as Sentry's protocol has it: a header, a payload."""
+    """Yield the JSON items of an envelope of Sentry's protocol: each has a header and a payload."""
     lines = envelope.split(b"\n")
     for header, payload in zip(lines[1::2], lines[2::2], strict=False):
         if json.loads(header).get("type") in {"event", "transaction"}:
@@ -127,14 +127,14 @@ def items(envelope):
 
 @pytest.fixture
 def sentry():
-    """Give a server that Sentry's SDK reports to."""
+    """Return a server that receives the reports of Sentry's SDK."""
     sentry = Sentry()
     yield sentry
     sentry.close()
 
 
 def test_sentry_follows_a_task_through_its_retries(redis_url, journal, worker_factory, sentry):
-    """The request, three runs and the error of the last are one trace, and nothing is lost."""
+    """The request, three runs and the last run's error are one trace, and nothing is lost."""
     env = {"REPORTS": sentry.dsn}
     worker_factory(redis_url, app=APP, env=env)
     publish(redis_url, journal, "fail", env)

@@ -15,9 +15,9 @@ REQUESTS = 200
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_each_request_publishes_one_task(site, processes, tmp_path):
-    """Of 200 requests, 20 at a time, each is answered and its task stored and run once.
+    """Each of 200 concurrent requests is answered, and its task is stored and run once.
 
-    Between two halves the broker drops every connection, as a restart of a proxy does.
+    Between two halves the broker closes every connection, as a restart of a proxy does.
     """
     command = [sys.executable, "-m", "uvicorn", "tests.outside.programs.web:api"]
     command += ["--port", "{port}", "--workers", str(processes)]
@@ -42,7 +42,7 @@ def test_each_request_publishes_one_task(site, processes, tmp_path):
 
 
 def drop_connections(server):
-    """Have a Redis end the connections of all its clients."""
+    """Make a Redis server close the connections of all its clients."""
     client = server.client()
     client.execute_command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
     client.close()

@@ -1,4 +1,4 @@
-"""Web servers that load the application and then fork: what was answered for is stored."""
+"""Web servers that load the application before they fork: answered requests have stored tasks."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ REQUESTS = 200
 
 
 class UnixConnection(HTTPConnection):
-    """HTTP over a socket that is a file: no port can be taken by somebody else."""
+    """HTTP over a Unix socket, so no other process can take its port."""
 
     def __init__(self, path):
         super().__init__("localhost", timeout=20)
         self.path = path
 
     def connect(self):
-        """Connect to the file."""
+        """Connect to the socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self.path))
@@ -63,7 +63,7 @@ class UnixConnection(HTTPConnection):
 
 @pytest.fixture
 def serve(redis_url, tmp_path):
-    """Return a function that starts a server; it is gone after the test."""
+    """Return a function that starts a server, which ends with the test."""
     started = []
 
     def start(name, at_start):
@@ -81,7 +81,7 @@ def serve(redis_url, tmp_path):
         )
         started.append(process)
         wait_until(lambda: path.exists() and get(path, "/first"), what=process.tail)
-        if name == "uwsgi-lazy":  # each worker loads the application, one sooner than another
+        if name == "uwsgi-lazy":  # the workers load the application at different times
             loaded = re.compile(r"WSGI app 0 .* ready in")
             wait_until(lambda: len(loaded.findall(process.log())) == WORKERS, what=process.tail)
         return process, path
@@ -92,7 +92,7 @@ def serve(redis_url, tmp_path):
 
 
 def get(path, name):
-    """Return the pid that has answered; None where nobody listens yet."""
+    """Return the pid of the process that answered; None while no process listens."""
     with closing(UnixConnection(path)) as connection:
         try:
             connection.request("GET", name)
@@ -117,7 +117,7 @@ def get(path, name):
     ],
 )
 def test_every_answered_request_has_stored_its_task(serve, redis_url, name, at_start):
-    """What the master did before the fork, children do not take for theirs; none hangs."""
+    """Children do not reuse the master's state from before the fork, and none of them hangs."""
     process, path = serve(name, at_start)
     with ThreadPoolExecutor(8) as pool:
         pids = set(pool.map(lambda n: get(path, f"/{n}"), range(REQUESTS)))

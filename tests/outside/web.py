@@ -1,4 +1,4 @@
-"""Web servers under test: started, asked by many clients at once, ended in order."""
+"""Web servers under test: start, concurrent requests, and shutdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WebServer:
     def __init__(
         self, command: Sequence[str], *, env: Mapping[str, str], directory: Path, ready: str = "/"
     ) -> None:
-        import httpx  # of the extra `outside`: without it these tests can still be collected
+        import httpx  # of the extra `outside`; these tests can be collected without it
 
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -41,17 +41,17 @@ class WebServer:
             raise
 
     def post_all(self, paths: Iterable[str], *, clients: int) -> list[httpx.Response]:
-        """Send a POST to each path, so many at a time, and return the answers."""
+        """Send a POST to each path, at most *clients* at a time, and return the answers."""
         with ThreadPoolExecutor(clients) as pool:
             return list(pool.map(self.client.post, paths))
 
     def stop(self) -> None:
-        """End it in order, and fail unless it says so."""
+        """Stop the server by SIGTERM, and fail unless it exits cleanly."""
         self.process.signal(signal.SIGTERM)
         assert self.process.wait() in {0, -signal.SIGTERM}, self.process.tail()
 
     def close(self) -> None:
-        """End it at once, with all its children."""
+        """Kill the server with all its children."""
         self.client.close()
         self.process.kill_group()
 

@@ -1,7 +1,7 @@
-"""A web application that publishes a task with each request; it is loaded before the fork.
+"""A web application that publishes a task for each request and is loaded before the fork.
 
-Environment: RELIQ_TEST_BROKER, and what is done in the master, RELIQ_TEST_AT_START: `ping`
-asks the broker, `publish` sends a task too.
+Environment: RELIQ_TEST_BROKER is the broker. RELIQ_TEST_AT_START is the master's action: `ping`
+connects to the broker, and `publish` also sends a task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if os.environ["RELIQ_TEST_AT_START"] == "publish":
 
 
 def application(environ, start_response):
-    """Answer with the pid, once the task is stored."""
+    """Answer with the pid after the task is stored."""
     app.send_task("record", (environ["PATH_INFO"],))
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [str(os.getpid()).encode()]

@@ -1,1 +1,1 @@
-"""Constant load for hours, to see what grows, drifts or slows down: `python -m tests.soak`."""
+"""Constant load for hours, which shows growth, drift and slowdown: `python -m tests.soak`."""

@@ -1,4 +1,4 @@
-"""Makes `python -m tests.soak` work."""
+"""The entry point of `python -m tests.soak`."""
 
 from tests.soak.cli import main
 

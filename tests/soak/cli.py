@@ -18,7 +18,7 @@ from tests.soak.run import carry_out
 from tests.soak.settings import Settings
 
 SAMPLES = 720
-"""The approximate maximum of samples: more would cost time, and the picture cannot show them."""
+"""The approximate maximum of samples. More would cost time, and the picture cannot show them."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,7 +47,7 @@ def main(hours: float, rate: float, reconnect_every: float, out: Path | None) ->
         if out is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reliq-soak-")))
         else:
-            directory = new_directory(out.resolve())  # workers run elsewhere
+            directory = new_directory(out.resolve())  # workers have another working directory
         settings = Settings(
             directory=directory,
             duration_s=3600 * hours,

@@ -1,4 +1,4 @@
-"""What a soak saw: samples, probes of the prefetch limit, visits. Plain values."""
+"""The observations of a soak as plain values: samples, probes of the prefetch limit, visits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Process:
-    """What one process, and its children, used so far."""
+    """The resource use of one process and its children so far."""
 
     rss_kb: float
     cpu_s: float
@@ -15,24 +15,24 @@ class Process:
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at everything. Times are seconds since the run began."""
+    """One sample of all measured values. Times are seconds since the start of the run."""
 
     at: float
     finished: int
-    """Tasks done so far."""
+    """Number of tasks finished so far."""
     processes: dict[str, Process]
-    """Workers by their names, `producer`, `visitor`, `server`."""
+    """By name: the workers, `producer`, `visitor` and `server`."""
     server_kb: float
     """`used_memory` of the server."""
     commands: int
-    """That clients have sent so far."""
+    """Number of commands that the server has processed so far."""
     keys: dict[str, int]
     """By kind: `reliq:{}:messages` and so on."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The most that each worker held while there was more than enough for all."""
+    """The most messages that each worker held while more than enough were ready."""
 
     at: float
     held: dict[str, int]
@@ -40,28 +40,28 @@ class Probe:
 
 @dataclass(frozen=True)
 class Visit:
-    """Something temporary that came and went."""
+    """One use of something temporary, such as a queue or a reply."""
 
     at: float
     until: float
     what: str
     error: str = ""
     prefetch: dict[str, int] = field(default_factory=dict)
-    """Worker -> the prefetch count that it names, where it was asked."""
+    """Worker -> the prefetch count that it reported, if it was queried."""
 
 
 @dataclass
 class Seen:
-    """All of a run that the verdict is made of."""
+    """All observations of a run, the input of the verdict."""
 
     limits: dict[str, int]
-    """Worker -> how many messages it may hold."""
+    """Worker -> the maximum of messages that it may hold."""
     samples: list[Sample] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
     visits: list[Visit] = field(default_factory=list)
     reconnects: list[float] = field(default_factory=list)
-    """When all connections were killed."""
+    """The times at which all connections were killed."""
     tasks: int = 0
-    """Confirmed."""
+    """Number of confirmed tasks."""
     findings: list[str] = field(default_factory=list)
-    """What the ledger, the audit and the keys say."""
+    """Findings of the ledger, the audit and the keys."""

@@ -18,9 +18,9 @@ _POINTS = 60
 
 
 def draw(seen: Seen, path: Path) -> None:
-    """Write an SVG (or what the suffix says); the grey lines are reconnects."""
+    """Write an SVG, or the format of the suffix; the grey lines are reconnects."""
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "reliq"  # the same run gives the same file.
+    mpl.rcParams["svg.hashsalt"] = "reliq"  # the same run gives the same file
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(4, 1, sharex=True, figsize=(12, 11), layout="constrained")

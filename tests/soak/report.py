@@ -1,4 +1,4 @@
-"""What a soak found, as JSON and as the picture's numbers."""
+"""The report of a soak, as JSON and as the numbers of the picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 100
 def summary(
     seen: Seen, settings: Settings, found: Sequence[str], command: str, about: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return everything that is known of the run, ready for JSON."""
+    """Return all data of the run, ready for JSON."""
     failed = [visit for visit in seen.visits if visit.error]
     return {
         "passed": not found,
@@ -44,7 +44,7 @@ def summary(
 
 
 def figures(seen: Seen) -> dict[str, tuple[float, float]]:
-    """Return what is compared: throughput and time a task of both tenths, memory, keys."""
+    """Return the compared values: throughput and time per task of both tenths, memory, keys."""
     samples = seen.samples
     if len(samples) < verdict.FEWEST:
         return {}
@@ -61,5 +61,5 @@ def figures(seen: Seen) -> dict[str, tuple[float, float]]:
 
 
 def write_json(card: Mapping[str, Any], path: Path) -> None:
-    """Write it all."""
+    """Write the report as JSON."""
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")

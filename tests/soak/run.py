@@ -1,4 +1,4 @@
-"""One run: constant load, all connections killed now and then, and a look every few seconds."""
+"""One run: constant load, regular cuts of all connections, and a sample every few seconds."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _STEP_S = 0.05
 _WARM_S = 3.0
 _PAUSE_S = 2.0
 _PROBE_AT = 0.6
-"""In each time between two reconnects: everybody is back, and the next is not near."""
+"""The time of a probe between two reconnects: all clients are back, and the next cut is far."""
 _FILLED_WITHIN_S = 20.0
 _PROBE_TASK_S = 0.5
 _SETTLED_WITHIN_S = 60.0
 
 
 def carry_out(settings: Settings) -> Seen:
-    """Run it all; return what was seen. Leaves no process behind."""
+    """Carry out the whole run, return its observations, and leave no process behind."""
     server = RedisServer()
     server.start()
     crew = Crew(settings.crewed, server.url("reliq"), {})
@@ -68,18 +68,18 @@ class _Run:
 
     @property
     def now(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start of the run."""
         return time.monotonic() - self.began
 
     def end(self) -> None:
-        """End what the crew does not."""
+        """End the processes that the crew does not end."""
         if self.visitor is not None:
             self.visitor.kill_group()
         self._written.close()
         self._app.close()
 
     def carry_out(self) -> Seen:
-        """Do it, phase by phase."""
+        """Carry out the run, phase by phase."""
         crew, settings = self.crew, self.settings
         crew.start()
         by_pool = settings.limits
@@ -112,7 +112,7 @@ class _Run:
         )
 
     def _warm(self) -> bool:
-        """Whether everybody has imported what it needs, and works."""
+        """Return whether all processes have imported their modules, and work."""
         self.tail.look()
         return self.tail.finished >= _WARM_S * self.settings.rate and self.visits.exists()
 
@@ -148,7 +148,7 @@ class _Run:
         self.seen.samples.append(sample)
 
     def _probe(self) -> None:
-        """Publish more than all may hold, and see how much each does."""
+        """Publish more tasks than all workers may hold, and record how many each one holds."""
         limits = self.seen.limits
         for number in range(3 * sum(limits.values())):
             self._publish(QUEUES[number % len(QUEUES)])
@@ -178,12 +178,12 @@ class _Run:
         return sum(self.client.zcard(queue_keys("", queue).ready) for queue in QUEUES)
 
     def _held(self) -> dict[str, int]:
-        """Return how many messages each worker holds, as the broker has it."""
+        """Return the number of messages of each worker, as the broker has it."""
         worker_of = {
             slot.worker.pid: slot.name for slot in self.crew.slots if slot.worker is not None
         }
         held = dict.fromkeys(worker_of.values(), 0)
-        pipeline = self.client.pipeline()  # of all queues at one instant
+        pipeline = self.client.pipeline()  # reads all queues at one instant
         for queue in QUEUES:
             pipeline.hvals(queue_keys("", queue).unacked)
         for records in pipeline.execute():
@@ -207,7 +207,7 @@ class _Run:
         self.crew.end_workers()
 
     def _left(self) -> str:
-        """Return what is not done, or not gone, yet."""
+        """Describe the unfinished tasks and remaining queues and keys; "" if there are none."""
         if self.tail.outstanding:
             return f"{len(self.tail.outstanding)} tasks are not done"
         with Inspector(self.server.url("reliq")) as inspector:
@@ -221,7 +221,7 @@ class _Run:
         seen, settings = self.seen, self.settings
         limits = settings.crewed.limits
         verdict = Verdict()
-        blame = Blame([], [], [], limits)  # a lost connection excuses nothing.
+        blame = Blame([], [], [], limits)  # a lost connection excuses nothing
         for part in ledger.in_parts(settings.directory):
             verdict.add(check(histories(part).values(), blame, limits))
         seen.tasks = verdict.tasks

@@ -1,4 +1,4 @@
-"""One look at a run: what processes and the server use, and which keys there are."""
+"""One sample of a run: the resource use of processes and server, and the kinds of keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def family(pid: int) -> list[int]:
 
 
 def used(pid: int) -> Process:
-    """Return what the process and its children use, those included that have ended."""
+    """Return the resource use of the process and its children, including ended children."""
     rss_kb = cpu_s = 0.0
     for number, one in enumerate(family(pid)):
         try:
@@ -40,13 +40,14 @@ def used(pid: int) -> Process:
             continue
         words = stat.rpartition(")")[2].split()
         rss_kb += int(words[21]) * _PAGE_KB
-        # Its own user and system time; of the first also that of children it has waited for.
+        # Each process adds its own user and system time. The parent also adds that of ended
+        # children.
         cpu_s += sum(map(int, words[11:13] if number else words[11:15])) / TICKS
     return Process(rss_kb, cpu_s)
 
 
 def kinds(client: redis.Redis) -> dict[str, int]:
-    """Return how many keys there are of each kind, names left out."""
+    """Return the number of keys of each kind, without the names in them."""
     found = Counter(_kind(key.decode()) for key in client.scan_iter(count=1000))
     return dict(sorted(found.items()))
 

@@ -1,4 +1,4 @@
-"""What a soak is asked to do, and what its verdict allows."""
+"""The settings of a soak, and the bounds of its verdict."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFETCH_MULTIPLIER = 4
-"""Of `tests.chaos.app`."""
-# Leases, heartbeats and passes as everybody has them: a soak is about hours, not about seconds.
+"""That of `tests.chaos.app`."""
+# Leases, heartbeats and passes have their usual lengths, because a soak takes hours, not seconds.
 OPTIONS: Mapping[str, Any] = {"visibility_timeout": 60.0}
 CONFIG: Mapping[str, Any] = {
     "include": ["tests.soak.tasks"],
@@ -26,32 +26,32 @@ CONFIG: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much the end of a run may be worse than its begin, before it is a finding."""
+    """The bounds beyond which the end of a run counts as worse than its beginning."""
 
     memory: float = 1.10
-    """What is held at the end may be so many times what was held halfway."""
+    """Memory at the end, at most this multiple of the memory halfway."""
     slack_kb: float = 4096.0
-    """And so much more: an allocator takes its memory in pieces."""
+    """Allowed growth beyond that, because an allocator takes its memory in pieces."""
     keys: float = 1.10
     slack_keys: float = 25.0
-    """Temporary queues come and go: at any time some are there."""
+    """Allowed number of temporary queues, some of which exist at any time."""
     throughput: float = 0.90
-    """Tasks a second in the last tenth, at least so many times those in the first."""
+    """Tasks per second in the last tenth, at least this multiple of those in the first."""
     cpu: float = 1.25
-    """Processor time for a task in the last tenth, at most so many times that in the first."""
+    """Processor time per task in the last tenth, at most this multiple of that in the first."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One run. Durations are seconds."""
+    """One run; durations are in seconds."""
 
     directory: Path
     duration_s: float
     seed: int = 1
     rate: float = 60.0
-    """Tasks published a second."""
+    """Tasks published per second."""
     pools: Sequence[str] = ("prefork", "threads")
-    """One worker of each."""
+    """One worker runs for each pool."""
     reconnect_every_s: float = 60.0
     sample_every_s: float = 5.0
     options: Mapping[str, Any] = field(default_factory=lambda: dict(OPTIONS))
@@ -59,20 +59,21 @@ class Settings:
 
     @property
     def longest_s(self) -> float:
-        """What long tasks take: none is left of before a reconnect when workers are filled.
+        """Duration of long tasks: those begun before a reconnect end before the next probe.
 
-        What runs when its connection is lost is held beside what the next one may hold.
+        A task that runs when its connection is lost does not count towards the limit of the next
+        connection.
         """
         return self.reconnect_every_s / 10
 
     @property
     def limits(self) -> dict[str, int]:
-        """What the worker of each pool may hold."""
+        """The maximum of messages that the worker of each pool may hold."""
         return {pool: PREFETCH_MULTIPLIER * CONCURRENCY[pool] for pool in self.pools}
 
     @property
     def crewed(self) -> Crewed:
-        """The same, as the crew of the chaos suite takes it."""
+        """The same settings for the crew of the chaos suite."""
         return Crewed(
             directory=self.directory,
             seed=self.seed,

@@ -1,10 +1,10 @@
-"""The task whose caller waits for its result, and what all tasks of a soak do beside their work.
+"""The task whose caller waits for its result, and the garbage collection of a soak's workers.
 
-Celery holds about half a megabyte for each task that asks for a retry (the places of all code
-in the traceback, one by one: `billiard.einfo`), in reference cycles. Few of the objects in it
-count for Python's collector, so a child runs some hundred such tasks, and grows by 70 MB and more,
-before the first full collection; over `redis://` the same. A soak asks what is kept, not what
-waits to be collected: so it collects.
+Celery holds about half a megabyte for each retried task (the places of all code in the traceback,
+one by one: `billiard.einfo`), in reference cycles. Few of their objects count for Python's
+collector. A child therefore runs some hundred such tasks, and grows by 70 MB and more, before the
+first full collection; over `redis://` it does the same. A soak measures retained memory, not memory
+that waits for a collection, so its workers collect.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _tasks = count(1)
 
 @task_postrun.connect(weak=False)
 def collect(**_):
-    """Collect garbage now and then: 50 ms each time."""
+    """Collect garbage regularly, which takes 50 ms each time."""
     if next(_tasks) % _COLLECTED_EVERY == 0:
         gc.collect()
 
 
 @app.task(name="soak.answer", ignore_result=False)
 def answer(number):
-    """Return it, over `rpc://`."""
+    """Return the number, over `rpc://`."""
     return number

@@ -1,4 +1,4 @@
-"""A minute and a half of a soak: the real thing, judged with bounds that no busy machine breaks."""
+"""A real soak of a minute and a half, with bounds that a busy machine does not exceed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.soak.settings import Bounds, Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-# What a shared machine does to a rate within seconds is no finding; what hours show is.
+# Rate changes within seconds come from a shared machine. Only those over hours are findings.
 LOOSE = Bounds(memory=1.25, slack_kb=20_000, keys=1.5, slack_keys=60, throughput=0.2, cpu=8.0)
 
 
 def test_a_short_soak_passes_and_shows_what_it_saw(tmp_path):
-    """Each worker is filled to its limit after each reconnect; nothing is lost or runs twice."""
+    """In a short soak, each reconnected worker fills to its limit, and each task runs once."""
     settings = Settings(
         directory=tmp_path,
         duration_s=80,
@@ -40,7 +40,7 @@ def test_a_short_soak_passes_and_shows_what_it_saw(tmp_path):
     ]
     kinds = {"auto_delete", "expires", "reply", "control", "delayed_and_expired", "events"}
     assert kinds == {visit.what for visit in seen.visits if not visit.error}
-    # The same run with a leak, a drift and a brake in it is told apart.
+    # The verdict finds a leak, a drift and a slowdown that are added to the same run.
     seen.samples[-16:] = [
         _worse(sample, number) for number, sample in enumerate(seen.samples[-16:])
     ]

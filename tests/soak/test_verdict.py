@@ -1,4 +1,4 @@
-"""The verdict, with runs made by hand: a good one passes, and each fault of a bad one is found."""
+"""The verdict on synthetic runs: a good one passes, and each fault of a bad one is found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 100
 
 
 def run(of_sample=lambda number, sample: sample):
-    """Return what a good run would have seen, each sample changed as told."""
+    """Return the observations of a good run, with each sample changed by *of_sample*."""
     samples = []
     for number in range(COUNT):
         cpu_s = 0.002 * 600 * number
@@ -40,24 +40,24 @@ def run(of_sample=lambda number, sample: sample):
 
 
 def found(seen):
-    """Return what the verdict finds."""
+    """Return the findings of the verdict."""
     return verdict.findings(seen, BOUNDS)
 
 
 def test_a_good_run_passes():
-    """What a lost connection cut off is no finding."""
+    """A good run passes, and a visit cut off by a lost connection is no finding."""
     assert [] == found(run())
 
 
 def test_what_the_ledger_says_is_a_finding():
-    """A lost task, say."""
+    """The findings of the ledger, such as a lost task, are findings of the verdict."""
     seen = run()
     seen.findings = ["lost: i1"]
     assert ["lost: i1"] == found(seen)
 
 
 def test_few_samples_are_not_judged():
-    """A run that was too short neither passes nor says why it is bad."""
+    """A run with too few samples has this as its only finding."""
     seen = run()
     del seen.samples[9:]
     assert ["only 9 samples: too few to judge by"] == found(seen)
@@ -65,28 +65,28 @@ def test_few_samples_are_not_judged():
 
 @pytest.mark.parametrize("held", [7, 9])
 def test_a_prefetch_that_drifts(held):
-    """A worker that takes less than its limit, or more, where there is enough."""
+    """A worker that holds more or less than its limit while enough is ready is a finding."""
     seen = run()
     seen.probes[4] = replace(seen.probes[4], held={"w": held})
     assert [f"w held {held} at 40 s, its limit is 8"] == found(seen)
 
 
 def test_a_worker_that_was_not_seen_holding_anything():
-    """It may have lost its subscription."""
+    """A worker that holds nothing is a finding, because it may have lost its subscription."""
     seen = run()
     seen.probes[8] = replace(seen.probes[8], held={})
     assert ["w held 0 at 80 s, its limit is 8"] == found(seen)
 
 
 def test_a_prefetch_count_that_is_told():
-    """`celery inspect stats` says what Celery believes."""
+    """A wrong prefetch count in the reply to `celery inspect stats` is a finding."""
     seen = run()
     seen.visits.append(Visit(50, 51, "control", prefetch={"w": 9}))
     assert ["w named 9 as its prefetch count at 50 s, not 8"] == found(seen)
 
 
 def test_nobody_looked_at_the_prefetch():
-    """A run without probes, or without an answer, proves nothing."""
+    """A run without probes, or without a reported prefetch count, is a finding."""
     seen = run()
     seen.probes = []
     seen.visits = [Visit(1, 2, "reply")]
@@ -96,7 +96,7 @@ def test_nobody_looked_at_the_prefetch():
 
 
 def test_a_visit_that_failed_for_no_reason():
-    """No connection was lost then."""
+    """A visit that failed while no connection was lost is a finding."""
     seen = run()
     seen.visits.append(Visit(200, 201, "events", error="no event"))
     seen.visits.append(Visit(99, 100, "events"))
@@ -104,14 +104,14 @@ def test_a_visit_that_failed_for_no_reason():
 
 
 def test_a_kind_of_visit_that_never_succeeds():
-    """A lost connection excuses one, not all."""
+    """A kind of visit that never succeeds is a finding, even if each failure is excused."""
     seen = run()
     seen.visits.append(Visit(99, 130, "events", error="no event"))
     assert ["events: none was done"] == found(seen)
 
 
 def growing(field):
-    """Return a run in which one thing grows steadily, to twice what it was."""
+    """Return a run in which one value grows steadily to twice its size."""
 
     def grown(number, sample):
         share = 1 + number / COUNT
@@ -134,12 +134,12 @@ def growing(field):
     ],
 )
 def test_what_grows_for_ever(field, told):
-    """It is found by comparing the end with halfway."""
+    """Memory and keys that grow steadily are found by a comparison of the end with halfway."""
     assert [told] == found(growing(field))
 
 
 def test_what_grows_at_first_only():
-    """Caches fill, pools are made: that levels off."""
+    """Memory that grows only at first, as caches and pools do, is no finding."""
 
     def warming(number, sample):
         more = Process(30_000 + 1_000 * min(number, 30), sample.processes["w"].cpu_s)
@@ -149,14 +149,14 @@ def test_what_grows_at_first_only():
 
 
 def test_a_throughput_that_falls():
-    """By a fifth from the first tenth to the last."""
+    """A throughput that falls by a fifth from the first tenth to the last is a finding."""
     seen = run(lambda number, s: replace(s, finished=int(600 * (number - number**2 / 800))))
     throughput = [text for text in found(seen) if text.startswith("throughput")]
     assert ["throughput: 59.3 tasks a second in the first tenth, 45.8 in the last"] == throughput
 
 
 def test_a_task_that_costs_more_and_more():
-    """The processor time tells it where the rate does not, because the machine is not full."""
+    """Growing processor time per task is a finding even if the machine keeps up the rate."""
 
     def slowing(number, sample):
         more = Process(60_000, 1.2 * number + 0.01 * number**2)
@@ -168,7 +168,7 @@ def test_a_task_that_costs_more_and_more():
 
 
 def test_the_summary_has_what_was_compared(tmp_path):
-    """Both ends of each figure, and whether it passed."""
+    """The summary has both values of each compared figure, and whether the run passed."""
     settings = Settings(directory=tmp_path, duration_s=990)
     card = report.summary(run(), settings, [], "command", {})
     assert card["passed"]
@@ -178,7 +178,7 @@ def test_the_summary_has_what_was_compared(tmp_path):
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-    """Its ledger would be taken for the new run's."""
+    """A folder with another run is refused, because its ledger would count for the new run."""
     (tmp_path / "runs.ledger").touch()
     result = CliRunner().invoke(main, ["--out", str(tmp_path)])
     assert isinstance(result.exception, FileExistsError)

@@ -1,6 +1,6 @@
-"""The verdict of a soak: nothing drifts, nothing grows for ever, nothing becomes slower.
+"""The verdict of a soak: no drift, no endless growth, no slowdown.
 
-Pure: what was seen in, findings out.
+It is pure: observations in, findings out.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from tests.soak.settings import Bounds
 
 _BACK_S = 10.0
-"""A client that lost its connection is back, and done with what it did, so long after."""
+"""The time in which a disconnected client reconnects and finishes its pending work."""
 FEWEST = 10
-"""Samples, without which there is nothing to compare."""
+"""The minimum of samples for a comparison."""
 
 
 def findings(seen: Seen, bounds: Bounds) -> list[str]:
-    """Return everything that should not be, each in a sentence."""
+    """Return all findings, one sentence each."""
     found = list(seen.findings)
     if len(seen.samples) < FEWEST:
         return [*found, f"only {len(seen.samples)} samples: too few to judge by"]
@@ -35,7 +35,7 @@ def findings(seen: Seen, bounds: Bounds) -> list[str]:
 
 
 def _drifted(seen: Seen) -> list[str]:
-    """Compare what each worker held where there was enough, and what it says, with its limit."""
+    """Compare each worker's limit with the messages that it held and the limit that it reported."""
     found = []
     for probe in seen.probes:
         for worker, limit in seen.limits.items():
@@ -58,7 +58,7 @@ def _drifted(seen: Seen) -> list[str]:
 
 
 def _failed(seen: Seen) -> list[str]:
-    """Excuse a visit whose connection was killed, no other; each kind must succeed."""
+    """Report failed visits without a killed connection, and kinds without any success."""
     found = []
     for visit in seen.visits:
         excused = any(visit.at - _BACK_S <= at <= visit.until for at in seen.reconnects)
@@ -70,7 +70,7 @@ def _failed(seen: Seen) -> list[str]:
 
 
 def _grown(samples: Sequence[Sample], bounds: Bounds) -> list[str]:
-    """Compare what is held at the end with what was held halfway."""
+    """Compare the values at the end with those halfway."""
     found = []
     for series in held(samples):
         halfway, end = halfway_and_end(samples, series.value)
@@ -83,16 +83,16 @@ def _grown(samples: Sequence[Sample], bounds: Bounds) -> list[str]:
 
 
 class Series(NamedTuple):
-    """Something that is held, and must not grow for ever."""
+    """A value that must not grow endlessly."""
 
     name: str
     value: Callable[[Sample], float]
     counts: bool = False
-    """Whether it is a number of things, not KB."""
+    """Whether the value is a count instead of KB."""
 
 
 def held(samples: Sequence[Sample]) -> list[Series]:
-    """Return everything that must level off."""
+    """Return all values that must level off."""
     return [
         *(Series(f"memory of {name}, KB", _memory(name)) for name in samples[0].processes),
         Series("used_memory of the server, KB", lambda sample: sample.server_kb),
@@ -120,12 +120,12 @@ def tenths(samples: Sequence[Sample]) -> tuple[tuple[Sample, Sample], tuple[Samp
 
 
 def throughput(begin: Sample, end: Sample) -> float:
-    """Return tasks a second from one sample to another."""
+    """Return the tasks per second from one sample to another."""
     return (end.finished - begin.finished) / max(end.at - begin.at, 1e-9)
 
 
 def cpu_a_task(begin: Sample, end: Sample, name: str) -> float:
-    """Return the processor time that a process used for a task, in milliseconds."""
+    """Return the processor time of a process per task, in milliseconds."""
     used = end.processes[name].cpu_s - begin.processes[name].cpu_s
     return 1000 * used / max(end.finished - begin.finished, 1)
 

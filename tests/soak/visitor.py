@@ -1,6 +1,6 @@
-"""Everything temporary, again and again: queues, replies, remote control, consumers of events.
+"""A loop over everything temporary: queues, replies, remote control and event consumers.
 
-Run as `python -m tests.soak.visitor`; its settings come in RELIQ_SOAK_VISITOR (JSON). Each
+It runs as `python -m tests.soak.visitor`, with its settings in RELIQ_SOAK_VISITOR (JSON). Each
 visit appends a line of JSON to the file named there.
 """
 
@@ -31,7 +31,7 @@ LOOK_FOR_S = 2.0
 
 
 class Visitor:
-    """Makes one visit after the other until the gate says that it is the end."""
+    """Makes one visit after another until the gate signals the end."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.pause_s = float(settings["pause_s"])
@@ -42,7 +42,7 @@ class Visitor:
         self.number = 0
 
     def run(self) -> None:
-        """Visit in turn, with a pause after each."""
+        """Make visits of all kinds in turn, with a pause after each."""
         kinds = (
             self.auto_delete,
             self.expires,
@@ -79,7 +79,7 @@ class Visitor:
     # -- the visits
 
     def auto_delete(self) -> None:
-        """Use a queue that goes with its consumer; what was in it has been acked."""
+        """Use a queue that is deleted with its consumer; all its messages have been acked."""
         self._exchange(Queue(f"visit.{self.number}", auto_delete=True, durable=False))
 
     def _exchange(self, queue: Queue, **how: Any) -> None:
@@ -102,7 +102,7 @@ class Visitor:
                         connection.drain_events(timeout=1)
 
     def expires(self) -> None:
-        """Leave a queue that goes by itself, with messages in it that nobody takes."""
+        """Leave a queue that expires, with messages that no consumer takes."""
         queue = Queue(f"visit.{self.number}", expires=2.0, durable=False)
         with self._connection() as connection:
             queue(connection.default_channel).declare()
@@ -111,7 +111,7 @@ class Visitor:
                 producer.publish({}, routing_key=queue.name, expiration=0.5)
 
     def delayed_and_expired(self) -> None:
-        """Take messages that wait for their time first, and live for some seconds then."""
+        """Consume messages that are delayed first and expire some seconds later."""
         queue = Queue(f"visit.{self.number}", auto_delete=True, durable=False)
         self._exchange(queue, headers={"x-delay": 300}, expiration=20)
 
@@ -121,7 +121,7 @@ class Visitor:
             raise NoAnswer("the result of another task came back")
 
     def control(self) -> dict[str, int]:
-        """Ask each worker for its prefetch count."""
+        """Query each worker for its prefetch count."""
         stats = app.control.inspect(timeout=5, destination=self.workers, limit=len(self.workers))
         told = stats.stats() or {}
         if missing := set(self.workers) - set(told):
@@ -129,7 +129,7 @@ class Visitor:
         return {name.partition("@")[0]: about["prefetch_count"] for name, about in told.items()}
 
     def events(self) -> None:
-        """Look at the workers' events for a while."""
+        """Receive the workers' events for a while."""
         seen: list[object] = []
         with app.connection_for_read() as connection:
             receiver = app.events.Receiver(connection, handlers={"*": seen.append})

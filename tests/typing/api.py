@@ -1,4 +1,4 @@
-"""The public API under mypy --strict: a wrong annotation fails the type check. Never run."""
+"""The public API under mypy --strict; a wrong annotation fails the type check. It is never run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 def errors() -> tuple[type[ReliqError], ...]:
-    """Every error is a ReliqError, and catching the builtin it also is works."""
+    """Every error is a ReliqError, and some are also builtin errors."""
     unavailable: type[ConnectionError] = BrokerUnavailable
     timeout: type[BrokerUnavailable] = BrokerTimeout
     unconfirmed: type[BrokerUnavailable] = NotConfirmed
@@ -83,7 +83,7 @@ def errors() -> tuple[type[ReliqError], ...]:
 
 
 def flush_again(error: BatchUncertain) -> tuple[int, tuple[str, ...]]:
-    """Flush a batch again whose error says how much is uncertain."""
+    """Flush a batch again after an error that reports its uncertain messages."""
     error.batch.flush()
     messages: int = error.messages
     queues: tuple[str, ...] = error.queues
@@ -91,13 +91,13 @@ def flush_again(error: BatchUncertain) -> tuple[int, tuple[str, ...]]:
 
 
 def codes(error: NotFound | PreconditionFailed) -> int:
-    """Channel errors carry AMQP's code."""
+    """Channel errors have AMQP's code."""
     code: int = error.code
     return code
 
 
 def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[str]:
-    """Use the Inspector, a context manager with typed results."""
+    """Use the Inspector as a context manager with typed results."""
     with Inspector(url, transport_options=options) as inspector:
         queues: list[str] = inspector.queues()
         consumers: list[Consumer] = inspector.consumers()
@@ -150,7 +150,7 @@ def inspect(url: str, options: Mapping[str, object] | None = None) -> Sequence[s
 
 
 def watch_batches(inspector: Inspector) -> int:
-    """Look at batches, and change them."""
+    """Inspect batches, and change them."""
     batches: list[BatchInfo] = inspector.batches(5, name="import", stage="open")
     counts: dict[str, int] = inspector.batch(batches[0].id).counts
     jobs: list[JobInfo] = inspector.jobs(batches[0].id, "working")
@@ -161,7 +161,7 @@ def watch_batches(inspector: Inspector) -> int:
 
 
 def look(inspector: Inspector) -> int:
-    """Look at what pages show, typed."""
+    """Read the typed data of the pages."""
     past: list[Snapshot] = inspector.history("orders", since_ms=0, points=60)
     search: Search = inspector.find("ship", "orders", limit=5, looks=100, cursor="x")
     found: list[Message] = search.found + inspector.held_by("host:1", limit=3).found
@@ -182,7 +182,7 @@ def look(inspector: Inspector) -> int:
 
 
 def operate(inspector: Inspector, path: Path) -> int:
-    """Look and put right, typed: filters and steps too."""
+    """Inspect and repair, with typed filters and steps."""
     about: BrokerInfo = inspector.about()
     role: str = about.role
     memory: int | None = about.memory_bytes
@@ -232,12 +232,12 @@ def options() -> Options:
 
 @message_dead.connect
 def on_dead(broker: str, *, task_id: str | None, reason: str, **more: object) -> None:
-    """Take part of a signal's arguments; the decorator leaves the function typed."""
+    """Receive some of a signal's arguments; the decorator keeps the function's type."""
     del broker, task_id, reason, more
 
 
 def signals() -> list[str]:
-    """Signals are blinker's; what is connected is what is returned."""
+    """Signals are blinker's, and connect() returns the connected function."""
     names = [
         signal.name for signal in (message_published, message_restored, lease_lost, broker_switched)
     ]
@@ -246,7 +246,7 @@ def signals() -> list[str]:
 
 
 def publish_many(task: Any, rows: Iterable[tuple[int, str]]) -> int:
-    """Return how many; the ids are handed out, and what stops it says what is stored."""
+    """Return the number of published calls, also after an error that reports the rest."""
     ids: list[str] = []
 
     def mark(name: str, headers: dict[str, Any], properties: dict[str, Any]) -> None:
@@ -265,21 +265,21 @@ def publish_many(task: Any, rows: Iterable[tuple[int, str]]) -> int:
 
 
 def once(url: str) -> bool:
-    """Return what the block learns; an exception in it is not swallowed."""
+    """Return the value of the block; an exception in it is not swallowed."""
     with reliq.once("id", ttl=60, lease=5.0, url=url, transport_options={"confirm": "none"}) as own:
         first: bool = own
     return first
 
 
 def version() -> str:
-    """Return the version, which is text; registering returns nothing."""
+    """Return the version as text; register() returns nothing."""
     nothing: None = reliq.register()  # type: ignore[func-returns-value]
     del nothing
     return reliq.__version__
 
 
 def migrate(options: Mapping[str, object]) -> tuple[list[Plan], int]:
-    """Look at what there is to migrate, and move it."""
+    """List the messages to migrate, and move them."""
     with Migration("redis://a", "reliq://b", kombu_options=options) as migration:
         plans = [migration.plan(queue) for queue in migration.queues()]
         steps: list[Step] = [step for plan in plans for step in migration.run(plan.queue)]
@@ -289,7 +289,7 @@ def migrate(options: Mapping[str, object]) -> tuple[list[Plan], int]:
 
 
 def metrics(registry: CollectorRegistry, options: Mapping[str, object]) -> Iterable[Metric]:
-    """Serve the metrics of two brokers beside one's own."""
+    """Register the metrics of two brokers in an application's own registry."""
     collector = Collector("reliq://a", "reliq://b", transport_options=options, all_queues=True)
     registry.register(collector)
     found: Iterable[Metric] = collector.collect()
@@ -298,7 +298,7 @@ def metrics(registry: CollectorRegistry, options: Mapping[str, object]) -> Itera
 
 
 def look_at_it(options: Mapping[str, object]) -> Application:
-    """Mount the page."""
+    """Return the page as an application to mount."""
     return reliq.web.app(
         "reliq://a",
         "reliq-cluster://b",
@@ -312,7 +312,7 @@ def look_at_it(options: Mapping[str, object]) -> Application:
 
 
 class Tenant(reliq.Middleware):
-    """The four methods, and what they are given."""
+    """The four methods of a middleware, and their contexts."""
 
     def publish(self, context: PublishContext) -> None:
         """Change a header."""
@@ -324,7 +324,7 @@ class Tenant(reliq.Middleware):
         del tenant
 
     def begin(self, context: BeginContext) -> None:
-        """Keep something for the end."""
+        """Keep a value until the end."""
         context.local[self] = context.task.request
 
     def end(self, context: EndContext) -> None:
@@ -335,7 +335,7 @@ class Tenant(reliq.Middleware):
 
 
 def middleware(app: Any) -> None:
-    """Add some to an app; apply them as who makes messages without Celery does."""
+    """Add middleware to an app, and apply it to a message made without Celery."""
     reliq.add_middleware(app, Tenant(), reliq.Middleware())
     headers: dict[str, Any] = {}
     context = PublishContext(
@@ -345,7 +345,7 @@ def middleware(app: Any) -> None:
 
 
 def enrol_all(task: Any, rows: Iterable[int], report: Any) -> str:
-    """Publish a batch of calls, with one in it."""
+    """Publish a batch of calls, with a nested batch."""
     with reliq.Batch("enrol", on_success=report, failures=(KeyError, "shop.NoPrice")) as batch:
         published: int = batch.map(task, rows, countdown=60)
         with reliq.Batch("more", parent=batch, seal_timeout=60, batch_ttl=3600.0):
@@ -357,7 +357,7 @@ def enrol_all(task: Any, rows: Iterable[int], report: Any) -> str:
 
 
 def watch_it(identity: str, app: Any) -> dict[str, Any]:
-    """Return what a page shows of a batch."""
+    """Return a batch's status, as a page shows it."""
     status = reliq.Batch.get(identity, app=app).wait(timeout=60)
     percent: float = status.percent
     total: int = status.total
@@ -369,7 +369,7 @@ def watch_it(identity: str, app: Any) -> dict[str, Any]:
 
 
 def say(number: int) -> None:
-    """Say how far a job is."""
+    """Report the progress of a job."""
     found = reliq.current_batch()
     if found is not None:
         own: str = found.id

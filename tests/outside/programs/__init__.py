@@ -1,1 +1,1 @@
-"""What tests/outside runs as processes of their own: applications, and suites' adapters."""
+"""Programs that tests/outside runs as processes: applications, and adapters of suites."""

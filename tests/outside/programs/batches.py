@@ -1,4 +1,4 @@
-"""A task of celery-batches: it is given what was published, ten at a time."""
+"""A task of celery-batches that receives published tasks ten at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app.conf.update(json.loads(os.environ["RELIQ_TEST_CONFIG"]))
 
 @app.task(base=Batches, flush_every=10, flush_interval=30, name="gather")
 def gather(requests):
-    """Write down who came together."""
+    """Record the size of the batch and the ids in it."""
     journal.write(STARTED, str(len(requests)))
     for request in requests:
         journal.write(FINISHED, request.id)

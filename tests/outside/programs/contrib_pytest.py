@@ -1,4 +1,4 @@
-"""Tests as users write them with Celery's pytest plugin: an embedded worker, a real broker."""
+"""Typical tests with Celery's pytest plugin: an embedded worker and a real broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def second_try(self):
 
 @pytest.fixture(scope="session")
 def celery_config():
-    """Name the broker and where results go, as the plugin asks for it."""
+    """Return the URLs of the broker and the result backend for the plugin."""
     return {
         "broker_url": os.environ["RELIQ_TEST_BROKER"],
         "result_backend": os.environ["RELIQ_TEST_BACKEND"],
@@ -34,13 +34,13 @@ def celery_config():
 
 @pytest.fixture(scope="session")
 def celery_worker_pool():
-    """Run the embedded workers with threads."""
+    """Return the pool of the embedded workers."""
     return os.environ["POOL"]
 
 
 @pytest.mark.parametrize("number", range(5))
 def test_a_worker_for_each_test(celery_app, celery_worker, number):
-    """A worker that starts with the test and ends with it runs its task."""
+    """A worker that starts and ends with the test runs its task."""
 
     @celery_app.task(name="power")
     def power(x, y):
@@ -51,7 +51,7 @@ def test_a_worker_for_each_test(celery_app, celery_worker, number):
 
 
 def test_a_worker_for_the_session(celery_session_app, celery_session_worker):
-    """A worker for the session runs shared tasks, also many at once and with a retry."""
+    """A worker for the session runs shared tasks, also 50 at once and one with a retry."""
     results = [multiply.delay(number, 3) for number in range(50)]
     assert [number * 3 for number in range(50)] == [result.get(timeout=10) for result in results]
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What an administrator does in Django's admin: plan two periodic tasks, or end one."""
+"""An administrator's actions in Django's admin: plan two periodic tasks, or end one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.outside.programs.django_site import note
 
 
 def plan():
-    """Plan one task each second and one that runs a single time; publish one on commit."""
+    """Plan a task that runs every second and one that runs once; publish one on commit."""
     from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
     with transaction.atomic():

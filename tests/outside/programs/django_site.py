@@ -31,6 +31,6 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 
 @app.task(bind=True, name="note")
 def note(self, what):
-    """Write down which of the schedule's tasks it was."""
+    """Record the name of the scheduled task that ran."""
     journal.write(STARTED, self.request.id)
     journal.write("note", what)

@@ -1,9 +1,9 @@
-"""What celery-exporter does with a broker: it takes every event, and asks for queues.
+"""The broker operations of celery-exporter: it receives every event, and queries the queues.
 
-The program is not on the package index (what is there under its name is another one, which no
-longer builds), so this makes the calls that its documentation and its source show: a receiver
-of all events, `inspect` for the pools and the queues of the workers, and the length and the
-consumers of a queue by a passive declaration, as it does over RabbitMQ.
+The exporter itself is not on the package index. (The package of that name is another program, which
+no longer builds.) This program therefore makes the calls that the exporter's documentation and
+source show: a receiver of all events, `inspect` for the pools and the queues of the workers, and a
+passive declaration for the length and the consumers of a queue, as over RabbitMQ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ app = Celery("exporter", broker=os.environ["RELIQ_TEST_BROKER"])
 
 
 def receive():
-    """Print each event's type and task or worker, until the process ends."""
+    """Print the type and the task or worker of each event, until the process ends."""
 
     def show(event):
         name = event.get("uuid") or event["hostname"]
@@ -31,7 +31,7 @@ def receive():
 
 
 def look():
-    """Return what a scrape reads: the transport, workers, their queues, length and consumers."""
+    """Return the values of a scrape: the transport, workers, their queues, length and consumers."""
     with app.connection() as connection:
         inspect = app.control.inspect(timeout=5)
         queues = inspect.active_queues() or {}

@@ -1,4 +1,4 @@
-"""Two green threads of eventlet, each with a command that is larger than the socket takes."""
+"""Two green threads of eventlet, each with a command too large for the socket's buffer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = b"x" * 20_000_000
 
 
 def main():
-    """Call from both, and print how large the replies were."""
+    """Call from both threads, and print the sizes of the replies."""
     wire = Wire(address(sys.argv[1]), Options(), "test")
     threads = [eventlet.spawn(wire.call, ("ECHO", LARGE)) for _ in range(2)]
     print(*(len(thread.wait()) for thread in threads))

@@ -26,12 +26,12 @@ def main():
     wire.wire_of(slot_of(notification))
 
     def call():
-        nothing = f"{{{QUEUE}}}nothing"  # whose reply takes its time
+        nothing = f"{{{QUEUE}}}nothing"  # delays the reply
         return wire.exchange([(("BLPOP", nothing, SECONDS), None)], SECONDS)
 
     def wait():
         ends_at = monotonic() + 30
-        while (left := ends_at - monotonic()) > 0:  # it ends early where a node was dialled
+        while (left := ends_at - monotonic()) > 0:  # connecting to a node ends it early
             notifier.listen([QUEUE], left)
             if notifier.wait(left):
                 return True

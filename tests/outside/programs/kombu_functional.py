@@ -1,7 +1,7 @@
 """Kombu's functional test classes over reliq, as Kombu runs them over its own transports.
 
-Run by test_kombu_suite.py, with `t` (Kombu's tests, from its source) on the path.
-RELIQ_TEST_BROKER is a live broker's URL, RELIQ_TEST_DEAD one that nobody serves.
+test_kombu_suite.py runs them, with `t` (Kombu's tests, from its source) on the path.
+RELIQ_TEST_BROKER is the URL of a live broker, and RELIQ_TEST_DEAD has no server.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ DEAD = os.environ["RELIQ_TEST_DEAD"]
 
 @pytest.fixture(params=[None, {"global_keyprefix": "_prefixed_"}], ids=["plain", "prefixed"])
 def options(request):
-    """Give the transport options that Kombu's own Redis tests use."""
+    """Return the transport options of Kombu's own Redis tests."""
     return request.param
 
 
 @pytest.fixture
 def connection(options):
-    """Give a connection to the live broker."""
+    """Return a connection to the live broker."""
     connection = kombu.Connection(LIVE, transport_options=options)
     yield connection
     connection.release()
@@ -43,7 +43,7 @@ def connection(options):
 
 @pytest.fixture
 def invalid_connection():
-    """Give a connection that nobody answers."""
+    """Return a connection to a URL without a server."""
     connection = kombu.Connection(DEAD)
     yield connection
     connection.release()
@@ -51,7 +51,7 @@ def invalid_connection():
 
 @pytest.fixture
 def failover_connection(options):
-    """Give a connection whose first URL is dead."""
+    """Return a connection whose first URL is dead."""
     connection = kombu.Connection([DEAD, LIVE], transport_options=options)
     yield connection
     connection.release()
@@ -62,7 +62,7 @@ class TestBasic(BasicFunctionality):
 
 
 class TestExchangeTypes(BaseExchangeTypes):
-    """Direct, topic, fanout."""
+    """Direct, topic and fanout exchanges."""
 
 
 class TestTimeToLive(BaseTimeToLive):
@@ -70,7 +70,7 @@ class TestTimeToLive(BaseTimeToLive):
 
 
 class TestPriority(RedisPriority):
-    """The order of Kombu's Redis transport: 0 comes first, one message a call."""
+    """The order of Kombu's Redis transport: priority 0 comes first, one message in each call."""
 
 
 class TestAmqpPriority(BasePriority):
@@ -78,14 +78,14 @@ class TestAmqpPriority(BasePriority):
 
     PRIORITY_ORDER = "asc"
 
-    # They take three messages with one call of drain_events. Over Kombu's virtual transports
-    # a call delivers one; for those Kombu has the two tests above in their place.
+    # These tests expect three messages from one call of drain_events. Over Kombu's virtual
+    # transports a call delivers one message, and Kombu has the two tests above for them.
     test_publish_consume = None
     test_publish_requeue_consume = None
 
     @pytest.fixture
     def options(self, options):
-        """Add the option."""
+        """Return the options with the priority order added."""
         return {**(options or {}), "priority_order": "descending"}
 
 

@@ -1,7 +1,7 @@
-"""Celery applications as users of OpenTelemetry and Sentry write them.
+"""Celery applications with OpenTelemetry and Sentry, as their users write them.
 
-Each is started by a worker and, as a module, publishes one task that retries with a countdown.
-The test says by the environment which of the two is set up.
+A worker runs the application. As a module, it publishes one task that retries with a countdown. The
+environment selects OpenTelemetry or Sentry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ app.conf.task_ignore_result = True
 
 @app.task(bind=True, name="retry_twice", max_retries=5)
 def retry_twice(self, outcome):
-    """Succeed, or fail, at the third try."""
+    """Succeed or fail at the third try."""
     if self.request.retries < 2:
         raise self.retry(countdown=COUNTDOWN_S)
     if outcome == "fail":
@@ -29,7 +29,7 @@ def retry_twice(self, outcome):
 
 
 def trace_to(path):
-    """Set OpenTelemetry up for this process, its spans one JSON line each."""
+    """Set up OpenTelemetry for this process; each span is one line of JSON."""
     from opentelemetry import trace
     from opentelemetry.instrumentation.celery import CeleryInstrumentor
     from opentelemetry.sdk.trace import TracerProvider
@@ -46,7 +46,7 @@ def trace_to(path):
 
 
 def report_to(dsn):
-    """Set Sentry up for this process and what it forks."""
+    """Set up Sentry for this process and its children."""
     import sentry_sdk
     from sentry_sdk.integrations.celery import CeleryIntegration
 
@@ -54,7 +54,7 @@ def report_to(dsn):
 
 
 def publish_traced(outcome):
-    """Publish within a span of the publisher's own."""
+    """Publish within a span of the publisher."""
     from opentelemetry import trace
 
     trace_to(os.environ["SPANS"])
@@ -63,7 +63,7 @@ def publish_traced(outcome):
 
 
 def publish_reported(outcome):
-    """Publish within a transaction of the publisher's own."""
+    """Publish within a transaction of the publisher."""
     import sentry_sdk
 
     with sentry_sdk.start_transaction(name="request", op="test"):
@@ -73,7 +73,7 @@ def publish_reported(outcome):
 
 @worker_process_init.connect(weak=False)
 def begin(**_):
-    """Set OpenTelemetry up in each child, as its documentation says."""
+    """Set up OpenTelemetry in each child, as its documentation requires."""
     if "SPANS" in os.environ:
         trace_to(os.environ["SPANS"])
 

@@ -1,4 +1,4 @@
-"""A web application as FastAPI's users write it: the endpoint publishes, in a pool of threads."""
+"""A typical FastAPI application whose endpoint publishes from a pool of threads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ api = FastAPI()
 
 @api.post("/tasks/{number}")
 def publish(number: int) -> dict[str, str]:
-    """Publish a task; a plain `def`, so the server runs it in one of its threads."""
+    """Publish a task; the server runs a plain `def` in one of its threads."""
     result = celery.send_task("record", shadow=f"request {number}")
     return {"id": result.id}

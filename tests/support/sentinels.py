@@ -63,7 +63,7 @@ class SentinelGroup:
             replica.wait_synced()
         for _ in range(self._count):
             self._start_sentinel(first)
-        wait_until(self._complete, timeout_s=40, what="Sentinels that know each other")
+        wait_until(self._complete, timeout_s=40, what=self._incomplete)
         return self
 
     def destroy(self) -> None:
@@ -184,7 +184,26 @@ class SentinelGroup:
 
     # -- inside -------------------------------------------------------------
 
+    def _incomplete(self) -> str:
+        return f"Sentinels that know each other: {self.missing()}\n{self.log()}"
+
     def _start_sentinel(self, master: RedisServer) -> None:
+        port, process = self._run_sentinel(master)
+        wait_until(lambda: self._answers(port) or not process.running)
+        if not process.running and "already in use" in process.tail():
+            self._start_sentinel(master)  # another process was faster to take the port
+            return
+        self.ports.append(port)
+        self._sentinels.append(process)
+
+    def _answers(self, port: int) -> bool:
+        try:
+            with self._client(port) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def _run_sentinel(self, master: RedisServer) -> tuple[int, Process]:
         port = free_port()
         path = self.directory / f"{port}.conf"
         lines = [
@@ -203,8 +222,7 @@ class SentinelGroup:
             lines.append(f"sentinel sentinel-pass {self.sentinel_password}")
         path.write_text("\n".join(lines) + "\n", encoding="ascii")
         command = [redis_binary(), path, "--sentinel"]
-        self.ports.append(port)
-        self._sentinels.append(Process(command, log_path=self.directory / f"{port}.log"))
+        return port, Process(command, log_path=self.directory / f"{port}.log")
 
     def _client(self, port: int) -> redis.Redis:
         return redis.Redis(

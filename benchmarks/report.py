@@ -66,7 +66,7 @@ def write_readme(run: Run, path: Path) -> None:
     for key, words in HEADLINES.items():
         if key in by_key:
             lines.append([words, *_headline(by_key[key])])
-    where = f"all transports in turn on one machine, at commit {run.commit}"
+    where = f"all transports measured in turn on one machine, at commit {run.commit}"
     table = f"Medians, {where}:\n\n{_markdown(lines)}"
     path.write_text(f"{before}{MARK}\n{table}\n{END_MARK}{after}", encoding="utf-8")
 

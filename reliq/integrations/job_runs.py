@@ -112,6 +112,7 @@ class _Connections:
             return store
 
     def close(self) -> None:
+        """Close all connections; the next job opens a new one."""
         with self._lock:
             stores, self._stores = self._stores, {}
         for store in stores.values():
@@ -169,6 +170,10 @@ def _begun(running: JobContext) -> int | None:
             changed = running.store.batches.change(running.batch, begin)
         except BrokerUnavailable:
             # The connection was closed or silent since the last job: retry with a new one.
+            changed = running.store.batches.change(running.batch, begin)
+        if changed is None:
+            # Perhaps a former master, unfrozen and not yet demoted: Sentinels name the new one.
+            _CONNECTIONS.close()
             changed = running.store.batches.change(running.batch, begin)
     except ReliqError as exc:
         logger.warning(

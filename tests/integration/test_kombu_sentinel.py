@@ -6,15 +6,21 @@ import json
 import time
 from contextlib import closing, suppress
 
+import celery.app.trace  # noqa: F401 - as each worker does
 import pytest
+from celery import Celery
 from click.testing import CliRunner
 from kombu import Connection
 
-from reliq import BrokerUnavailable, ConfigurationError, NotConfirmed
+from reliq import Batch, BrokerUnavailable, ConfigurationError, NotConfirmed
 from reliq.admin import Inspector
 from reliq.cli import main
+from reliq.integrations.job_runs import _CONNECTIONS, run_job
+from reliq.integrations.outcomes import BATCH
+from reliq.store.jobs import Change
 from tests.support.audits import assert_balanced, wait_settled
 from tests.support.sentinels import MASTER_NAME, SentinelGroup, role_of
+from tests.support.site import close_app
 from tests.support.waiting import wait_until
 
 from .kombu_client import FAST, Taker, get, publish
@@ -342,3 +348,39 @@ def test_a_queue_is_moved_to_a_group(groups, fresh_redis):
     with connect(group) as connection:
         assert ["x"] == Taker(connection, "q").take_bodies(1)
     assert_balanced(group.url(), group.options)
+
+
+@pytest.mark.slow
+def test_a_job_asks_no_former_master(groups):
+    """A connection that was idle during a failover does not let a cancelled job run."""
+    group = groups(down_after_ms=1000)
+    app = Celery("jobs", broker=group.url())
+    app.conf.broker_transport_options = {**OPTIONS, **group.options}
+    ran = []
+
+    def traced(name, task_id, request):
+        ran.append(task_id)
+        return 0, None, 0.1
+
+    def run(batch, job):
+        return run_job(traced, "task", job, {"id": job, BATCH: batch.id, "retries": 0})
+
+    def opened(job):
+        with Batch("jobs", app=app) as batch:
+            batch._connected().batches.change(batch.id, (Change("enter", job, "waiting"),))
+        return batch
+
+    old = group.master()
+    with closing(opened("first")) as first:
+        run(first, "first")
+    old.freeze()
+    group.wait_failover(old)
+    with closing(opened("second")) as second:
+        second.cancel()
+        old.thaw()
+        assert "master" == role_of(old)
+        run(second, "second")
+        assert ["first"] == ran
+        assert 1 == second.status().counts["cancelled"]
+    _CONNECTIONS.close()
+    close_app(app)

@@ -122,7 +122,7 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         "opened": f"{duration(row['age_s'])} ago",
         "jobs": f"{row['total']:,}, {row['done']:,} done ({row['percent']:g} %)",
         **{name: f"{count:,}" for name, count in row["counts"].items() if count},
-        "callbacks": "due: {}; published: {}".format(
+        "callbacks": "pending: {}; published: {}".format(
             *(", ".join(row[name]) or "none" for name in ("due", "published"))
         ),
     }

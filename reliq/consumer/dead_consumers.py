@@ -95,7 +95,8 @@ class DeadConsumers:
                 continue
             if self._stays_away(self._missing, key, liveness, store):
                 self._missing.pop(key, None)
-                self._deferred.append(partial(self._end_here, queue, name, liveness))
+                end = partial(self._end_absent, queue, name, liveness, in_use=True)
+                self._deferred.extend((end, partial(self._forget, name, liveness)))
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Check *names* from the register, and end those that are gone."""
@@ -161,17 +162,16 @@ class DeadConsumers:
             self._deferred.append(partial(end, queue, name, liveness))
         self._deferred.append(partial(self._forget, name, liveness))
 
-    def _end_absent(self, queue: str, name: str, liveness: Liveness, store: Store) -> None:
-        """End a dead consumer of *queue*, unless it has reconnected since it was found."""
+    def _end_absent(
+        self, queue: str, name: str, liveness: Liveness, store: Store, *, in_use: bool = False
+    ) -> None:
+        """End a dead consumer of *queue*, unless it has reconnected since it was found.
+
+        *in_use*: this session consumes from the queue, or polls it.
+        """
         mark = store.attached(queue).marks.get(name)
         if self._is_silent(name, liveness, store):
-            self._end(queue, name, mark, liveness, store)
-
-    def _end_here(self, queue: str, name: str, liveness: Liveness, store: Store) -> None:
-        self._end_absent(queue, name, liveness, store)
-        if not self._consumes(queue):  # the queue is only polled
-            self._restore(store, queue)
-        self._deferred.append(partial(self._forget, name, liveness))
+            self._end(queue, name, mark, liveness, store, in_use=in_use)
 
     def _end_idle(self, queue: str, name: str, liveness: Liveness | None, store: Store) -> None:
         """Remove a silent consumer from *queue*, unless it has leases there."""
@@ -220,7 +220,14 @@ class DeadConsumers:
         return not self._is_of_this_process(name) and _process_has_ended(liveness)
 
     def _end(
-        self, queue: str, name: str, mark: str | None, liveness: Liveness | None, store: Store
+        self,
+        queue: str,
+        name: str,
+        mark: str | None,
+        liveness: Liveness | None,
+        store: Store,
+        *,
+        in_use: bool = False,
     ) -> None:
         """End the leases of a dead consumer. The next pass returns and counts the messages."""
         leases = store.leases_of(queue, f"{name}/")
@@ -228,7 +235,7 @@ class DeadConsumers:
             store.post_end_leases(queue, leases, _refused)
         self._remove(store, queue, name, mark, liveness)
         store.wait_for_replies()
-        if self._consumes(queue):
+        if in_use or self._consumes(queue):
             self._restore(store, queue)
         if leases:
             logger.warning(
@@ -253,7 +260,7 @@ class DeadConsumers:
         marks = store.attached(queue).marks
         for name, liveness in (store.liveness(sorted(marks)) if marks else {}).items():
             if liveness is None:  # silent for days, or the register was lost
-                self._remove(store, queue, name, marks[name], None)
+                self._end_idle(queue, name, None, store)
         deleted = store.delete_queue(queue, if_idle=True)
         if deleted.outcome == "deleted":
             logger.info("queue %r was unused for its x-expires and was deleted", queue)

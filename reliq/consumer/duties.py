@@ -116,9 +116,7 @@ class BackgroundDuties:
         Acks without a reply for *unanswered_s* are sent again. The default allows for replies that
         are not read at once. Raises BrokerUnavailable; a later tick continues.
         """
-        store.receive()  # also detects that the peer has closed the connection
-        store.check()
-        store.connect()
+        registered = self._keep_alive(store)
         now = monotonic()
         self._patience_s = NODE_PATIENCE_S
         while self._postponed and self._postponed[0][0] <= now:
@@ -126,19 +124,10 @@ class BackgroundDuties:
         for owed in (self._reports, self._outbox):
             owed.resend(self._resend_s if unanswered_s is None else unanswered_s)
         self._put_debts_first()
-        self.renewal.renew(store)
-        if not (
-            self._registration.subscriptions
-            or self._registration.expected_back
-            or self.heartbeat.vouches
-        ):
+        if not registered:
             return
         self._lost_queues.tick(store)
         self.dead_consumers.tick()
-        # If the node of the register is lost, no consumers are visible there.
-        with EachNode(store, NODE_PATIENCE_S).turn():
-            if not self.heartbeat.end_stay(store):
-                self.heartbeat.tick(store)
         self._running.tell(store)
         if now >= self._next_look:
             # Request the check at each heartbeat interval; more often with the duty assigned.
@@ -147,14 +136,23 @@ class BackgroundDuties:
         self.passes.tick(store)
         self.batches.tick()
 
-    def _keep_alive(self, store: Store) -> None:
-        """Renew leases, and send heartbeats; also over a new connection if this one was lost."""
-        store.receive()
+    def _keep_alive(self, store: Store) -> bool:
+        """Renew leases and send a heartbeat, over a new connection if this one was lost.
+
+        Returns whether this session belongs in the register.
+        """
+        store.receive()  # also detects that the peer has closed the connection
         store.check()
+        store.connect()
         self.renewal.renew(store)
-        if self._registration.subscriptions:
-            with EachNode(store, NODE_PATIENCE_S).turn():
+        registration = self._registration
+        if not (registration.subscriptions or registration.expected_back or self.heartbeat.vouches):
+            return False
+        # If the node of the register is lost, no consumers are visible there.
+        with EachNode(store, NODE_PATIENCE_S).turn():
+            if not self.heartbeat.end_stay(store):
                 self.heartbeat.tick(store)
+        return True
 
     def _put_debts_first(self) -> None:
         """Send pending reports next: an ack must not wait for a backlog of other duties."""

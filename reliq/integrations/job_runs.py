@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,10 @@ class JobContext:
         """The connection of this process to that broker; raises BrokerUnavailable."""
         return _CONNECTIONS.of(self.app, self.broker)
 
+    def reconnect(self) -> None:
+        """Close that connection: the next use opens a new one."""
+        _CONNECTIONS.drop(self.app, self.broker)
+
     def change(self, what: Any, text: str = "") -> Change:
         """Return a change of this job, for this try and delivery."""
         return Change(what, self.job, "", self.retries, self.token, self.tag, self.queue, text)
@@ -111,11 +116,11 @@ class _Connections:
                 self._stores[place] = store
             return store
 
-    def close(self) -> None:
-        """Close all connections; the next job opens a new one."""
+    def drop(self, app: Any, broker: str) -> None:
+        """Close the connection of *app* to *broker*, if any; the next use opens a new one."""
         with self._lock:
-            stores, self._stores = self._stores, {}
-        for store in stores.values():
+            store = self._stores.pop((id(app), broker), None)
+        if store is not None:
             store.close()
 
 
@@ -165,15 +170,14 @@ def _ignored(why: str) -> tuple[int, Any, float]:
 def _begun(running: JobContext) -> int | None:
     """Report the begin of a job; return the broker's reply, None if there is none."""
     begin = (running.change("begin", running.worker),)
+    changed = None
     try:
-        try:
-            changed = running.store.batches.change(running.batch, begin)
-        except BrokerUnavailable:
-            # The connection was closed or silent since the last job: retry with a new one.
+        with suppress(BrokerUnavailable):
             changed = running.store.batches.change(running.batch, begin)
         if changed is None:
-            # Perhaps a former master, unfrozen and not yet demoted: Sentinels name the new one.
-            _CONNECTIONS.close()
+            # The connection was closed or silent since the last job; or it leads to a former
+            # master, unfrozen and not yet demoted, without the batch: Sentinels name the new one.
+            running.reconnect()
             changed = running.store.batches.change(running.batch, begin)
     except ReliqError as exc:
         logger.warning(

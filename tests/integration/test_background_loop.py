@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import broker_keys
 from reliq.engines.urls import connect
+from tests.support.cluster import ANCHOR
 from tests.support.waiting import wait_until
 
 from .kombu_client import Taker, declare
-
-ANCHOR = slot_of(broker_keys("").queues)
 
 
 def test_a_lost_connection_is_replaced_amid_many_duties(client, cluster):

@@ -13,7 +13,7 @@ from celery import Celery
 
 import reliq
 from reliq import Batch
-from reliq.integrations.job_runs import _CONNECTIONS, RUNNING, is_job, run_job
+from reliq.integrations.job_runs import RUNNING, is_job, run_job
 from reliq.integrations.outcomes import BATCH
 from reliq.store.jobs import Change
 from tests.chaos.proxy import Proxy
@@ -52,7 +52,6 @@ def site(redis_factory):
     """Return a Site on a server of its own."""
     site = Site(redis_factory())
     yield site
-    _CONNECTIONS.close()
     site.batch.close()
     close_app(site.app)
 
@@ -92,7 +91,6 @@ def test_a_connection_that_went_silent_since_the_last_job(redis_factory):
         assert [1] == ran
         assert 1 == site.batch.status().counts["cancelled"]
     finally:
-        _CONNECTIONS.close()
         site.batch.close()
         close_app(site.app)
         proxy.stop()

@@ -16,16 +16,15 @@ from reliq.cli.batch_watch import looks
 from reliq.cli.target import Target
 from reliq.engines.redis.cluster import reads
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import batch_keys, broker_keys
+from reliq.engines.redis.keys import batch_keys
 from reliq.engines.urls import connect
 from tests.contract.jobs import begin, end, enter
 from tests.integration.kombu_client import declare
 from tests.integration.test_cluster_node_lost import frozen, killed
 from tests.integration.test_metrics import collect
-from tests.support.cluster import RedisCluster
+from tests.support.cluster import ANCHOR, RedisCluster
 
 BATCHES = [f"b{n}" for n in range(12)]
-ANCHOR = slot_of(broker_keys("").queues)
 # The timeout for a lost node is a second or two; the machine may be busy.
 SOON_S = 12
 

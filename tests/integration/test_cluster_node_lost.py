@@ -14,14 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from reliq import BrokerUnavailable
 from reliq.admin import Inspector
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.keys import broker_keys, queue_key
+from reliq.engines.redis.keys import queue_key
 from reliq.metrics import Collector
 from tests.integration.kombu_client import declare, get, publish
 from tests.integration.test_cli_acl import scraped
 from tests.integration.test_web_guard import walk
 from tests.integration.web_client import page, read
 from tests.support.audits import assert_balanced
-from tests.support.cluster import Migration, RedisCluster
+from tests.support.cluster import ANCHOR, Migration, RedisCluster
 from tests.support.commands import data, run
 from tests.support.waiting import wait_until
 
@@ -32,9 +32,6 @@ QUEUES = ("celery", "red", "green", "blue", "a{b}%c")
 def slot(queue):
     """Return the slot of a queue."""
     return slot_of(queue_key("", queue, "meta"))
-
-
-ANCHOR = slot_of(broker_keys("").queues)
 
 
 @pytest.fixture(scope="module")

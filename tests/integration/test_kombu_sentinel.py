@@ -15,7 +15,7 @@ from kombu import Connection
 from reliq import Batch, BrokerUnavailable, ConfigurationError, NotConfirmed
 from reliq.admin import Inspector
 from reliq.cli import main
-from reliq.integrations.job_runs import _CONNECTIONS, run_job
+from reliq.integrations.job_runs import run_job
 from reliq.integrations.outcomes import BATCH
 from reliq.store.jobs import Change
 from tests.support.audits import assert_balanced, wait_settled
@@ -382,5 +382,4 @@ def test_a_job_asks_no_former_master(groups):
         run(second, "second")
         assert ["first"] == ran
         assert 1 == second.status().counts["cancelled"]
-    _CONNECTIONS.close()
     close_app(app)

@@ -10,6 +10,7 @@ import redis
 from redis.crc import key_slot
 from typing_extensions import Self
 
+from reliq.engines.redis.keys import broker_keys
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SLOTS = 16384
+ANCHOR = key_slot(broker_keys("").queues.encode())
+"""The slot of data that belongs to no queue."""
 # Silence after which a node counts as failing: short, so that a test sees a failover in seconds.
 NODE_TIMEOUT_MS = 2000
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from kombu.pools import connections, producers
 
+from reliq.integrations.job_runs import _CONNECTIONS
 from tests.support.audits import is_reliq, wait_settled
 from tests.support.journal import Journal
 from tests.support.waiting import wait_until
@@ -133,6 +134,8 @@ def counts_of(inspector: Inspector, queue: str) -> dict[str, int]:
 
 def close_app(app: Celery) -> None:
     """Close every connection of a Celery application."""
+    for broker in [broker for of, broker in _CONNECTIONS._stores if of == id(app)]:
+        _CONNECTIONS.drop(app, broker)
     app.pool.force_close_all()
     # Kombu keeps its pools by URL in the process: the next test must not get a closed one.
     for group, pool in ((producers, app.producer_pool), (connections, app.pool)):

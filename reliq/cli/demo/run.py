@@ -146,7 +146,8 @@ class DemoRun:
         self._total = tasks
         self._folder = folder
         self._watcher = watcher
-        self._record = Record(folder / "record")
+        self._record_path = folder / "record"
+        self._record = Record(self._record_path)
 
     def run(self) -> Outcome:
         """Do the run. All its processes have ended when this returns or raises."""
@@ -158,7 +159,7 @@ class DemoRun:
             self._wait(lambda: "first" in self._record.ready, BOOTS_WITHIN_S, first)
             self._watcher.say(f"the first worker runs (pid {first.pid}, {PROCESSES} processes)")
             self._wait(lambda: self._record.finished >= self._total // 2, None, first)
-            hold = hold_file(self._folder / "record")
+            hold = hold_file(self._record_path)
             hold.touch()
             self._wait(self._in_the_middle, AIMS_WITHIN_S, first)
             killed = now_ms()
@@ -184,7 +185,7 @@ class DemoRun:
             broker_url=side.url,
             transport_options=side.transport_options,
             queue=side.queue,
-            record=str(self._folder / "record"),
+            record=str(self._record_path),
             tasks=self._total,
         )
 

@@ -124,8 +124,10 @@ def end_absent_sessions():
     emptied server.
     """
     for session in list(SESSIONS.by_key.values()):
-        if not session.transports:
+        if not session.registration.subscriptions:
             session.registration.expect_back(0.0)
+            if session.works:
+                session.background.stop()
             session.maybe_end()
 
 

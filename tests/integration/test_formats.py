@@ -6,6 +6,7 @@ from kombu import Connection, Queue
 from reliq.admin import Inspector
 from reliq.errors import ConfigurationError
 from tests.support.commands import run
+from tests.support.contents import contents
 
 FORMAT = "reliq:{%}:stored_format"
 NEWER = "stored in format 99"
@@ -33,24 +34,19 @@ def newer(client):
     client.zadd("reliq:{%}:queues", {"archive": 0})
 
 
-def everything(client):
-    """Return all keys with their values."""
-    return {key: client.dump(key) for key in client.scan_iter()}
-
-
 @pytest.mark.parametrize(("write", "words"), [(older, OLDER), (newer, NEWER)])
 def test_another_layout_is_refused(redis_server, redis_url, write, words):
     """Publishers and inspectors get an error with a remedy; data is kept; other prefixes work."""
     client = redis_server.client()
     write(client)
-    before = everything(client)
+    before = contents(client)
     with Connection(redis_url) as connection, pytest.raises(ConfigurationError, match=words) as met:
         connection.Producer().publish("x", routing_key="archive", declare=[Queue("archive")])
     assert "global_keyprefix" in str(met.value)
     assert (REMEDY in str(met.value)) == (write is older)
     with pytest.raises(ConfigurationError, match=words):
         Inspector(redis_url)
-    assert before == everything(client)
+    assert before == contents(client)
     with Connection(redis_url, transport_options={"global_keyprefix": "other:"}) as connection:
         connection.Producer().publish("x", routing_key="q", declare=[Queue("q")])
     assert {b"version": b"1"} == client.hgetall(f"other:{FORMAT}")
@@ -60,14 +56,14 @@ def test_workers_and_commands_refuse_the_older_layout(redis_server, redis_url, s
     """A worker ends with the remedy in its log; a command ends with exit code 2."""
     client = redis_server.client()
     older(client)
-    before = everything(client)
+    before = contents(client)
     worker = site_factory(redis_server).worker(ready=False, pool="solo")
     for command in ("status", "audit"):
         done = run(redis_url, command)
         assert (2, True) == (done.returncode, REMEDY in done.stderr), done
     assert 0 != worker.wait(40)
     assert REMEDY in worker.log()
-    assert before == everything(client)
+    assert before == contents(client)
 
 
 def test_the_format_is_written_by_who_writes_first(redis_server, redis_url):

@@ -14,6 +14,7 @@ from reliq.errors import BrokerRefused, ReliqError
 from reliq.options import parse
 from reliq.store.jobs import DONE, UNCHANGED, Change, Note
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, job_of, lost
+from tests.support.contents import contents
 
 K = batch_keys("", "b")
 LISTS = (broker_keys("").batches, broker_keys("").batches_opened)
@@ -51,7 +52,7 @@ class Batch:
         self.batches.change("b", [*(begin(job) for job in jobs[1:]), retry, *ends, Change("seal")])
         self._note()
         self.since = str(job_of(self.batches, "b", "w").since_ms)
-        self.dumps = self.contents()
+        self.dumps = {key: self.raw.dump(key) for key in self.raw.scan_iter()}
 
     def _note(self):
         return self.batches.note("b", Note("k", 0, 1, "q", (3, 10, "checking"), "no price"))
@@ -63,14 +64,6 @@ class Batch:
             for key, dump in self.dumps.items():
                 pipe.restore(key, 0, dump, replace=True)
             pipe.execute()
-
-    def contents(self):
-        """Return the dump of every key."""
-        names = self.raw.keys()
-        with self.raw.pipeline() as pipe:
-            for name in names:
-                pipe.dump(name)
-            return dict(zip(names, pipe.execute(), strict=True))
 
     def close(self) -> None:
         """Empty the server and close the connections."""
@@ -179,7 +172,7 @@ def test_no_job_is_counted_twice_by_a_script_that_meets_junk(batch, every):
 
 def _run(batch, name, operation, key, field, value):
     """Run the operation; return the problem that it caused."""
-    before = batch.contents()
+    before = contents(batch.raw)
     try:
         operation()
     except ReliqError as exc:
@@ -187,7 +180,7 @@ def _run(batch, name, operation, key, field, value):
             return f"a field made it fail: {exc}"
         # The batch and its place in the list are changed by separate steps when a batch is opened
         # or forgotten.
-        if name not in {"open", "open again", "forget"} and before != batch.contents():
+        if name not in {"open", "open again", "forget"} and before != contents(batch.raw):
             return f"refused, and changed: {exc}"
         return ""
     except ValueError as exc:
@@ -230,7 +223,7 @@ def test_full_memory_stops_only_what_is_new(batch):
     """With full memory, ends of jobs and batch messages are stored, and nothing counts twice."""
     for name, operation in batch.operations().items():
         batch.fresh()
-        before = batch.contents()
+        before = contents(batch.raw)
         batch.raw.config_set("maxmemory", 1)
         error = None
         try:
@@ -241,7 +234,7 @@ def test_full_memory_stops_only_what_is_new(batch):
             batch.raw.config_set("maxmemory", 0)
         assert (error is not None) == (name in REFUSED), (name, error)
         if error is not None:
-            assert before == batch.contents(), name
+            assert before == contents(batch.raw), name
         elif name != "forget":
             counts = batch.batches.batch("b").counts
             assert sum(counts.values()) == batch.raw.hlen(K.jobs), name

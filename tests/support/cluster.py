@@ -11,6 +11,7 @@ from redis.crc import key_slot
 from typing_extensions import Self
 
 from reliq.engines.redis.keys import broker_keys
+from tests.support.contents import value_of
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -203,15 +204,13 @@ class Migration:
         for node in (self.target, self.source):
             node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id)
 
-    def contents(self) -> dict[bytes, bytes]:
+    def contents(self) -> dict[bytes, Any]:
         """Return the contents of the slot at both nodes, key by key."""
-        found: dict[bytes, bytes] = {}
+        found: dict[bytes, Any] = {}
         for node, asking in ((self.source, False), (self.target, True)):
             with node.client(single_connection_client=True) as client:
                 for key in self.keys(node):
-                    if asking:
-                        client.execute_command("ASKING")
-                    found[key] = client.dump(key)
+                    found[key] = value_of(client, key, asking=asking)
         return found
 
 

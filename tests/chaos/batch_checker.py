@@ -79,8 +79,8 @@ class BatchChecker:
         said = self.verdict.batches
         said["all"] += 1
         said["cancelled"] += found.cancelled
-        said["not sealed by who opened it"] += book.producer_died
-        said["in another"] += bool(book.parent)
+        said["not sealed by their publisher"] += book.producer_died
+        said["nested"] += bool(book.parent)
         self.verdict.jobs.update(found.jobs.values())
         if not found.ended:
             left = {state: n for state, n in found.counts.items() if n}

@@ -104,7 +104,7 @@ def half_moved(
 class SlotMove(OfTheCluster):
     """For some time, each of two nodes has half of a queue."""
 
-    name, about = "slot-move", "the slot of a loaded queue, or of {%}, moves, its keys in two parts"
+    name, about = "slot-move", "the slot of a loaded queue or of {%} moves, its keys in two parts"
     second = False
     span = (0.05, 0.8)
     migration: Migration

@@ -268,7 +268,7 @@ class NetCut(FaultKind):
 class NetDelay(FaultKind):
     """The network is slow, but not interrupted."""
 
-    name, about = "net-delay", "every chunk is held back 50 to 400 ms, for some seconds"
+    name, about = "net-delay", "each chunk is delayed by 50 to 400 ms for some seconds"
     brokers = _PROXIED
     span = (1.0, 4.0)
 
@@ -286,7 +286,7 @@ class NetDelay(FaultKind):
 class NetHalfOpen(FaultKind):
     """Packets are lost silently: clients must detect it themselves."""
 
-    name, about = "net-half-open", "what present connections carry vanishes; new ones work"
+    name, about = "net-half-open", "data on open connections vanishes; new connections work"
     brokers = _PROXIED
 
     def apply(self) -> Fault:

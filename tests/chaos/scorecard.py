@@ -109,10 +109,10 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("verdict", "passed" if card["passed"] else "FAILED"),
         ("seed", str(card["seed"])),
         ("commit", card["surroundings"].get("commit", "not known")),
-        ("faults fell for", f"{card['minutes_of_faults']:g} minutes"),
+        ("duration of the faults", f"{card['minutes_of_faults']:g} minutes"),
         ("confirmed tasks", f"{tasks['confirmed']:,} ({tasks['a_second']:,.0f} a second)"),
-        ("of these", ", ".join(f"{n:,} {kind}" for kind, n in sorted(tasks["by_kind"].items()))),
-        ("publishes that raised", f"{tasks['unconfirmed']:,}"),
+        ("kinds of tasks", ", ".join(f"{n:,} {kind}" for kind, n in sorted(tasks["by_kind"].items()))),
+        ("failed publishes", f"{tasks['unconfirmed']:,}"),
         ("faults", f"{faults['total']} of {faults['kinds']} kinds"),
         ("lost", _lost(card)),
         (
@@ -122,16 +122,16 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "poison",
             (
-                f"{poison['confirmed']} tasks; took {poison['workers_it_killed']} workers with it; "
-                f"in the dead letters: {poison['in_the_dead_letters']}"
+                f"{poison['confirmed']} tasks; killed {poison['workers_it_killed']} workers; "
+                f"dead letters: {poison['in_the_dead_letters']}"
                 + "".join(
-                    f"; {n} of them innocent, whose last delivery a {kind} ended"
+                    f", {n} of other tasks, whose last delivery a {kind} ended"
                     for kind, n in poison["innocent_by"].items()
                 )
             ),
         ),
         ("batches", _batches(card["batches"])),
-        ("queues whose ledger was audited", str(len(card["audit"]))),
+        ("audited ledgers", str(len(card["audit"]))),
         ("findings", str(len(card["findings"]) + card["more_findings"])),
     ]
 
@@ -139,7 +139,7 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _lost(card: Mapping[str, Any]) -> str:
     """Return the number of lost tasks, and of those lost by each promotion that went back."""
     causes = [
-        f"{card['lost_by'].get(fault['note'], 0)} by Redis: {fault['note']}"
+        f"{card['lost_by'].get(fault['note'], 0)} by a promotion: {fault['note']}"
         for fault in card["schedule"]
         if fault["kind"] == WENT_BACK
     ]
@@ -154,7 +154,7 @@ def _batches(found: Mapping[str, Mapping[str, int]]) -> str:
     parts = [f"{number:,} ({_listed(batches)})", f"{sum(jobs.values()):,} jobs ({_listed(jobs)})"]
     parts.append(f"callbacks: {_listed(found['callbacks'])}")
     if found["excused"]:
-        parts.append(f"jobs with another end than their runs: {_listed(found['excused'])}")
+        parts.append(f"jobs whose state differs from their runs: {_listed(found['excused'])}")
     return "; ".join(parts)
 
 
@@ -174,7 +174,7 @@ def _rows(card: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 _TIMES = ("p50", "p95", "p99", "max")
-_HEADER = ("fault", "struck", "duplicates", "samples", *_TIMES)
+_HEADER = ("fault", "number", "duplicates", "samples", *_TIMES)
 
 
 def tables(card: Mapping[str, Any]) -> list[Table]:
@@ -183,7 +183,7 @@ def tables(card: Mapping[str, Any]) -> list[Table]:
     for name, value in _facts(card):
         bad = value == "FAILED" or (name in {"lost", "findings"} and value != "0")
         facts.add_row(name, value, style="red" if bad else "")
-    times = Table(*_HEADER, title="Faults, and how long recovery took (seconds)")
+    times = Table(*_HEADER, title="Faults and recovery times (seconds)")
     for row in _rows(card):
         times.add_row(*row)
     return [facts, times]
@@ -194,14 +194,14 @@ def write_markdown(card: Mapping[str, Any], path: Path) -> None:
     parts = [f"# A run of the chaos suite\n\n```\n{card['command']}\n```\n"]
     parts.append("| | |\n| --- | --- |")
     parts += [f"| {name} | {value} |" for name, value in _facts(card)]
-    parts.append("\n## Faults, and how long recovery took (seconds)\n")
+    parts.append("\n## Faults and recovery times (seconds)\n")
     parts.append("| " + " | ".join(_HEADER) + " |\n" + "| --- " * len(_HEADER) + "|")
     parts += ["| " + " | ".join(row) + " |" for row in _rows(card)]
-    parts.append("\n| fault | what it is |\n| --- | --- |")
+    parts.append("\n| fault | effect |\n| --- | --- |")
     parts += [f"| {k} | {FAULTS[k].about} |" for k in sorted(card["faults"]["by_kind"])]
     parts.append("\n## Findings\n")
     parts += [f"- {finding}" for finding in card["findings"]] or ["None."]
-    parts.append("\n## Where\n")
+    parts.append("\n## Machine and versions\n")
     where = card["surroundings"].items()
     parts += [f"- {name}: {value}" for name, value in where if name != "commit"]
     options = ", ".join(f"{name} {value:g}" for name, value in card["options"].items())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from .outcomes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..store.jobs import Changed
     from ..store.protocol import Store
 
 
@@ -68,10 +68,6 @@ class JobContext:
     def store(self) -> Store:
         """The connection of this process to that broker; raises BrokerUnavailable."""
         return _CONNECTIONS.of(self.app, self.broker)
-
-    def reconnect(self) -> None:
-        """Close that connection: the next use opens a new one."""
-        _CONNECTIONS.drop(self.app, self.broker)
 
     def change(self, what: Any, text: str = "") -> Change:
         """Return a change of this job, for this try and delivery."""
@@ -111,17 +107,32 @@ class _Connections:
             place = id(app), broker
             store = self._stores.get(place)
             if store is None:
-                name = f"jobs:{socket.gethostname().split('.')[0]}:{os.getpid()}"
-                store = open_store(app.connection_for_write(), name, broker)
-                self._stores[place] = store
+                store = self._stores[place] = _opened(app, broker)
             return store
 
-    def drop(self, app: Any, broker: str) -> None:
-        """Close the connection of *app* to *broker*, if any; the next use opens a new one."""
-        with self._lock:
-            store = self._stores.pop((id(app), broker), None)
-        if store is not None:
-            store.close()
+    def ask_anew(
+        self, app: Any, broker: str, ask: Callable[[Store], Changed | None]
+    ) -> Changed | None:
+        """Return the reply to *ask* over a new connection; None if the broker has no such batch.
+
+        With a reply, the new connection replaces the former one. Calls of other threads over that
+        one raise BrokerUnavailable.
+        """
+        store = unused = _opened(app, broker)
+        try:
+            reply = ask(store)
+            if reply is not None:
+                with self._lock:
+                    unused = self._stores[id(app), broker]
+                    self._stores[id(app), broker] = store
+        finally:
+            unused.close()
+        return reply
+
+
+def _opened(app: Any, broker: str) -> Store:
+    name = f"jobs:{socket.gethostname().split('.')[0]}:{os.getpid()}"
+    return open_store(app.connection_for_write(), name, broker)
 
 
 _CONNECTIONS = _Connections()
@@ -170,15 +181,19 @@ def _ignored(why: str) -> tuple[int, Any, float]:
 def _begun(running: JobContext) -> int | None:
     """Report the begin of a job; return the broker's reply, None if there is none."""
     begin = (running.change("begin", running.worker),)
-    changed = None
+
+    def report(store: Store) -> Changed | None:
+        return store.batches.change(running.batch, begin)
+
     try:
-        with suppress(BrokerUnavailable):
-            changed = running.store.batches.change(running.batch, begin)
+        try:
+            changed = report(running.store)
+        except BrokerUnavailable:
+            # The connection was closed or silent since the last job: the next call opens another.
+            changed = report(running.store)
         if changed is None:
-            # The connection was closed or silent since the last job; or it leads to a former
-            # master, unfrozen and not yet demoted, without the batch: Sentinels name the new one.
-            running.reconnect()
-            changed = running.store.batches.change(running.batch, begin)
+            # Perhaps a former master, unfrozen and not yet demoted: Sentinels name the new one.
+            changed = _CONNECTIONS.ask_anew(running.app, running.broker, report)
     except ReliqError as exc:
         logger.warning(
             "job %s of batch %s runs, but its begin could not be reported to the batch: %s",

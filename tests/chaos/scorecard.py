@@ -111,7 +111,10 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("commit", card["surroundings"].get("commit", "not known")),
         ("duration of the faults", f"{card['minutes_of_faults']:g} minutes"),
         ("confirmed tasks", f"{tasks['confirmed']:,} ({tasks['a_second']:,.0f} a second)"),
-        ("kinds of tasks", ", ".join(f"{n:,} {kind}" for kind, n in sorted(tasks["by_kind"].items()))),
+        (
+            "kinds of tasks",
+            ", ".join(f"{n:,} {kind}" for kind, n in sorted(tasks["by_kind"].items())),
+        ),
         ("failed publishes", f"{tasks['unconfirmed']:,}"),
         ("faults", f"{faults['total']} of {faults['kinds']} kinds"),
         ("lost", _lost(card)),

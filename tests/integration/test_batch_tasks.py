@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from time import monotonic
 from types import SimpleNamespace
 
@@ -94,6 +96,25 @@ def test_a_connection_that_went_silent_since_the_last_job(redis_factory):
         site.batch.close()
         close_app(site.app)
         proxy.stop()
+
+
+def test_begins_beside_each_other_after_their_connections_were_lost(site, caplog):
+    """Jobs that begin at the same time report it, although all their connections were lost."""
+    site.batch.cancel()
+    ran = []
+    admin = site.server.client()
+    together = Barrier(8, lambda: admin.client_kill_filter(_type="normal", skipme=True))
+
+    def begin_many(_):
+        site.app.set_current()
+        for _ in range(30):
+            together.wait(30)
+            site.run(lambda: ran.append(1))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(begin_many, range(8)))
+    admin.close()
+    assert not ran, caplog.text
 
 
 @pytest.mark.parametrize("wrong", [("1",), (1, None), (float("nan"),), (True,), (1, 2, b"x")])

@@ -134,8 +134,8 @@ def counts_of(inspector: Inspector, queue: str) -> dict[str, int]:
 
 def close_app(app: Celery) -> None:
     """Close every connection of a Celery application."""
-    for broker in [broker for of, broker in _CONNECTIONS._stores if of == id(app)]:
-        _CONNECTIONS.drop(app, broker)
+    for place in [place for place in _CONNECTIONS._stores if place[0] == id(app)]:
+        _CONNECTIONS._stores.pop(place).close()
     app.pool.force_close_all()
     # Kombu keeps its pools by URL in the process: the next test must not get a closed one.
     for group, pool in ((producers, app.producer_pool), (connections, app.pool)):

@@ -60,4 +60,4 @@ def test_a_scorecard_names_seed_commit_and_what_redis_lost(tmp_path):
     write_markdown(card, tmp_path / "scorecard.md")
     text = (tmp_path / "scorecard.md").read_text(encoding="utf-8")
     assert "| seed | 97 |\n| commit | abc |" in text
-    assert f"| lost | 2; 1 by Redis: {back.note} |" in text
+    assert f"| lost | 2; 1 by a promotion: {back.note} |" in text

@@ -95,7 +95,7 @@ def test_the_first_screen():
     tasks, faults = (sum(counts) for counts in zip(*cards, strict=True))
     assert f"{faults:,} times" in screen
     assert f"{tasks:,} confirmed tasks, none was lost" in screen
-    assert "It is not" in screen
+    assert "**Limits.** reliq is neither" in screen
     assert "pip install '.[demo]' && .venv/bin/reliq demo" in screen
     install, test = "pip install -e '.[test]'", "pytest -n 6 --dist worksteal -m 'not slow'"
     assert f"{install} && .venv/bin/python -m {test}" in screen

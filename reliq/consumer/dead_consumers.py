@@ -182,7 +182,7 @@ class DeadConsumers:
     @staticmethod
     def _is_silent(name: str, liveness: Liveness | None, store: Store) -> bool:
         """Whether no heartbeat has arrived since *liveness* was read."""
-        now = store.liveness([name])[name]
+        now = store.liveness([name], connections=False)[name]
         if now is None or liveness is None:
             return now is None
         return now.client_id == liveness.client_id and now.silent_ms >= liveness.silent_ms

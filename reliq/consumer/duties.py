@@ -123,7 +123,7 @@ class BackgroundDuties:
             self._deferred.append(self._postponed.popleft()[1])
         for owed in (self._reports, self._outbox):
             owed.resend(self._resend_s if unanswered_s is None else unanswered_s)
-        self._put_debts_first()
+        self._put_debts_first(store)
         if not registered:
             return
         self._lost_queues.tick(store)
@@ -154,9 +154,12 @@ class BackgroundDuties:
                 self.heartbeat.tick(store)
         return True
 
-    def _put_debts_first(self) -> None:
-        """Send pending reports next: an ack must not wait for a backlog of other duties."""
-        if self._owes() and monotonic() >= self._send_at:
+    def _put_debts_first(self, store: Store) -> None:
+        """Send pending reports next: an ack must not wait for a backlog of other duties.
+
+        Only over a connection to the current server: replies of a replaced one count for nothing.
+        """
+        if self._owes() and monotonic() >= self._send_at and self._outbox.trusts(store):
             self._send_at = inf  # once at a time
             self._deferred.appendleft(self._send_owed)
 
@@ -186,7 +189,7 @@ class BackgroundDuties:
             if renews:
                 self._keep_alive(store)
             store.wait_for_replies(self._patience_s if store.has_nodes else inf)
-            self._put_debts_first()
+            self._put_debts_first(store)
 
     def do_later(self, store: Store) -> bool:
         """Do deferred duties; waits for the broker. Returns whether some are left.
@@ -194,7 +197,7 @@ class BackgroundDuties:
         Stops after a short time, so that an event loop can continue.
         """
         enough = monotonic() + _AT_A_TIME_S
-        self._put_debts_first()
+        self._put_debts_first(store)
         while monotonic() < enough:
             try:
                 duty = self._deferred.popleft()

@@ -286,7 +286,7 @@ class Blame:
 
     def _unacked(self, run: Run, at: float) -> bool:
         """Whether the ack cannot have reached the broker at a time."""
-        if run.finish is None or run.finish >= at - self.limits.in_flight:
+        if run.finish is None or run.finish >= at - self._transit_s(run.finish):
             return True
         # It finished long before, but there was no connection from then on.
         reconnect = self.limits.reconnect
@@ -297,6 +297,16 @@ class Blame:
             and at <= u + reconnect + self.limits.in_flight
             for a, u in self.outages_of(queue, cuts=True)
         )
+
+    def _transit_s(self, finish: float) -> float:
+        """Return the longest transit of the ack of a run that finished then."""
+        limits = self.limits
+        slowed = (
+            fault.slows
+            for fault in self._faults
+            if fault.at - limits.in_flight <= finish <= fault.until
+        )
+        return limits.in_flight + 2 * limits.waits * max(slowed, default=0.0)
 
     def _stood_still(self, run: Run, at: float, until: float) -> bool:
         """Whether a lease may have expired in a freeze; its messages may run after the freeze."""

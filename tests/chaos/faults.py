@@ -276,7 +276,7 @@ class NetDelay(FaultKind):
         """Slow down."""
         seconds = 0.05 + 0.35 * self.strike.chance
         self.stage.broker.proxy.delay(seconds)
-        return self._fault(slows=True, note=f"{seconds * 1000:.0f} ms")
+        return self._fault(slows=seconds, note=f"{seconds * 1000:.0f} ms")
 
     def undo(self) -> None:
         """Speed up."""

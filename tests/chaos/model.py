@@ -54,8 +54,8 @@ class Fault:
     """When that master last responded, if that was after `at`."""
     cuts: bool = False
     """Whether connections were lost, so that pending commands are sent again later."""
-    slows: bool = False
-    """Whether everything took longer from `at` to `until`, including reconnects."""
+    slows: float = 0.0
+    """The delay of each chunk of data from `at` to `until`, in seconds; it slows reconnects too."""
     lifted: float = 0.0
     """When the nemesis had lifted it. Recovery counts from then."""
 
@@ -133,7 +133,10 @@ class Limits:
     reconnect: float = 3.0
     """Longest time for a client to reconnect after an outage: Celery waits 2 s at first."""
     in_flight: float = 1.0
-    """Longest transit of an ack while the broker responds."""
+    """Longest transit of an ack while the broker responds and the network is not slowed."""
+    waits: int = 9
+    """Most round trips of a background duty, which may precede the ack on an event loop
+    (tests/integration/test_orphans.py)."""
     hold: float = 15.0
     """Longest wait of a message in a worker for those reserved with it."""
     two_brokers: bool = False

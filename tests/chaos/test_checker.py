@@ -223,9 +223,17 @@ def test_a_slow_network_lengthens_the_outage_that_it_meets(book):
     """
     book.published("i1").run("i1", 2, 2.5).run("i1", 20, 21, worker="w2", pid=22)
     book.fault("worker-kill", 9.0, worker="w1")
-    book.fault("net-delay", 4.5, 8.0, slows=True)
+    book.fault("net-delay", 4.5, 8.0, slows=0.1)
     assert not book.verdict().passed
     assert book.fault("demotion", 2.6, 3.2, outage=True).verdict().passed
+
+
+@pytest.mark.parametrize(("killed", "known"), [(4.5, True), (5.5, False)])
+def test_an_ack_that_a_slow_network_delayed(book, killed, known):
+    """A slow network delays an ack, by the round trips of the duty before it and no longer."""
+    book.published("i1").run("i1", 2, 2.5).run("i1", 9, 9.5, worker="w2", pid=22)
+    book.fault("net-delay", 2, 6, slows=0.08).fault("worker-kill", killed, worker="w1")
+    assert known == book.verdict().passed
 
 
 def test_half_a_line_tells_nothing(tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from reliq.engines.urls import connect
 from tests.support.cluster import ANCHOR
 from tests.support.waiting import wait_until
 
-from .kombu_client import Taker, declare
+from .kombu_client import Taker, declare, publish
 
 
 def test_a_lost_connection_is_replaced_amid_many_duties(client, cluster):
@@ -38,4 +39,37 @@ def test_a_lost_connection_is_replaced_amid_many_duties(client, cluster):
         wait_until(connected, timeout_s=20)
     finally:
         over.set()
+        store.close()
+
+
+def test_acks_wait_for_a_connection_to_the_new_server(client):
+    """If the server is replaced during the duties, they end, and the next connection acks."""
+    connection = client.connect()
+    declare(connection, "q")
+    publish(connection, "q", 1)
+    Taker(connection, "q", prefetch_count=1).take(1)
+    session = connection.transport.link.session
+    session.background.stop()
+    outbox, store = session.outbox, session.open_store()
+    store.connect()
+    ((queue, _, lease),) = session.leases.all()
+    outbox.ack_later(queue, [lease.tag])
+    outbox.replaced_at = time.monotonic()
+    session.duties._deferred.append(lambda _store: None)
+    turn = threading.Thread(target=session.duties.do_all_later, args=(store,))
+    turn.start()
+    turn.join(5)
+    try:
+        assert not turn.is_alive()
+        assert session.owes
+        store.close()
+        store = session.open_store()
+        store.connect()
+        session.duties._deferred.append(lambda _store: None)
+        session.duties.do_all_later(store)
+        wait_until(lambda: 1 == client.status("q").ledger["acked"])
+        assert not session.owes
+    finally:
+        outbox.replaced_at = 0.0
+        turn.join()
         store.close()

@@ -262,7 +262,7 @@ def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent
             waits.clear()
             looker.later.popleft()(store)
             most = max(most, len(waits))
-    assert 0 < most <= 12
+    assert 0 < most <= 9
 
 
 @pytest.mark.parametrize("look", ["first_look", "look_after"])

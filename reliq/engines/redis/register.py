@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .commands import Commands
     from .pipeline import OnReply
     from .scripts import Script
-    from .stream import Reply
+    from .stream import Command, Reply
 
 _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 
@@ -80,9 +80,14 @@ class RedisRegister(StoreBase):
         record_key = keys.consumer(self._prefix, consumer)
         self._wire.call_all(("DEL", record_key), ("ZREM", self._shared.consumers, consumer))
 
-    def liveness(self, consumers: Sequence[str]) -> dict[str, Liveness | None]:
-        """Return the liveness of each of *consumers*; None if it is not in the register."""
-        return liveness_of(self._wire, self._prefix, consumers)
+    def liveness(
+        self, consumers: Sequence[str], *, connections: bool = True
+    ) -> dict[str, Liveness | None]:
+        """Return the liveness of each of *consumers*; None if it is not in the register.
+
+        Without *connections*, only the heartbeats are read, in one round trip.
+        """
+        return liveness_of(self._wire, self._prefix, consumers, connections=connections)
 
     def attach(self, queue: str, consumer: str, subscriptions: int) -> bool:
         """Record the number of *subscriptions* of a consumer to *queue*; 0 if it left.
@@ -116,16 +121,18 @@ class RedisRegister(StoreBase):
 
 
 def records_of(
-    wire: Commands, prefix: str, names: Sequence[str], fields: Sequence[str]
+    wire: Commands, prefix: str, names: Sequence[str], fields: Sequence[str], *more: Command
 ) -> list[Any]:
-    """Return these fields of each consumer; a missing field or record gives None."""
-    replies: list[Any] = wire.replies(
-        [(("HMGET", keys.consumer(prefix, name), *fields), None) for name in names]
-    )
+    """Return these fields of each consumer, then the replies to *more*.
+
+    A missing field or record gives None.
+    """
+    asked: list[Command] = [("HMGET", keys.consumer(prefix, name), *fields) for name in names]
+    replies: list[Any] = wire.replies([(command, None) for command in (*asked, *more)])
     wrong = []
-    for place, (name, reply) in enumerate(zip(names, replies, strict=True)):
+    for place, reply in enumerate(replies):
         if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply):
-            wrong.append(name)
+            wrong.append(names[place])
             replies[place] = [None] * len(fields)
         elif isinstance(reply, ReliqError):
             raise again(reply)
@@ -134,16 +141,20 @@ def records_of(
 
 
 def liveness_of(
-    wire: Commands, prefix: str, consumers: Sequence[str]
+    wire: Commands, prefix: str, consumers: Sequence[str], *, connections: bool = True
 ) -> dict[str, Liveness | None]:
-    """Return the liveness of each of *consumers*; None if it is not in the register."""
+    """Return the liveness of each of *consumers*; None if it is not in the register.
+
+    Without *connections*, each counts as connected.
+    """
     fields = ("client_id", "run_id", "queues", "seen", "ttl", "host", "pid")
-    records = records_of(wire, prefix, consumers, fields)
-    clock = wire.call(("TIME",))
+    *records, clock = records_of(wire, prefix, consumers, fields, ("TIME",))
     now = int(clock[0]) * 1000 + int(clock[1]) // 1000
-    _, run_id = server(wire)
+    run_id = server(wire)[1] if connections else ""
     ids = [text_of(first) for first, *_ in records if _CLIENT_ID.fullmatch(first or b"")]
-    listing: bytes | None = ask_if_allowed(wire, "CLIENT", "LIST", "ID", *ids) if ids else b""
+    listing: bytes | None = b""
+    if ids:
+        listing = ask_if_allowed(wire, "CLIENT", "LIST", "ID", *ids) if connections else None
     connected = {
         line.split(b" ", 1)[0].removeprefix(b"id=").decode()
         for line in (listing or b"").split(b"\n")

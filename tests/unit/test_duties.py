@@ -85,7 +85,7 @@ def duties():
     """Return the duties of a session without leases or reports."""
     registration = SimpleNamespace(subscriptions=set(), expected_back=False, queues=())
     leases = SimpleNamespace(period_s=1.0, held={}, overstayed=dict, due=lambda _all: {})
-    outbox = SimpleNamespace(resend=lambda _seconds: None)
+    outbox = SimpleNamespace(resend=lambda _seconds: None, trusts=lambda _store: True)
     running = SimpleNamespace(tell=lambda *_args, **_known: None)
     reports = JobReports(ignore_result)
     reports.begin()

@@ -80,6 +80,11 @@ class Heartbeat:
         """
         return self._registered_as is not None and (self.stays or bool(self._leases.held))
 
+    @property
+    def run_id(self) -> str:
+        """The run id of the server with this consumer's record; "" if it is not known."""
+        return "" if self._registered_as is None else self._registered_as[2]["run_id"]
+
     def soon(self) -> None:
         """Report changes at the next tick."""
         self._next = 0.0

@@ -157,7 +157,9 @@ class Session:
         lost with its reply, and renews all held leases.
         """
         if self._lost:
-            self._lost, self.outbox.replaced_at = False, store.connected_at
+            self._lost = False
+            if not self._knows_server_of(store):
+                self.outbox.replaced_at = store.connected_at
         self.registration.reconnected()
         patience_s = NODE_PATIENCE_S if store.has_nodes else inf
         with EachNode(store).turn():  # the background loop retries what an unreachable node lacks
@@ -165,6 +167,14 @@ class Session:
         if self.works:
             self.duties.renewal.renew(store, all_of_them=True)
         store.wait_for_replies(patience_s)
+
+    def _knows_server_of(self, store: Store) -> bool:
+        """Whether *store* leads to the server at which this session is registered.
+
+        Then only one of its connections was lost, and the others are as good as before.
+        """
+        run_id = self.duties.heartbeat.run_id if self.works and not store.has_nodes else ""
+        return bool(run_id) and run_id == store.server()[1]
 
     @property
     def idle(self) -> bool:

@@ -98,3 +98,29 @@ def test_a_turn_does_one_share_of_the_duties(client, monkeypatch):
             assert len(shares) <= 2  # and that of the timer, if it is due
     finally:
         hub.close()
+
+
+def test_acks_beside_a_lost_connection_of_a_publisher(client, monkeypatch):
+    """If only a publisher's connection is lost, the consumer's acks are confirmed as before."""
+    monkeypatch.setattr(WorkerWatch, "forks", True)
+    connection, publisher = client.connect(), client.connect()
+    declare(connection, "q")
+    publish(publisher, "q", 1)
+    hub = Hub()
+    deadline = time.monotonic() + 20
+    try:
+        connection.register_with_event_loop(hub)
+        taker = Taker(connection, "q", prefetch_count=1)
+        outbox, loop = connection.transport.link.session.outbox, hub.create_loop()
+        while not taker.messages and time.monotonic() < deadline:
+            next(loop)
+        publisher.collect()
+        publish(client.connect(), "elsewhere", 2)
+        hub.call_soon(taker.messages.pop().ack)
+        while not client.status("q").ledger.get("acked") and time.monotonic() < deadline:
+            next(loop)
+        while outbox.unconfirmed and time.monotonic() < deadline:
+            next(loop)
+        assert not outbox.unconfirmed
+    finally:
+        hub.close()

@@ -23,7 +23,7 @@ BUDGETS = {
     "admin": 2_850,
     "batches": 550,
     "cli": 4_270,
-    "consumer": 3_300,
+    "consumer": 3_320,
     "embedded": 700,
     "engines": 240,
     "engines/redis": 6_130,

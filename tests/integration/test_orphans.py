@@ -20,6 +20,7 @@ from reliq.engines.redis.stream import Stream
 from reliq.engines.urls import address
 from reliq.errors import BrokerUnavailable
 from reliq.options import parse
+from tests.chaos.model import Limits
 from tests.contract.steps import Steps, message
 from tests.support.waiting import wait_until
 
@@ -262,7 +263,7 @@ def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent
             waits.clear()
             looker.later.popleft()(store)
             most = max(most, len(waits))
-    assert 0 < most <= 9
+    assert 0 < most <= Limits.waits
 
 
 @pytest.mark.parametrize("look", ["first_look", "look_after"])

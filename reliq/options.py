@@ -154,8 +154,8 @@ class Options:
         early. Defaults to 5.
     consumer_timeout: seconds after which a held message is no longer renewed. Defaults to None:
         no limit.
-    poll_interval: seconds after which a waiting consumer polls, even without a notification.
-        Defaults to 5.
+    poll_interval: seconds between the checks of a waiting consumer; after twelve of them without
+        a notification, it polls the queue. Defaults to 5.
     delivery_limit: failed deliveries after which a message becomes a dead letter. Defaults to
         20; None: no limit.
     redelivery_backoff: None (the default), or (min, max): seconds that a message waits after

@@ -171,7 +171,9 @@ class DeadConsumers:
         """
         mark = store.attached(queue).marks.get(name)
         if self._is_silent(name, liveness, store):
-            self._end(queue, name, mark, liveness, store, in_use=in_use)
+            self._end(queue, name, mark, liveness, store)
+            if in_use or self._consumes(queue):
+                self._restore(store, queue)
 
     def _end_idle(self, queue: str, name: str, liveness: Liveness | None, store: Store) -> None:
         """Remove a silent consumer from *queue*, unless it has leases there."""
@@ -205,6 +207,8 @@ class DeadConsumers:
         for name, liveness in store.liveness(sorted(marks)).items():
             if self._has_ended(name, queue, liveness, store):
                 self._end(queue, name, marks[name], liveness, store)
+                if self._consumes(queue):
+                    self._restore(store, queue)
 
     def _has_ended(self, name: str, queue: str, liveness: Liveness | None, store: Store) -> bool:
         if liveness is None:
@@ -220,14 +224,7 @@ class DeadConsumers:
         return not self._is_of_this_process(name) and _process_has_ended(liveness)
 
     def _end(
-        self,
-        queue: str,
-        name: str,
-        mark: str | None,
-        liveness: Liveness | None,
-        store: Store,
-        *,
-        in_use: bool = False,
+        self, queue: str, name: str, mark: str | None, liveness: Liveness | None, store: Store
     ) -> None:
         """End the leases of a dead consumer. The next pass returns and counts the messages."""
         leases = store.leases_of(queue, f"{name}/")
@@ -235,8 +232,6 @@ class DeadConsumers:
             store.post_end_leases(queue, leases, _refused)
         self._remove(store, queue, name, mark, liveness)
         store.wait_for_replies()
-        if in_use or self._consumes(queue):
-            self._restore(store, queue)
         if leases:
             logger.warning(
                 "consumer %s is gone: the leases of its %d messages in %r were ended",

@@ -20,6 +20,7 @@ from reliq import (
 )
 from reliq.admin import acl_rule
 from reliq.message.envelope import decode
+from tests.contract.steps import message
 from tests.support.servers import server_version, waitaof_binary
 from tests.support.waiting import wait_until
 
@@ -135,6 +136,30 @@ def test_a_replicated_message_is_on_the_replica(primary, replica, target):
     assert later.thawed.is_set()
     assert 2 == stored(replica)
     later.thread.join()
+
+
+def test_a_server_that_lost_the_message_confirms_nothing(primary, replica):
+    """A server that took over without the message does not confirm it, though it has replicas.
+
+    Here, it starts again from an old dump, between the reply to the publish and the confirmation.
+    """
+    store = primary.connect().transport.link.store
+    first, second = message(number=1), message(number=2)
+    store.publish([first])
+    wait_until(lambda: not primary.raw.info("persistence")["rdb_bgsave_in_progress"])
+    primary.raw.save()
+    store.publish([second])
+    primary.server.kill()
+    primary.server.start()
+    replica.wait_synced()
+    with suppress(BrokerUnavailable):  # the connection of before
+        store.queues()
+    store.confirmer.confirm("replicated", 1, 20_000, [first])
+    with pytest.raises(NotConfirmed, match="does not have it"):
+        store.confirmer.confirm("replicated", 1, 20_000, [first, second])
+    store.publish([second])
+    store.confirmer.confirm("replicated", 1, 20_000, [first, second])
+    assert 2 == stored(replica)
 
 
 def test_an_accepted_message_waits_for_no_replica(primary, replica):

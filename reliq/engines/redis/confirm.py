@@ -1,23 +1,22 @@
 """Confirmations: wait until published messages are on replicas or on disk.
 
 WAIT and WAITAOF wait for the writes of **this connection**, and a retry writes nothing. Therefore
-each wait follows a write of its own (docs/design.md). Over a cluster, a node confirms only the
-messages that it stored itself, over connections that have not broken since. Otherwise, a replica
-promoted without the message would answer that its own replicas have all of its data.
+each wait follows a write of its own (docs/design.md). The server must also still know the publish
+numbers of the messages: a replica that was promoted without them would answer that its own
+replicas have all of its data.
 """
 
 from __future__ import annotations
 
-import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ...errors import BrokerRefused, NotConfirmed
+from ...errors import BrokerRefused, BrokerUnavailable, NotConfirmed
 from ...store.limits import MOVES_KEPT_MS
 from .keys import queue_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...options import Confirm
     from ...store.values import Publication
@@ -33,9 +32,6 @@ _REASONS = {
     "appendonly": 'it has no append-only file, which confirm="fsynced" needs: '
     'set appendonly yes on the server, or use confirm="replicated"',
 }
-
-# Unconfirmed messages that a thread remembers; with confirmations on there are only a few.
-_MOST_NOTED = 4096
 
 
 class Confirmer:
@@ -77,12 +73,23 @@ class Confirmer:
         wait = ("WAITAOF", 1, 0, timeout_ms) if fsynced else ("WAIT", replicas, timeout_ms)
         # This connection's own write. PEXPIRE reaches the replicas and the file whenever the
         # key exists. It needs no memory and changes no data that is read.
-        touched = dict.fromkeys(
-            queue_keys(self._prefix, item.queue).publishers for item in publications if item.number
-        )
-        touches: list[Command] = [("PEXPIRE", key, MOVES_KEPT_MS) for key in touched]
+        numbers: dict[tuple[str, str], list[int]] = {}
+        for item in publications:
+            if item.number:
+                key = queue_keys(self._prefix, item.queue).publishers
+                numbers.setdefault((key, item.publisher), []).append(item.number)
+        commands: list[Command] = [("HGET", *place) for place in numbers]
+        touched = dict.fromkeys(key for key, _ in numbers)
+        commands += [("PEXPIRE", key, MOVES_KEPT_MS) for key in touched]
         began = monotonic()
-        reply = self._call(wait, timeout_ms / 1000, "the messages are stored", touches)
+        *found, reply = self._call(wait, timeout_ms / 1000, "the messages are stored", commands)
+        records = zip(numbers.values(), found, strict=False)
+        if not all(_knows(record, number) for some, record in records for number in some):
+            raise _not_confirmed(
+                *(self._wire.address, level, publications),
+                "this server does not have it. The server that stored it was replaced or has lost "
+                "data, and the message with it",
+            )
         answered, wanted = (reply[0], 1) if fsynced else (reply, replicas)
         if answered >= wanted:
             return
@@ -91,50 +98,33 @@ class Confirmer:
             if fsynced
             else f"{answered} of {wanted} replicas answered (confirm_replicas)"
         )
-        queues = ", ".join(repr(name) for name in dict.fromkeys(i.queue for i in publications))
-        raise NotConfirmed(
-            f"{self._wire.address}: not confirmed as {level!r} for {queues}: {got} within "
-            f"{monotonic() - began:.3g} s (confirm_timeout {timeout_ms / 1000:g} s). The message "
-            "may be stored, and lost with this server; publishing it again with the same "
-            "properties, as Kombu's retry does, is safe and stores it once"
+        raise _not_confirmed(
+            *(self._wire.address, level, publications),
+            f"{got} within {monotonic() - began:.3g} s (confirm_timeout {timeout_ms / 1000:g} s). "
+            "The message may be stored, and lost with this server",
         )
 
     def _call(
-        self, wait: Command, patience_s: float, stored: str, touches: Sequence[Command] = ()
-    ) -> Reply:
-        commands = [(command, None) for command in (*touches, wait)]
+        self, wait: Command, patience_s: float, stored: str, first: Sequence[Command] = ()
+    ) -> list[Reply]:
+        commands = [(command, None) for command in (*first, wait)]
         try:
-            *_, reply = self._wire.exchange(commands, patience_s=patience_s)
+            return self._wire.exchange(commands, patience_s=patience_s)
         except BrokerRefused as exc:
             reason = next((text for word, text in _REASONS.items() if word in str(exc)), None)
             if reason is None:
                 raise
             raise BrokerRefused(f"{self._wire.address} refused: {reason}; {stored}") from exc
-        return reply
-
-
-class _Noted(threading.local):
-    """The messages that a thread has published, and the connection that stored each."""
-
-    def __init__(self) -> None:
-        self.by_tag: dict[str, tuple[Wire | None, int]] = {}
 
 
 class ClusterConfirmer:
     """The confirmations of one connection to a cluster: a :class:`Confirmer` for each node."""
 
-    def __init__(self, cluster: ClusterWire, prefix: str) -> None:
+    def __init__(self, cluster: ClusterWire, prefix: str, slot_of: Callable[[str], int]) -> None:
+        """*slot_of* returns the slot of a queue."""
         self._cluster = cluster
         self._prefix = prefix
-        self._noted = _Noted()
-
-    def note(self, publications: Sequence[Publication], wire: Wire | None) -> None:
-        """Record the connection over which a node confirmed storing *publications*."""
-        noted = self._noted.by_tag
-        if len(noted) > _MOST_NOTED:
-            noted.clear()
-        for item in publications:
-            noted[item.tag] = wire, 0 if wire is None else wire.calls.broken
+        self._slot_of = slot_of
 
     def require_confirm(self, level: Confirm) -> None:
         """Raise BrokerRefused if the cluster cannot confirm that a write is on disk."""
@@ -156,25 +146,46 @@ class ClusterConfirmer:
         if level not in {"replicated", "fsynced"}:
             return
         ends_at = monotonic() + timeout_ms / 1000
-        noted = self._noted.by_tag
-        by_wire: dict[tuple[Wire | None, int], list[Publication]] = {}
+        by_wire: dict[Wire, list[Publication]] = {}
         for item in publications:
-            by_wire.setdefault(noted.pop(item.tag, (None, 0)), []).append(item)
-        for (wire, broken), items in by_wire.items():
+            try:
+                wire = self._cluster.wire_of(self._slot_of(item.queue))
+            except BrokerUnavailable as exc:
+                raise self._not_confirmed(level, [item], f"its node was lost: {exc}") from exc
+            by_wire.setdefault(wire, []).append(item)
+        for wire, items in by_wire.items():
             left_ms = max(int((ends_at - monotonic()) * 1000), 1)
-            if wire is not None and wire.alive:
-                try:
-                    Confirmer(wire, self._prefix).confirm(level, replicas, left_ms, items)
-                except BrokerRefused as exc:
-                    if not self._cluster.unserved.heed(exc):
-                        raise
-                else:
-                    if wire.alive and wire.calls.broken == broken:
-                        continue  # the same server throughout
-            queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in items))
-            raise NotConfirmed(
-                f"{self._cluster.address}: not confirmed as {level!r} for {queues}: the node that "
-                "stored it was lost, or its slot has moved. The message may be lost with the node; "
-                "publishing it again with the same properties, as Kombu's retry does, is safe and "
-                "stores it once"
-            )
+            try:
+                Confirmer(wire, self._prefix).confirm(level, replicas, left_ms, items)
+            except BrokerRefused as exc:
+                if not self._cluster.unserved.heed(exc):
+                    raise
+                raise self._not_confirmed(level, items, f"its slot has moved: {exc}") from exc
+
+    def _not_confirmed(
+        self, level: Confirm, items: Sequence[Publication], reason: str
+    ) -> NotConfirmed:
+        return _not_confirmed(
+            *(self._cluster.address, level, items),
+            f"{reason}. The message may be lost with the node that stored it",
+        )
+
+
+def _knows(record: bytes | None, number: int) -> bool:
+    """Whether a publisher's *record* (publish.lua) has *number*, or a higher settled one."""
+    _, settled, *known = (record or b"0 0").split()
+    ranges = known[0].split(b",") if known else []
+    return number < int(settled) or any(
+        int(first) <= number <= int(last or first)
+        for first, _, last in (some.partition(b"-") for some in ranges)
+    )
+
+
+def _not_confirmed(
+    address: object, level: Confirm, publications: Sequence[Publication], reason: str
+) -> NotConfirmed:
+    queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in publications))
+    return NotConfirmed(
+        f"{address}: not confirmed as {level!r} for {queues}: {reason}; publishing it again with "
+        "the same properties, as Kombu's retry does, is safe and stores it once"
+    )

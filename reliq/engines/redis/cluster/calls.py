@@ -140,7 +140,7 @@ class ClusterCalls:
             if not (
                 isinstance(reply, ReliqError) and self._unserved.redirected(request, wire, reply)
             ):
-                request.finish(reply, wire)
+                request.finish(reply)
 
 
 def _asked(requests: Sequence[Request]) -> list[tuple[Command, Script | None]]:

@@ -96,7 +96,7 @@ class ClusterPosts:
             if isinstance(reply, BrokerTimeout) and not reply.reply:
                 self._nodes.silent(wire)
         self._forget(request)
-        request.finish(reply, wire)
+        request.finish(reply)
 
     # -- reading
 

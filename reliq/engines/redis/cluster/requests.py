@@ -84,8 +84,6 @@ class Request:
     """The pause before the next try."""
     due: float | None = None
     """When a post is resent; None while its reply is pending."""
-    answered_by: Wire | None = None
-    """The connections to the node that replied."""
     reply: Reply = None
     finished: bool = False
 
@@ -106,9 +104,9 @@ class Request:
         if (way := _ASK.match(error.reply)) is not None:
             self.way = f"the slot is moving from {wire.address} to {way[2]}"
 
-    def finish(self, reply: Reply, wire: Wire | None = None) -> None:
-        """Record the reply received over *wire*; call the handler of a post."""
-        self.reply, self.answered_by = reply, wire
+    def finish(self, reply: Reply) -> None:
+        """Record the reply; call the handler of a post."""
+        self.reply = reply
         self.finished = True
         if self.on_reply is not None:
             self.on_reply(reply)

@@ -45,7 +45,7 @@ class ClusterStore(RedisStore):
         self._wire = cluster
         self.give_up_lost_slots = cluster.give_up_lost_slots
         self.partitions = address.slots.layouts[self._prefix]
-        self.confirmer = ClusterConfirmer(cluster, self._prefix)
+        self.confirmer = ClusterConfirmer(cluster, self._prefix, self._slot)
         self.notifier = ClusterNotifier(cluster, f"{name}:notification")
 
     @Lazy
@@ -145,8 +145,6 @@ class ClusterStore(RedisStore):
         requests = self._wire.tried([*commands, *asked])
         _raise_loss(groups, requests)
         replies = raise_first([request.reply for request in requests], ReliqError)
-        for items, request in zip(groups, requests, strict=False):
-            self.confirmer.note(items, request.answered_by)
         outcomes = self._outcomes_of(groups, replies[: len(commands)])
         self._note_kept(publications, outcomes)
         versions = dict(zip(exchanges, replies[len(commands) :], strict=True))
@@ -159,7 +157,6 @@ class ClusterStore(RedisStore):
             _raise_loss((publications,), (request,))
             raise again(request.reply)
         outcomes = self._outcomes(publications, request.reply)
-        self.confirmer.note(publications, request.answered_by)
         self._note_kept(publications, outcomes)
         return outcomes
 

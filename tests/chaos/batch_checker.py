@@ -138,6 +138,8 @@ class BatchChecker:
             self.verdict.excused["its message was moved to the first broker"] += 1
         elif is_lost and self._is_excused(history):
             self.verdict.excused["a master was lost"] += 1
+        elif is_lost and found.cancelled and self._died_before_its_retry(history):
+            self.verdict.excused["its worker died before its next try was stored"] += 1
         elif kind == ledger.POISON and state == "error" and reason.startswith(_DEAD):
             pass
         elif not found.ended and state not in _EARNED.values():
@@ -158,6 +160,16 @@ class BatchChecker:
         """Whether a job of a cancelled batch may have ended without a report."""
         blame = self._blame  # the reply with the cancellation may have been lost too
         return all(blame.was_disturbed(run) or blame.of(run) for run in history.finishes)
+
+    def _died_before_its_retry(self, history: History) -> bool:
+        """Whether the process of the last run died after the run had asked for a retry.
+
+        The retry may have been entered and not stored. In a cancelled batch, the message of the
+        run before is then dropped.
+        """
+        last = max(history.runs, key=lambda run: run.start, default=None)
+        asked = last is not None and last.retried and last.finish is None
+        return asked and last is not None and self._blame.of(last) is not None
 
     def _is_excused(self, history: History) -> bool:
         """Whether a lost master may have known more of a job than its successor."""

@@ -380,13 +380,14 @@ def _judge(
         if any(run.finish is not None for run in history.runs):
             verdict.findings.append(f"{history.id}: poison that finished")
         return
+    went_back = ""
     if history.confirmed is not None and not may_be_dropped and not history.finishes:
         verdict.lost.append(history.id)
         went_back = blame.of_a_loss(history)
         verdict.lost_by[went_back] += 1
-        last = max(history.runs, key=lambda run: run.start, default=None)
-        if last and not went_back and (fault := blame.killed(last)):
-            verdict.struck[history.id] = fault
+    last = max(history.runs, key=lambda run: run.start, default=None)
+    if last and not went_back and (fault := blame.killed(last)):
+        verdict.struck[history.id] = fault
     if history.intent is not None and history.runs:
         first = min(run.start for run in history.runs)
         early = history.countdown - (first - history.intent)
@@ -451,6 +452,7 @@ def check_dead(
     """Find poison tasks that are no dead letters, and unexpected dead letters.
 
     A task that a fault killed in its isolated delivery is a legitimate dead letter, and not lost.
+    It may have finished before, in a process that died before it could send the ack.
 
     *dead* are pairs of task id and reason.
     """
@@ -459,8 +461,9 @@ def check_dead(
             verdict.findings.append(f"{task_id}: {number} times in the dead letters")
     for task_id, why in dead:
         if task_id in verdict.struck and why == reason:
-            verdict.lost.remove(task_id)
-            verdict.lost_by[""] -= 1
+            if task_id in verdict.lost:
+                verdict.lost.remove(task_id)
+                verdict.lost_by[""] -= 1
             verdict.dead_by[verdict.struck.pop(task_id)] += 1
         elif task_id not in verdict.poison | verdict.perhaps_poison:
             verdict.findings.append(f"{task_id}: innocent, and in the dead letters ({why})")

@@ -249,7 +249,7 @@ class ClusterBroker(Broker):
 
     def missing(self) -> str:
         """Return the reason why the cluster is incomplete; "" if it is complete."""
-        layouts = set()
+        layouts: dict[int, frozenset[Any]] = {}
         for node in self.cluster.nodes:
             if node in self.away:
                 return f"{node.port} is away"
@@ -269,8 +269,10 @@ class ClusterBroker(Broker):
             for found, what in wrong:
                 if found:
                     return f"{node.port}: {what}"
-            layouts.add(frozenset(layout(text).items()))
-        return "" if len(layouts) == 1 else "the nodes disagree about slots"
+            layouts[node.port] = frozenset(layout(text).items())
+        agreed = frozenset.intersection(*layouts.values())
+        others = {port: sorted(said - agreed) for port, said in layouts.items() if said != agreed}
+        return f"the nodes disagree about slots: {others}" if others else ""
 
 
 def _in_step(info: Mapping[str, Any]) -> bool:

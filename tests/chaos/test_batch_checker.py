@@ -235,6 +235,20 @@ def test_what_was_lost_with_a_master(story):
     assert 1 == verdict.excused["a master was lost"]
 
 
+def test_a_worker_that_died_before_it_stored_the_next_try(story):
+    """In a cancelled batch, the job is lost if its worker died before its next try was stored."""
+    story.job("r3", 1.4)
+    story.states["r3"], story.reasons = "error", {"r3": "lost with the broker's data"}
+    story.ran().run("r3", 2, end="R").said("complete", "failure", at=60)
+    story.fault("worker-kill", 2.6, worker="w1")
+    assert any("r3 is error" in text for text in story.findings)
+    story.known = {"cancelled": True}
+    story.write("K", 2.7, "b").write("M", 2.8, "b")
+    verdict = story.judged()
+    assert [] == verdict.findings
+    assert 1 == verdict.excused["its worker died before its next try was stored"]
+
+
 def test_what_was_moved_from_the_second_broker(story):
     """A batch stays at its broker, and does not learn the end of a job that runs elsewhere."""
     story.states["i2"], story.reasons = "error", {"i2": "lost with the broker's data"}

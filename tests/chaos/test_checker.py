@@ -374,6 +374,19 @@ def test_an_innocent_whose_last_delivery_a_fault_ended_is_dead_and_not_lost(book
     assert ["l1"] == verdict.lost
 
 
+def test_an_innocent_that_had_finished_may_be_dead_by_a_fault(book):
+    """A task that finished without an ack may be killed in its last delivery, and is then dead."""
+    book.published("l1").run("l1", 2, 2.5).fault("worker-kill", 2.6, worker="w1")
+    book.run("l1", 9, worker="w2")
+    verdict = book.verdict()
+    check_dead(verdict, [("l1", "delivery_limit")])
+    assert any("innocent" in text for text in verdict.findings)
+    verdict = book.fault("worker-kill", 10.0, worker="w2").verdict()
+    check_dead(verdict, [("l1", "delivery_limit")])
+    assert verdict.passed
+    assert {"worker-kill": 1} == verdict.dead_by
+
+
 def test_poison_that_was_not_confirmed_may_be_dead_or_nowhere(book):
     """Unconfirmed poison may be dead or missing, because its publish gives no guarantee."""
     verdict = book.write("P", 1, "x1", 0).write("E", 2, "x1", "OSError").verdict()

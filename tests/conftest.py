@@ -27,9 +27,21 @@ from tests.support.waiting import wait_until
 from tests.support.workers import CeleryBeat, CeleryWorker
 
 HERE = Path(__file__).parent
-# The folders whose single tests take minutes. They begin first, so that the run does not end with a
-# wait for one of them.
-LONGEST = tuple(f"{HERE / name}{os.sep}" for name in ("outside", "chaos"))
+# Their single tests take up to minutes. They begin first, so that the run does not end with a wait
+# for one of them.
+LONGEST = tuple(
+    str(HERE / name)
+    for name in (
+        "outside",
+        "chaos",
+        "browser/test_every_page.py",
+        "integration/test_benchmarks.py",
+        "integration/test_cluster_node_lost.py",
+        "integration/test_distribution.py",
+        "integration/test_site.py",
+        "integration/test_tutorial.py",
+    )
+)
 QUICK_TIMEOUT_S = 120
 SLOW_TIMEOUT_S = 600
 

@@ -60,14 +60,11 @@ def test_names_and_rows_are_unique():
 
 
 def together():
-    """Return the figures of each command, as parameters; CI runs those measured beside RabbitMQ."""
+    """Return the figures of each command, as parameters; CI runs the core ones together."""
     core = [figure.name for figure in figures.ALL if figure.core]
-    others = [figure.name for figure in figures.ALL if figure.name not in BESIDE_RABBITMQ]
-    return [
-        [name for name in BESIDE_RABBITMQ if name in core],
-        [name for name in BESIDE_RABBITMQ if name not in core],
-        *(pytest.param([name], marks=pytest.mark.long) for name in others),
-    ]
+    together = [name for name in BESIDE_RABBITMQ if name in core]
+    others = [figure.name for figure in figures.ALL if figure.name not in together]
+    return [together, *(pytest.param([name], marks=pytest.mark.long) for name in others)]
 
 
 @pytest.mark.slow

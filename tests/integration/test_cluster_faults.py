@@ -155,7 +155,7 @@ def reconnected(worker):
     return "onnection to broker lost" in worker.log()
 
 
-@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
+@pytest.mark.parametrize("pool", pools("prefork"))
 def test_slots_of_loaded_queues_move(cluster, worker, load):
     """Moves of slots under load lose and repeat no task, and cause no error and no reconnection."""
     for number in range(12):

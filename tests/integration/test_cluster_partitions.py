@@ -92,7 +92,7 @@ def load(site):
     load.end()
 
 
-@pytest.mark.parametrize("pool", pools("prefork", "gevent"))
+@pytest.mark.parametrize("pool", pools("prefork"))
 def test_the_number_of_partitions_changes_under_load(site, load, pool):
     """Each task runs once while the number of partitions changes, and each ledger balances."""
     workers = [site.worker(pool=pool, concurrency=2, queues=["celery"]) for _ in range(2)]

@@ -45,18 +45,6 @@ def suite(source_cache, tmp_path, redis_factory):
     return CelerySuite(source_cache, tmp_path, redis_factory)
 
 
-def test_celerys_tests_of_chains_pass(suite):
-    """Celery's own tests of chains pass; the other canvas tests are run by hand."""
-    suite.run(
-        [CHAIN],
-        failing={name: why for name, why in FAILING.items() if name.startswith(CHAIN)},
-        skipped={},
-        at_least=65,
-        processes=3,
-        timeout_s=550,
-    )
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800, method="signal")
 def test_all_of_celerys_tests_of_canvas_pass(suite):

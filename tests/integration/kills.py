@@ -177,7 +177,10 @@ class Killing:
                 wait_until(
                     lambda case=case: set(case.said) <= set(self.heard(case.name)),
                     timeout_s=ENDS_S,
-                    what=lambda case=case: f"{case}: heard {self.heard(case.name)}",
+                    what=lambda case=case: (
+                        f"{case}: heard {self.heard(case.name)}, {batches.batch(case.name)}, "
+                        f"{batches.failures(case.name, 10)}"
+                    ),
                 )
             # No callback is pending any more.
             wait_until(lambda: not any(batches.batch(case.name).due for case in cases))

@@ -107,7 +107,7 @@ ONE_LOST = {"succeeded": 1, "error": 1}
 EARLY = [
     early("beginning", "begin", BEFORE, "waiting/there working/there", BOTH, ALL_WELL),
     early("begun", "begin", SENT, "waiting/there working/there", BOTH, ALL_WELL),
-    early("acked", "ack", AFTER, "working/-", ONE_LOST, SOME_BAD),
+    early("acked", "ack", AFTER, "working/-", ONE_LOST, SOME_BAD, how="succeed late"),
     early("not-told", "end", BEFORE, "working/-", ONE_LOST, SOME_BAD, how="succeed late"),
     early("told", "end", AFTER, "succeeded/-", BOTH, ALL_WELL),
 ]

@@ -27,7 +27,8 @@ batch_passes._EVERY_S = 0.2
 batch_passes._AGAIN_MS = 100
 batch_passes._RESTS_MS = 100
 batch_passes._SWEPT_EVERY_S = 0.2
-lost_jobs.MISSING_MS = 4000
+# Longer than a restart of a broker on a busy machine.
+lost_jobs.MISSING_MS = 10_000
 failback_rounds._SWEPT_EVERY_S = 1.0
 # Longer than an outage of a broker.
 app.conf.task_publish_retry_policy = {"max_retries": 100, "interval_max": 0.2}

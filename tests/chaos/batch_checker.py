@@ -167,9 +167,10 @@ class BatchChecker:
         The retry may have been entered and not stored. In a cancelled batch, the message of the
         run before is then dropped.
         """
-        last = max(history.runs, key=lambda run: run.start, default=None)
-        asked = last is not None and last.retried and last.finish is None
-        return asked and last is not None and self._blame.of(last) is not None
+        last = history.last_run
+        if last is None or not last.retried or last.finish is not None:
+            return False
+        return self._blame.of(last) is not None
 
     def _is_excused(self, history: History) -> bool:
         """Whether a lost master may have known more of a job than its successor."""

@@ -385,7 +385,7 @@ def _judge(
         verdict.lost.append(history.id)
         went_back = blame.of_a_loss(history)
         verdict.lost_by[went_back] += 1
-    last = max(history.runs, key=lambda run: run.start, default=None)
+    last = history.last_run
     if last and not went_back and (fault := blame.killed(last)):
         verdict.struck[history.id] = fault
     if history.intent is not None and history.runs:

@@ -123,6 +123,11 @@ class History:
         """The finished runs without a retry."""
         return [run for run in self.runs if run.finish is not None and not run.retried]
 
+    @property
+    def last_run(self) -> Run | None:
+        """The run that started last; None without a run."""
+        return max(self.runs, key=lambda run: run.start, default=None)
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -58,9 +58,7 @@ WHY_SHORT: dict[str, str] = {
     **{f"growth-delayed-{verb}-kept": _ONE_SAMPLE for verb in ("publish", "consume")},
     **{
         f"cluster-{queues}-publish-client": (
-            "The client computes the slot of each command. Until the reply, it records the "
-            "connection that serves the slot, which keeps each thread's commands in order while "
-            "slots move."
+            "The client computes the slot of each command, and looks up the node that serves it."
         )
         for queues in ("1-queue", "8-queues", "8-partitions")
     },
@@ -74,6 +72,10 @@ WHY_SHORT: dict[str, str] = {
     "cluster-idle-20-commands": (
         "With three nodes, the worker waits for six slots at a time, and for each slot once in "
         "seven seconds."
+    ),
+    "cluster-idle-20-sockets": (
+        "A worker has up to two connections to each node, one for calls and one for posts, and at "
+        "most eight for notifications. The limit counts one to each node."
     ),
     "cluster-idle-1-commands": (
         "The worker waits for two keys in two slots, its queue's and its mailbox's. It renews each "

@@ -94,7 +94,7 @@ PROVIDERS = (
         "+client|reply +client|getname +client|setname",
     ),
     Provider(
-        "Azure Managed Redis",
+        "Azure Managed Redis, not clustered",
         "https://redis.io/docs/latest/operate/rs/references/compatibility/commands/",
         "SELECT, ROLE (on the Redis Software list that Microsoft's page links to)",
         "database 0 only",

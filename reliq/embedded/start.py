@@ -100,9 +100,10 @@ def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> N
             "mistaken for a Python: put python3 on PATH"
         )
     server = find(folder, options.embedded_server)
+    wrote = writer_of(folder)  # before the data: another process may start the broker meanwhile
     manifest = Path(folder.at("appendonlydir/appendonly.aof.manifest"))
     has_data = manifest.exists() or Path(folder.at("appendonly.aof")).exists()
-    if writer_of(folder) and not (former["runs"] or has_data):  # the server would open it empty
+    if wrote and not (former["runs"] or has_data):  # the server would open it empty
         raise folder.broken("the manifest of its data is missing, so it is not opened")
     maxmemory = options.embedded_maxmemory or memory_limit()
     appendfsync = "always" if options.embedded_fsync == "always" else "no"

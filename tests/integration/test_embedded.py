@@ -24,7 +24,7 @@ from reliq.admin import Inspector
 from reliq.embedded import keeper
 from reliq.embedded.folder import folder_of
 from reliq.embedded.keeper import ask
-from reliq.embedded.start import ensure, stop
+from reliq.embedded.start import ensure, stop, writer_of
 from reliq.options import parse
 from reliq.testing import broker as own_broker
 from reliq.testing import broker_fixture  # noqa: F401 - taken as `broker`
@@ -196,6 +196,22 @@ def test_many_processes_open_it_at_once(place):
     servers, errors = many(place, 50)
     assert ([], 1) == (errors, len(servers)), errors[:1]
     assert len(place.servers) == len(place.keepers) == 1
+
+
+def test_another_process_starts_it_meanwhile(place, monkeypatch):
+    """A start beside another one does not take the new broker's data for lost."""
+    looks = []
+
+    def look(folder):
+        looks.append(folder)
+        if len(looks) == 2:  # the server is chosen; the start before was slow, and ends now
+            ensure(folder, STAYING)
+        return writer_of(folder)
+
+    monkeypatch.setattr("reliq.embedded.start.writer_of", look)
+    ensure(place.folder, STAYING)
+    assert 1 == len(place.servers) == len(place.keepers)
+    assert len(looks) >= 2
 
 
 @pytest.mark.slow
@@ -525,7 +541,7 @@ def test_a_path_is_relative_or_of_the_home(monkeypatch, tmp_path):
 STARTER = """
 import os, signal, sys, resource
 from reliq.embedded.folder import Folder
-from reliq.embedded.start import ensure, stop
+from reliq.embedded.start import ensure, stop, writer_of
 from reliq.options import parse
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -564,7 +580,7 @@ import os, sys
 open({marker!r}, "a").write("started ")
 {before}
 from reliq.embedded.folder import Folder
-from reliq.embedded.start import ensure, stop
+from reliq.embedded.start import ensure, stop, writer_of
 from reliq.options import parse
 try:
     ensure(Folder({folder!r}), parse({{"embedded_idle": 3600}}))

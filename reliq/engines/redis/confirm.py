@@ -71,14 +71,14 @@ class Confirmer:
             return
         fsynced = level == "fsynced"
         wait = ("WAITAOF", 1, 0, timeout_ms) if fsynced else ("WAIT", replicas, timeout_ms)
-        # This connection's own write. PEXPIRE reaches the replicas and the file whenever the
-        # key exists. It needs no memory and changes no data that is read.
         numbers: dict[tuple[str, str], list[int]] = {}
         for item in publications:
             if item.number:
                 key = queue_keys(self._prefix, item.queue).publishers
                 numbers.setdefault((key, item.publisher), []).append(item.number)
         commands: list[Command] = [("HGET", *place) for place in numbers]
+        # This connection's own write. PEXPIRE reaches the replicas and the file whenever the
+        # key exists. It needs no memory and changes no data that is read.
         touched = dict.fromkeys(key for key, _ in numbers)
         commands += [("PEXPIRE", key, MOVES_KEPT_MS) for key in touched]
         began = monotonic()

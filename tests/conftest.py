@@ -27,21 +27,9 @@ from tests.support.waiting import wait_until
 from tests.support.workers import CeleryBeat, CeleryWorker
 
 HERE = Path(__file__).parent
-# Their single tests take up to minutes. Each process begins with some of these files, so that the
-# run does not end with a wait for one of them.
-LONGEST = tuple(
-    str(HERE / name)
-    for name in (
-        "outside",
-        "chaos",
-        "browser/test_every_page.py",
-        "integration/test_benchmarks.py",
-        "integration/test_cluster_node_lost.py",
-        "integration/test_distribution.py",
-        "integration/test_site.py",
-        "integration/test_tutorial.py",
-    )
-)
+# The folders whose single tests take minutes. They begin first, so that the run does not end with a
+# wait for one of them.
+LONGEST = tuple(f"{HERE / name}{os.sep}" for name in ("outside", "chaos"))
 QUICK_TIMEOUT_S = 120
 SLOW_TIMEOUT_S = 600
 
@@ -58,39 +46,15 @@ def pytest_configure(config):
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-@pytest.hookimpl(trylast=True)  # after the selection by marks
 def pytest_collection_modifyitems(items):
     """Give each test without a timeout the default of its kind, and sort the tests."""
-    items[:] = longest_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    items.sort(key=lambda item: not str(item.path).startswith(LONGEST))
     for item in items:
         if item.get_closest_marker("timeout") is None:
             slow = item.get_closest_marker("slow") is not None
             # By signal: the test fails, and its finalizers still end the processes it started.
             seconds = SLOW_TIMEOUT_S if slow else QUICK_TIMEOUT_S
             item.add_marker(pytest.mark.timeout(seconds, method="signal"))
-
-
-def longest_first(items, processes):
-    """Return *items* in as many equal parts as `--dist worksteal` makes, the longest files first.
-
-    The tests of a file stay together, as they share fixtures.
-    """
-    files = {}
-    rest = []
-    for item in items:
-        if str(item.path).startswith(LONGEST):
-            files.setdefault(item.path, []).append(item)
-        else:
-            rest.append(item)
-    ordered = []
-    for number in range(processes):
-        some = list(files.values())[number::processes]
-        part = [item for file in some for item in file]
-        size = (len(items) - len(ordered)) // (processes - number)
-        enough = max(size - len(part), 0)
-        ordered += [*part, *rest[:enough]]
-        del rest[:enough]
-    return ordered + rest
 
 
 @pytest.fixture(scope="session", autouse=True)

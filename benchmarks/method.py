@@ -30,7 +30,7 @@ METHOD = """\
 - **Durability.** RabbitMQ writes persistent messages to disk. Redis without persistence does not.
   `--appendfsync everysec` measures Redis with its append-only file.
 - **Order.** Samples alternate: one of each transport in turn, round after round. The most important
-  rates start with a small round that is discarded. Nothing else of the run is active during a
+  rates start with a small round that is discarded. No other part of the run is active during a
   sample.
 - **Programs.** Each measured program is a fresh Python process. The code is the same for all
   transports; only the URL differs. Garbage collection and transport options keep their defaults,

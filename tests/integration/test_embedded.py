@@ -541,7 +541,7 @@ def test_a_path_is_relative_or_of_the_home(monkeypatch, tmp_path):
 STARTER = """
 import os, signal, sys, resource
 from reliq.embedded.folder import Folder
-from reliq.embedded.start import ensure, stop, writer_of
+from reliq.embedded.start import ensure, stop
 from reliq.options import parse
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -580,7 +580,7 @@ import os, sys
 open({marker!r}, "a").write("started ")
 {before}
 from reliq.embedded.folder import Folder
-from reliq.embedded.start import ensure, stop, writer_of
+from reliq.embedded.start import ensure, stop
 from reliq.options import parse
 try:
     ensure(Folder({folder!r}), parse({{"embedded_idle": 3600}}))

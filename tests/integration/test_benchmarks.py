@@ -90,7 +90,7 @@ def test_figure_is_measured_and_reported(names, tmp_path):
         assert all(1 == len(taken) and taken[0] >= 0 for taken in outcome.samples.values())
         assert f"| {outcome.row.title} ({outcome.row.unit}) |" in text
         assert outcome.row.title.split(",")[0] in printed
-    assert "Nothing else of the run" in text
+    assert "## Method" in text
     assert ("in a folder" if names[0].startswith("embedded") else "appendonly") in text
 
 

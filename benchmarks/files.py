@@ -92,7 +92,7 @@ class Folder:
 
     def describe(self) -> str:
         """Return a description for the report."""
-        return "a folder, no fsync"
+        return "a folder, without fsync"
 
 
 def _clear(directory: Path) -> None:

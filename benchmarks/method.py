@@ -5,9 +5,11 @@ from __future__ import annotations
 INTRODUCTION = """\
 # Benchmarks
 
-This page compares reliq with its alternatives. One command measured all of them on one machine, in
-one run. Each cell is the median of the rounds, with minimum and maximum in parentheses. A ratio is
-reliq's value divided by the other transport's, round by round.
+This page compares reliq with Kombu's transports for Redis, RabbitMQ, SQLite and folders. One
+command measured all of them on one machine, in one run. Each cell is the median of the rounds, with
+minimum and maximum in parentheses; a cell without parentheses is the value of one round. A ratio is
+reliq's value divided by the other transport's. It is computed for each round, and the table shows
+the median.
 
 This command writes the page from the JSON file beside it:
 
@@ -28,9 +30,9 @@ METHOD = """\
   publisher confirms, as in Kombu; its quorum queues run with confirms. All servers run on this
   machine, and clients connect over loopback. Each sample starts with an empty server.
 - **Durability.** RabbitMQ writes persistent messages to disk. Redis without persistence does not.
-  `--appendfsync everysec` measures Redis with its append-only file.
-- **Order.** Samples alternate: one of each transport in turn, round after round. The most important
-  rates start with a small round that is discarded. No other part of the run is active during a
+  To measure Redis with its append-only file, run the command with `--appendfsync everysec`.
+- **Order.** Samples alternate: one of each transport in turn, round after round. For the most
+  important rates, a small first round is discarded. No other part of the run is active during a
   sample.
 - **Programs.** Each measured program is a fresh Python process. The code is the same for all
   transports; only the URL differs. Garbage collection and transport options keep their defaults,
@@ -49,8 +51,8 @@ METHOD = """\
   `broker_pool_limit=0`, each task opens and closes a connection.
 - **Consume and ack**: a `drain_events` loop, and a `Consumer` whose callback acknowledges. The
   queues are filled beforehand. The measured time includes closing the connection, so that the last
-  ack counts. Several consumers are processes that start together. Their time runs from the first
-  message of any to the last of any.
+  ack counts. If a row has several consumers, each is a process, and all start together. The time
+  runs from the first message that any of them receives to the last.
 - **Raw limits**: to publish, one LPUSH of the body and its reply. To consume, one RPOP of as many
   messages as the prefetch count, and one HDEL for each, sent at once without waiting for the reply.
 - **Celery**: real workers with Celery's defaults: concurrency is the number of cores; gossip,
@@ -60,7 +62,8 @@ METHOD = """\
 - **Batches**: no worker consumes while tasks are published. Then a prefork worker with two
   processes, started beforehand, runs them. Chords keep their results in Redis.
 - **Latency**: the time from a message's scheduled publish to its callback, on a clock that both
-  processes share. If one message delays the next, both count as late. Idle is 100 messages a
+  processes share. If a slow message delays the next
+  one, the latency of both includes the delay. Idle is 100 messages a
   second. Half load is half of the rate that the same two processes reached just before, without a
   limit.
 - **Restore**: a consumer reserves all messages and is killed with SIGKILL. When its leases have
@@ -70,9 +73,9 @@ METHOD = """\
   The bystander is a pair of processes that exchange 200 messages a second on the same Redis, under
   another key prefix. Its latency is measured just before the restore, and during it for at least a
   quarter of a second.
-- **Kill**: a consumer with default options holds all messages, and another one waits at the queue.
-  The first is killed with SIGKILL. The times run to the first and to the last delivery to the
-  other.
+- **Kill**: a consumer with default options holds all messages, and a second consumer waits for
+  messages. The first is killed with SIGKILL. The times run from the kill to the first and to the
+  last delivery to the second consumer.
 - **Growth**: publish and consume rates on top of a backlog of messages of 100 bytes. Delayed
   messages are due in an hour. The rate kept is the rate with the largest backlog, relative to the
   rate with 1,000 messages.
@@ -93,14 +96,15 @@ METHOD = """\
   settings as the nodes, without the cluster settings.
 - **Load.** One program publishes messages of 1,000 bytes to each queue in turn. It waits for each
   message to be stored, or, with `confirm="none"`, does not wait. One consumer with prefetch 64
-  reserves and acknowledges them. Eight queues lie in the eight equal parts of the slots. The queue
-  in eight partitions is compared with an undivided queue on one server.
+  reserves and acknowledges them. With eight queues, each lies in a different eighth of the slots.
+  The queue in eight partitions is compared with an undivided queue on one server.
 - **Capacity** is computed: one second divided by the cost of a publish without waiting, a reserve
   and an ack on the busiest node, or of the same in batches. A server that handles one message at a
   time sleeps in between, and uses more time for each message than a server under load.
-- **Idle**: as for one server, over all nodes. 20 queues lie in the 20 equal parts of the slots.
-- **Moves**: a slot with bodies of 300 bytes moves as with `redis-cli`, ten keys per call. Meanwhile
-  one program publishes to its queue, one consumes from it, and three publish to queues on the
-  source, the target and a third node, each 100 times a second. The table shows the longest call
-  during the move.
+- **Idle**: as for one server, over all nodes. Of 20 queues, each lies in a different twentieth
+  of the slots.
+- **Moves**: the slot of a queue moves in the same way as with `redis-cli`, ten keys per call; the
+  queue's messages have bodies of 300 bytes. Meanwhile, one program publishes to this queue, and one
+  consumes from it. Three others publish to queues on the source, the target and a third node. Each
+  makes 100 calls a second. The table shows the longest call during the move, and before it.
 """

@@ -21,8 +21,8 @@ GROWING = {
     "growth-waiting-consume": "consume and ack, messages waiting",
     "growth-delayed-publish": "publish, messages delayed",
     "growth-delayed-consume": "consume and ack, messages delayed",
-    "growth-consumers": "consumers of one queue",
-    "growth-queues": "queues of one consumer",
+    "growth-consumers": "consume and ack, consumers of one queue",
+    "growth-queues": "consume and ack, queues of one consumer",
 }
 QUANTILES = ("p50", "p99", "p999")
 DPI = 110
@@ -40,7 +40,6 @@ def draw(run: Run, directory: Path) -> list[Path]:
         if figure is None:
             continue
         path = directory / f"{name}.png"
-        figure.tight_layout()
         figure.savefig(path, dpi=DPI)
         plt.close(figure)
         made.append(path)
@@ -57,7 +56,7 @@ def _ratios(plt: Any, run: Run) -> Any:
     ]
     if not rows:
         return None
-    figure, axes = plt.subplots(figsize=(9, 0.8 + 0.36 * len(rows)))
+    figure, axes = plt.subplots(figsize=(9, 0.8 + 0.36 * len(rows)), layout="constrained")
     places = list(range(len(rows)))
     middles = [median(outcome.ratios(KOMBU)) for outcome, _ in rows]
     spread = [
@@ -82,7 +81,9 @@ def _growth(plt: Any, run: Run) -> Any:
     if not charts:
         return None
     lines = (len(charts) + 1) // 2
-    figure, grid = plt.subplots(lines, 2, figsize=(9, 2.6 * lines), squeeze=False)
+    figure, grid = plt.subplots(
+        lines, 2, figsize=(9, 2.6 * lines), squeeze=False, layout="constrained"
+    )
     for axes in grid.flat[len(charts) :]:
         axes.remove()
     for axes, (key, points) in zip(grid.flat, charts.items(), strict=False):
@@ -95,7 +96,9 @@ def _growth(plt: Any, run: Run) -> Any:
             )
         axes.set_xscale("log")
         axes.set_ylim(bottom=0)
-        axes.set_title(GROWING[key], fontsize=9)
+        what, _, counted = GROWING[key].rpartition(", ")
+        axes.set_title(what, fontsize=9)
+        axes.set_xlabel(counted, fontsize=8)
         axes.set_ylabel("messages/s", fontsize=8)
         axes.legend(fontsize=7)
     return figure
@@ -116,14 +119,17 @@ def _latency(plt: Any, run: Run) -> Any:
     kinds = [kind for kind in ("idle", "half") if f"latency-{kind}-p50" in by_key]
     if not kinds:
         return None
-    figure, grid = plt.subplots(1, len(kinds), figsize=(9, 3.2), squeeze=False, sharey=True)
+    figure, grid = plt.subplots(
+        1, len(kinds), figsize=(9, 3.4), squeeze=False, sharey=True, layout="constrained"
+    )
     for axes, kind in zip(grid.flat, kinds, strict=True):
         outcomes = [by_key[f"latency-{kind}-{quantile}"] for quantile in QUANTILES]
         _grouped(axes, outcomes, run)
         axes.set_yscale("log")
         axes.set_title("idle" if kind == "idle" else "at half load", fontsize=9)
         axes.set_ylabel("ms", fontsize=8)
-        axes.legend(fontsize=7)
+    names = grid[0, 0].get_legend_handles_labels()
+    figure.legend(*names, loc="outside lower center", ncols=4, fontsize=7)
     return figure
 
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from benchmarks.restore import SIZES
 
-_ROUND_TRIP = (
-    "A confirmed publish takes one round trip, and no client can be faster than that (see the raw "
-    "limits)."
-)
 _ACKS = (
     "Each ack is written to the socket at once, with one system call per message, so that a killed "
     "process loses no ack. Delayed acks would be faster, but break that promise."
@@ -27,29 +23,30 @@ _NEIGHBOURS = (
     "both cores."
 )
 _ONE_SAMPLE = (
-    "This is the ratio of two samples, and samples on this machine vary by a quarter. Four runs "
-    "gave 63 to 106 % (publish) and 73 to 109 % (consume). Whether the largest backlog costs "
-    "anything is unknown."
+    "This is the ratio of two samples, and samples on this machine vary by a quarter. Four earlier "
+    "runs gave 63 to 106 % (publish) and 73 to 109 % (consume). These runs do not show whether a "
+    "large backlog reduces the rate."
 )
 _MOST_OF_THREE = (
     "The busiest of three nodes has three of eight partitions, so 2.67x is the maximum."
 )
 WHY_SHORT: dict[str, str] = {
     "publish-named": (
-        f"{_ROUND_TRIP} Kombu makes two round trips over the same loopback, so reliq can save only "
-        "one of them and client time."
+        "Kombu makes two round trips over loopback, and reliq makes one for a confirmed publish. "
+        "reliq can therefore save only one round trip and client time (see the raw limits)."
     ),
     "publish-anonymous": (
-        f"{_ROUND_TRIP} Kombu makes one round trip, too. reliq's script also numbers the publish, "
-        "updates the ledger and notifies a consumer, for some 30 to 45 µs in the server."
+        "reliq and Kombu both make one round trip, so reliq can save only client time (see the raw "
+        "limits). Its script also numbers the publish, updates the ledger and notifies a consumer. "
+        "This takes some 30 to 45 µs in the server."
     ),
     "celery-solo": (
         "In a solo worker, the task, Celery's bookkeeping and the transport share one thread. Most "
         "of the processor time per task (see CPU) is Celery's."
     ),
     "restore-1000": (
-        "1,000 messages return within five script calls. Much of the time is the round trips "
-        "between the calls, and the observer's polling interval."
+        "1,000 messages return within five script calls. Much of the time is spent on round "
+        "trips between the calls, and on the observer's polling interval."
     ),
     "restore-10000": _SERVER,
     "restore-100000": _SERVER,
@@ -75,12 +72,13 @@ WHY_SHORT: dict[str, str] = {
     ),
     "cluster-idle-20-sockets": (
         "A worker has up to two connections to each node, one for calls and one for posts, and at "
-        "most eight for notifications. The limit counts one to each node."
+        "most eight for notifications. The target assumes one connection to each of the three "
+        "nodes, and these eight."
     ),
     "cluster-idle-1-commands": (
         "The worker waits for two keys in two slots, its queue's and its mailbox's. It renews each "
         "wait every 15 seconds. Its other commands are those that it sends to one server."
     ),
     "consume-64": _ACKS,
-    "consume-4": f"{_ACKS} A reserve call fetches only two messages.",
+    "consume-4": f"{_ACKS} With this prefetch count, a reserve call fetches only two messages.",
 }

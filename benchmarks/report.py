@@ -22,6 +22,20 @@ HEADLINES = {
     "latency-idle-p50": "latency from publish to an idle consumer's callback, p50, ms",
     "restore-10000": "restore of 10,000 messages with expired leases, messages/s",
 }
+CAPTIONS = {
+    "ratios": "Rates relative to Kombu's Redis transport, with their targets",
+    "growth": "Rates by backlog, by number of consumers and by number of queues",
+    "latency": "Latencies of each transport, idle and at half load",
+    "profile-kombu": "CPU profile of a prefork worker with Kombu's Redis transport",
+    "profile-reliq": "CPU profile of a prefork worker with reliq",
+}
+SERVERS = {
+    "redis-of-kombu": "redis for Kombu",
+    "redis-replicated": "redis with one replica",
+    "redis-synced": "server with appendfsync always",
+    "file-of-kombu": "Kombu `sqla+sqlite://`",
+    "folder": "Kombu `filesystem://`",
+}
 MARK, END_MARK = "<!-- benchmark table -->", "<!-- end of the benchmark table -->"
 
 
@@ -44,11 +58,12 @@ def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
             parts.append(
                 "Raw limits: the same round trips, without a transport:\n\n" + _markdown(limits)
             )
+    parts.append("## Pictures and profiles")
     for stem, link in links:
-        picture = link.endswith((".png", ".svg"))
-        parts.append(f"![{stem}]({link})" if picture else f"[{stem}]({link})")
+        mark = "!" if link.endswith((".png", ".svg")) else ""
+        parts.append(f"{mark}[{CAPTIONS.get(stem, stem)}]({link})")
     parts.append(METHOD)
-    about = [f"{name}: {value}" for name, value in run.surroundings.items()]
+    about = [f"{SERVERS.get(name, name)}: {value}" for name, value in run.surroundings.items()]
     parts.append("## Machine, versions and settings\n\n" + _list(about))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n", encoding="utf-8")
@@ -66,8 +81,9 @@ def write_readme(run: Run, path: Path) -> None:
     for key, words in HEADLINES.items():
         if key in by_key:
             lines.append([words, *_headline(by_key[key])])
-    where = f"all transports measured in turn on one machine, at commit {run.commit}"
-    table = f"Medians, {where}:\n\n{_markdown(lines)}"
+    where = f"All transports were measured in turn on one machine,\nat commit {run.commit}."
+    about = f"{where} Figures and ratios are medians of the rounds:"
+    table = f"{about}\n\n{_markdown(lines)}"
     path.write_text(f"{before}{MARK}\n{table}\n{END_MARK}{after}", encoding="utf-8")
 
 

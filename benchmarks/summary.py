@@ -68,7 +68,7 @@ def shortfalls(outcomes: Sequence[Outcome], labels: Mapping[str, str]) -> list[s
     explained: dict[str, str] = {}
     for outcome in outcomes:
         missed = [
-            f"{_reached(outcome, target)}, target {_target(target, labels)}"
+            f"{_reached(outcome, target)} (target {_target(target, labels)})"
             for target, met in outcome.verdicts()
             if not met
         ]

@@ -135,7 +135,7 @@ def test_the_page_lists_missed_targets(tmp_path):
     short = outcome([30.0, 20.0], [10.0, 10.0], Target("ratio_at_least", 4))
     met = outcome([50.0, 50.0], [10.0, 10.0], Target("ratio_at_least", 4))
     labels = {"reliq": "reliq", "kombu": "Kombu"}
-    for measured, expected in ((short, "a title: 2.50x, target >= 4x"), (met, "- None.")):
+    for measured, expected in ((short, "a title: 2.50x (target >= 4x)"), (met, "- None.")):
         finished = results.Run("c", 2, 1.0, labels, {}, [], [], {"Section": [measured]})
         report.write_page(finished, tmp_path / "page.md", [])
         missed = (tmp_path / "page.md").read_text().split("## Missed targets")[1].split("##")[0]

@@ -81,8 +81,10 @@ def write_readme(run: Run, path: Path) -> None:
     for key, words in HEADLINES.items():
         if key in by_key:
             lines.append([words, *_headline(by_key[key])])
-    where = f"All transports were measured in turn on one machine,\nat commit {run.commit}."
-    about = f"{where} Figures and ratios are medians of the rounds:"
+    about = (
+        f"All transports were measured in turn on one machine,\nat commit {run.commit}. "
+        "Each figure is the median of the rounds,\nand each ratio the median of the rounds' ratios:"
+    )
     table = f"{about}\n\n{_markdown(lines)}"
     path.write_text(f"{before}{MARK}\n{table}\n{END_MARK}{after}", encoding="utf-8")
 

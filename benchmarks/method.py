@@ -9,7 +9,7 @@ This page compares reliq with Kombu's transports for Redis, RabbitMQ, SQLite and
 command measured all of them on one machine, in one run. Each cell is the median of the rounds, with
 minimum and maximum in parentheses; a cell without parentheses is the value of one round. A ratio is
 reliq's value divided by the other transport's. It is computed for each round, and the table shows
-the median.
+the median. A target for a ratio refers to Kombu's `redis://`, unless it names another transport.
 
 This command writes the page from the JSON file beside it:
 
@@ -37,7 +37,7 @@ METHOD = """\
 - **Programs.** Each measured program is a fresh Python process. The code is the same for all
   transports; only the URL differs. Garbage collection and transport options keep their defaults,
   except `visibility_timeout` where restoring is measured. Slow transports get fewer messages, so
-  that all samples take about the same time. Compare the rates.
+  that all samples take about the same time. Compare the rates, not the times.
 - **Checks.** The run fails unless all published messages are stored, all consumed messages are
   acknowledged, each task ran exactly once, and reliq's ledger balances.
 
@@ -55,24 +55,23 @@ METHOD = """\
   runs from the first message that any of them receives to the last.
 - **Raw limits**: to publish, one LPUSH of the body and its reply. To consume, one RPOP of as many
   messages as the prefetch count, and one HDEL for each, sent at once without waiting for the reply.
-- **Celery**: real workers with Celery's defaults: concurrency is the number of cores; gossip,
-  mingle and heartbeat are on; results are ignored. All tasks are published before the first one
-  runs. The time runs from the first task to the last, as workers record it in shared memory.
-  Start-up, logs and results do not count. A 1 ms task sleeps for 1 ms.
-- **Batches**: no worker consumes while tasks are published. Then a prefork worker with two
-  processes, started beforehand, runs them. Chords keep their results in Redis.
-- **Latency**: the time from a message's scheduled publish to its callback, on a clock that both
-  processes share. If a slow message delays the next
-  one, the latency of both includes the delay. Idle is 100 messages a
-  second. Half load is half of the rate that the same two processes reached just before, without a
-  limit.
+- **Celery**: real workers with Celery's defaults, except that results are ignored. Concurrency is
+  the number of cores, and gossip, mingle and heartbeat are on. All tasks are published before the
+  first one runs. The time runs from the first task to the last, as workers record it in shared
+  memory. Start-up, logs and results do not count. A 1 ms task sleeps for 1 ms.
+- **Batches**: a prefork worker with two processes is started first. It does not consume the tasks
+  until all of them are published. Chords keep their results in Redis.
+- **Latency**: one process publishes, and another consumes. The latency is the time from a message's
+  scheduled publish to its callback, on a clock that both processes share. If a slow message delays
+  the next one, the latency of both includes the delay. Idle is 100 messages a second. Half load is
+  half of the rate that the same two processes reached just before, without a limit.
 - **Restore**: a consumer reserves all messages and is killed with SIGKILL. When its leases have
   expired, another consumer starts. An observer measures from the first restored message to the
   last. Kombu restores at most 2,000 messages, because more would take minutes; compare the rates.
-  The longest command, scripts included, is from Redis's `SLOWLOG`, which records 0.1 ms and more.
-  The bystander is a pair of processes that exchange 200 messages a second on the same Redis, under
-  another key prefix. Its latency is measured just before the restore, and during it for at least a
-  quarter of a second.
+  The longest command, scripts included, is from Redis' `SLOWLOG`, which here records all commands
+  of at least 0.1 ms. The bystander is a pair of processes that exchange 200 messages a second on
+  the same Redis, under another key prefix. Its latency is measured just before the restore, and
+  from the start of the restore to its end, but for at least a quarter of a second.
 - **Kill**: a consumer with default options holds all messages, and a second consumer waits for
   messages. The first is killed with SIGKILL. The times run from the kill to the first and to the
   last delivery to the second consumer.
@@ -99,9 +98,10 @@ METHOD = """\
   reserves and acknowledges them. With eight queues, each lies in a different eighth of the slots.
   The queue in eight partitions is compared with an undivided queue on one server.
 - **Capacity** is computed: one second divided by the cost of a publish without waiting, a reserve
-  and an ack on the busiest node, or of the same in batches. A server that handles one message at a
-  time sleeps in between, and uses more time for each message than a server under load.
-- **Idle**: as for one server, over all nodes. Of 20 queues, each lies in a different twentieth
+  and an ack on the busiest node, or of the same in batches. In this test, a server handles one
+  message at a time and sleeps in between. It uses more time for each message than a server under
+  load.
+- **Idle**: as for one server, over all nodes. With 20 queues, each lies in a different twentieth
   of the slots.
 - **Moves**: the slot of a queue moves in the same way as with `redis-cli`, ten keys per call; the
   queue's messages have bodies of 300 bytes. Meanwhile, one program publishes to this queue, and one

@@ -46,7 +46,8 @@ WHY_SHORT: dict[str, str] = {
     ),
     "restore-1000": (
         "1,000 messages return within five script calls. Much of the time is spent on round "
-        "trips between the calls, and on the observer's polling interval."
+        "trips between the calls, and on the polling interval of the observer "
+        "([Method](#method))."
     ),
     "restore-10000": _SERVER,
     "restore-100000": _SERVER,
@@ -55,7 +56,8 @@ WHY_SHORT: dict[str, str] = {
     **{f"growth-delayed-{verb}-kept": _ONE_SAMPLE for verb in ("publish", "consume")},
     **{
         f"cluster-{queues}-publish-client": (
-            "The client computes the slot of each command, and looks up the node that serves it."
+            "The client computes the slot of each command and looks up its node; with partitions, "
+            "it also selects one. The samples vary widely."
         )
         for queues in ("1-queue", "8-queues", "8-partitions")
     },
@@ -71,7 +73,8 @@ WHY_SHORT: dict[str, str] = {
         "seven seconds."
     ),
     "cluster-idle-20-sockets": (
-        "A worker has up to two connections to each node, one for calls and one for posts, and at "
+        "A worker has up to two connections to each node, [one for calls and one for "
+        "posts](decisions.md#calls-and-posts), and at "
         "most eight for notifications. The target assumes one connection to each of the three "
         "nodes, and these eight."
     ),

@@ -78,11 +78,11 @@ METHOD = """\
 - **Growth**: publish and consume rates on top of a backlog of messages of 100 bytes. Delayed
   messages are due in an hour. The rate kept is the rate with the largest backlog, relative to the
   rate with 1,000 messages.
-- **Memory and traffic**: memory is the growth of `used_memory` for each no-op task, once waiting
-  and once held by a consumer. Commands and bytes per task are those of one worker with one thread,
-  from publish to ack. Commands are those that `MONITOR` shows, without those inside scripts. Idle
-  programs are observed for a minute: a `drain_events(timeout=1)` loop, and a worker with
-  `--without-gossip --without-mingle --without-heartbeat`.
+- **Memory and traffic**: memory is the growth of `used_memory` for each no-op task, measured once
+  while the tasks wait, and once while a consumer holds them. Commands and bytes per task are those
+  of one worker with one thread, from publish to ack. Commands are those that `MONITOR` shows,
+  without those inside scripts. Idle programs are observed for a minute: a `drain_events(timeout=1)`
+  loop, and a worker with `--without-gossip --without-mingle --without-heartbeat`.
 - **CPU**: user and system time of the worker's main process while tasks are published and run,
   divided by the number of tasks. The profiles (pyinstrument, prefork) are from separate runs.
 - **Embedded broker**: bodies of 300 bytes; otherwise as above.

@@ -58,7 +58,7 @@ def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
             parts.append(
                 "Raw limits: the same round trips, without a transport:\n\n" + _markdown(limits)
             )
-    parts.append("## Pictures and profiles")
+    parts.append("## Charts and profiles")
     for stem, link in links:
         mark = "!" if link.endswith((".png", ".svg")) else ""
         parts.append(f"{mark}[{CAPTIONS.get(stem, stem)}]({link})")
@@ -82,8 +82,9 @@ def write_readme(run: Run, path: Path) -> None:
         if key in by_key:
             lines.append([words, *_headline(by_key[key])])
     about = (
-        f"All transports were measured in turn on one machine,\nat commit {run.commit}. "
-        "Each figure is the median of the rounds,\nand each ratio the median of the rounds' ratios:"
+        f"In each round, all transports ran in turn on one machine, at commit {run.commit}.\n"
+        "Each figure is the median of all rounds. Each ratio is computed for each round,\n"
+        "and the table shows its median:"
     )
     table = f"{about}\n\n{_markdown(lines)}"
     path.write_text(f"{before}{MARK}\n{table}\n{END_MARK}{after}", encoding="utf-8")
@@ -100,7 +101,10 @@ def _headline(outcome: Outcome) -> list[str]:
 
 
 def _sizes(run: Run) -> str:
-    text = f"Rounds: {run.rounds}; fewer for figures that take long or hardly vary."
+    text = (
+        f"Each figure was measured in {run.rounds} rounds, or in fewer if it takes a long time or "
+        "hardly varies."
+    )
     if run.scale != 1:
         text += (
             f" Sample sizes are scaled by {run.scale:g}, except those in the name of a figure."

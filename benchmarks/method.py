@@ -64,7 +64,8 @@ METHOD = """\
 - **Latency**: one process publishes, and another consumes. The latency is the time from a message's
   scheduled publish to its callback, on a clock that both processes share. If a slow message delays
   the next one, the latency of both includes the delay. Idle is 100 messages a second. Half load is
-  half of the rate that the same two processes reached just before, without a limit.
+  half of the rate that the same two processes reached just before, without a limit; a faster
+  transport is therefore measured at a higher rate.
 - **Restore**: a consumer reserves all messages and is killed with SIGKILL. When its leases have
   expired, another consumer starts. An observer measures from the first restored message to the
   last. Kombu restores at most 2,000 messages, because more would take minutes; compare the rates.

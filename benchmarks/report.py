@@ -83,8 +83,8 @@ def write_readme(run: Run, path: Path) -> None:
             lines.append([words, *_headline(by_key[key])])
     about = (
         f"In each round, all transports ran in turn on one machine, at commit {run.commit}.\n"
-        "Each figure is the median of all rounds. Each ratio is computed for each round,\n"
-        "and the table shows its median:"
+        "Figures are medians of all rounds. Ratios are computed separately for each round,\n"
+        "and the table shows the median:"
     )
     table = f"{about}\n\n{_markdown(lines)}"
     path.write_text(f"{before}{MARK}\n{table}\n{END_MARK}{after}", encoding="utf-8")

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from reliq.engines.redis.keys import broker_keys
 from tests.support.contents import value_of
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, has_tls, redis_binary
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ class ClusterNode(RedisServer):
     def __init__(self, *, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: Any) -> None:
         cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)]
         if options.get("tls") is not None:
+            if not has_tls(redis_binary()):  # a process in front cannot secure the bus
+                raise RuntimeError(
+                    f"{redis_binary()} has no TLS: install a redis-server with TLS, such as "
+                    "Debian's package redis-server, for the tests of TLS in a cluster"
+                )
             cluster += ["--tls-cluster", "yes", "--tls-replication", "yes"]
         super().__init__(extra=[*cluster, *options.pop("extra", ())], **options)
 

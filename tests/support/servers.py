@@ -179,7 +179,7 @@ class RedisServer:
             if attempt:  # the first retry waits for a port that is being released.
                 self.port = free_port(self.ports)
                 self.tls_port = None
-        if self.tls is not None and not _has_tls(self.binary):
+        if self.tls is not None and not has_tls(self.binary):
             self._start_tls_front()
         return self
 
@@ -302,7 +302,7 @@ class RedisServer:
             command += ["--requirepass", self.password, "--masterauth", self.password]
         if self.replica_of is not None:
             command += ["--replicaof", "127.0.0.1", str(self.replica_of.port)]
-        if self.tls is not None and _has_tls(self.binary):
+        if self.tls is not None and has_tls(self.binary):
             self.tls_port = self.tls_port or free_port(self.ports)
             command += ["--tls-port", str(self.tls_port), "--tls-auth-clients", "optional"]
             command += ["--tls-cert-file", self.tls.server_cert]
@@ -351,7 +351,7 @@ class RedisServer:
 
 
 @cache
-def _has_tls(binary: str) -> bool:
+def has_tls(binary: str) -> bool:
     """Whether the binary was built with TLS. A binary without TLS refuses the option at once."""
     with tempfile.TemporaryDirectory(prefix="reliq-redis-") as folder:
         result = subprocess.run(

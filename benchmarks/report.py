@@ -58,7 +58,8 @@ def write_page(run: Run, path: Path, beside: Sequence[Path]) -> None:
             parts.append(
                 "Raw limits: the same round trips, without a transport:\n\n" + _markdown(limits)
             )
-    parts.append("## Charts and profiles")
+    if links:
+        parts.append("## Charts and profiles")
     for stem, link in links:
         mark = "!" if link.endswith((".png", ".svg")) else ""
         parts.append(f"{mark}[{CAPTIONS.get(stem, stem)}]({link})")

@@ -74,9 +74,8 @@ WHY_SHORT: dict[str, str] = {
     ),
     "cluster-idle-20-sockets": (
         "A worker has up to two connections to each node, [one for calls and one for "
-        "posts](decisions.md#calls-and-posts), and at "
-        "most eight for notifications. The target assumes one connection to each of the three "
-        "nodes, and these eight."
+        "posts](decisions.md#calls-and-posts), and at most eight for notifications. The target "
+        "assumes one connection to each of the three nodes, and these eight."
     ),
     "cluster-idle-1-commands": (
         "The worker waits for two keys in two slots, its queue's and its mailbox's. It renews each "

@@ -34,9 +34,10 @@ class ClusterNode(RedisServer):
     def __init__(self, *, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: Any) -> None:
         cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)]
         if options.get("tls") is not None:
-            if not has_tls(redis_binary()):  # a process in front cannot secure the bus
+            binary = options.get("binary") or redis_binary()
+            if not has_tls(binary):  # a process in front cannot secure the bus
                 raise RuntimeError(
-                    f"{redis_binary()} has no TLS: install a redis-server with TLS, such as "
+                    f"{binary} has no TLS: install a redis-server with TLS, such as "
                     "Debian's package redis-server, for the tests of TLS in a cluster"
                 )
             cluster += ["--tls-cluster", "yes", "--tls-replication", "yes"]

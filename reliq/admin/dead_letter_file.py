@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
+from ..message.delivery_tag import is_tag
 from ..store.inspection import DeadLetter
 from ..store.values import Move
 from .names import REASONS
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 _VERSION = 1
 # The largest integer that Lua's numbers represent exactly.
 _MOST = 2**53
-_TAG = re.compile(r"[0-9a-f]{30}")
 _KEPT = ("tag", "reason", "count", "consumer", "error", "died_ms")
 
 
@@ -35,6 +35,7 @@ class Export:
     """An export file that is being written. tags: the dead letters in it."""
 
     id: str
+    path: Path
     file: IO[bytes]
     tags: set[str]
     number: int
@@ -49,6 +50,18 @@ class Export:
         }
         self.file.write(json.dumps(record).encode() + b"\n")
         self.tags.add(dead_letter.tag)
+
+    def complete(self) -> None:
+        """Sync and close the file, and read it back as an import would.
+
+        Raises OSError, and ConfigurationError if an import would refuse or omit a dead letter.
+        """
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        _, moves = read(self.path)
+        if self.tags != {move.tag for move in moves}:
+            raise ConfigurationError(f"{str(self.path)!r} was changed while it was written")
 
     def close(self) -> None:
         """Close the file. If the last write fails, resume repeats it."""
@@ -69,7 +82,7 @@ def begin(path: Path, queue: str, broker: str, now_ms: int) -> Export:
     header = {"reliq_dead_letters": _VERSION, "id": name, "queue": queue}
     header |= {"broker": broker, "exported_ms": now_ms}
     file.write(json.dumps(header).encode() + b"\n")
-    return Export(name, file, set(), 0)
+    return Export(name, path, file, set(), 0)
 
 
 def resume(path: Path, queue: str) -> Export:
@@ -86,7 +99,7 @@ def resume(path: Path, queue: str) -> Export:
     file.truncate(whole)
     file.seek(whole)
     last = max((record["number"] for record in records), default=0)
-    return Export(name, file, {record["tag"] for record in records}, last)
+    return Export(name, path, file, {record["tag"] for record in records}, last)
 
 
 def _scan(path: Path) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
@@ -134,7 +147,7 @@ def _check(path: Path, line: int, record: dict[str, Any]) -> None:
         (record["consumer"] + record["error"]).encode()
     except UnicodeEncodeError as exc:
         raise _wrong(path, line, "consumer or error is not text") from exc
-    if not _TAG.fullmatch(record["tag"]) or "|" in record["consumer"]:
+    if not is_tag(record["tag"]) or "|" in record["consumer"]:
         raise _wrong(path, line, "tag or consumer is not in reliq's format")
     if record["reason"] not in REASONS:
         raise _wrong(path, line, f"expected reason to be one of {', '.join(REASONS)}")

@@ -162,8 +162,10 @@ class DeadLetters:
     ) -> Iterator[int]:
         """Write matching dead letters to a file, in steps; yield the number of each step.
 
-        They stay in the queue. resume: continue an interrupted export, without writing a dead
-        letter again. Without *resume*, raises ConfigurationError if the file exists.
+        They stay in the queue. After the last step, the file is synced and read back: a
+        ConfigurationError names the line that an import would refuse. resume: continue an
+        interrupted export, without writing a dead letter again. Without *resume*, raises
+        ConfigurationError if the file exists.
         """
         pages = self._pages(queue, tags, **part)
         status_of(self._store, queue)
@@ -181,9 +183,10 @@ class DeadLetters:
                         export.write(dead_letter)
                     export.file.flush()
                     yield len(fresh)
+                export.complete()
             except OSError as exc:
                 raise ConfigurationError(
-                    f"cannot write to {export.file.name!r} any more: {exc.strerror}; free space, "
+                    f"cannot write to {str(path)!r} any more: {exc.strerror}; free space, "
                     "and resume the export"
                 ) from exc
             finally:

@@ -6,12 +6,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
+from ..message.delivery_tag import is_tag
 from ..routing.partitions import names_of
 from ..store.history import PER_BLOCK, thinned
 from ..store.limits import HISTORY_BLOCKS, MINUTE_MS
 from .dead_letter_choice import DeadLetterGroups, added, fingerprint
 from .views import Message, MessageDetails, details, gone, of_stored
-from .walking import Search, by_tag, ground, is_tag, require_queue, search, walk
+from .walking import Search, by_tag, ground, require_queue, search, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -185,9 +185,6 @@ def _merged(parts: Sequence[Sequence[Stored]]) -> list[Stored]:
     return found
 
 
-_TAG = re.compile(r"[0-9a-f]{30}j?")
-
-
 @dataclass(frozen=True, slots=True)
 class Search:
     """The result and the progress of a search."""
@@ -200,11 +197,6 @@ class Search:
     """The current number of messages to examine."""
     cursor: str | None = field(repr=False)
     """The argument for the next call; None: the search is complete."""
-
-
-def is_tag(text: str) -> bool:
-    """Whether *text* is a delivery tag."""
-    return _TAG.fullmatch(text) is not None
 
 
 def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:

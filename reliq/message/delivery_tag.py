@@ -10,12 +10,17 @@ stores it twice. The tag of a job ends in ``j``, by which scripts recognise jobs
 from __future__ import annotations
 
 import os
+import re
 import time
 from itertools import count
 
 from ..forks import PROCESS, Part, here, register
 
-_JOB = "j"
+JOB = "j"
+"""The last character of a job's tag; no other tag ends with it."""
+PUBLISHER = slice(14, 24)
+"""The place of the publisher's random bits in a tag."""
+_TAG = re.compile(rf"[0-9a-f]{{30}}{JOB}?")
 
 _process = os.urandom(5).hex()
 _counter = count(int.from_bytes(os.urandom(2), "big"))
@@ -29,13 +34,18 @@ def new_tag(rank: int, *, job: bool = False) -> str:
     if not PROCESS[0]:
         here()  # otherwise a child forked without hooks would reuse its parent's random bits
     number = next(_counter) & 0xFFFFFF
-    mark = _JOB if job else ""
+    mark = JOB if job else ""
     return f"{rank:02x}{int(time.time() * 1000):012x}{_process}{number:06x}{mark}"
+
+
+def is_tag(text: str) -> bool:
+    """Whether *text* is a delivery tag of reliq."""
+    return _TAG.fullmatch(text) is not None
 
 
 def is_of_job(tag: str) -> bool:
     """Whether *tag* belongs to a job of a batch."""
-    return tag.endswith(_JOB)
+    return tag.endswith(JOB)
 
 
 def published_ms(tag: str) -> int:

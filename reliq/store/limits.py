@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from ..message.delivery_tag import JOB, PUBLISHER
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -70,8 +72,10 @@ HISTORY_BLOCKS = 72
 FAILURES_KEPT = 1000
 """The number of failed deliveries kept for a queue: the latest ones."""
 
-JOB_MARK = 106
-"""The last character of a job's delivery tag: a "j". No other tag ends with it."""
+JOB_MARK = ord(JOB)
+"""The last character of a job's delivery tag."""
+PUBLISHER_FROM, PUBLISHER_TO = PUBLISHER.start + 1, PUBLISHER.stop
+"""The first and the last character of a publisher's random bits in a tag, as Lua counts."""
 
 CANDIDATE_FAILURES = 2
 """The failures that make a message a poison candidate; with a low limit, one less than that."""

@@ -8,12 +8,16 @@ import stat
 import subprocess
 
 import pytest
+from celery import Celery
 from kombu import Connection
 
 from reliq import ConfigurationError
 from reliq.admin import Inspector
+from reliq.batches import Batch
+from reliq.message.delivery_tag import is_of_job
 from tests.integration.kombu_client import declare, publish
 from tests.support.commands import RELIQ, data, environment, run
+from tests.support.site import close_app
 
 HOUR_MS = 3_600_000
 
@@ -73,6 +77,47 @@ def test_a_header_that_is_wrong(inspector, tmp_path, header):
         inspector.export_dead_letters("orders", tmp_path / "letters", resume=True)
 
 
+def test_dead_letters_of_jobs(inspector, url, tmp_path):
+    """Dead letters of a batch's jobs are exported, purged, imported and replayed; none is lost."""
+    path = tmp_path / "letters"
+    app = Celery("client", broker=url, set_as_current=False)
+    with Batch("jobs", url=url) as batch:
+        for number in range(3):
+            app.send_task("task", (number,), queue="orders")
+    close_app(app)
+    batch.close()
+    with Connection(url) as connection:
+        for _ in range(3):
+            connection.default_channel.basic_get("orders").reject()
+        assert 2 == sum(inspector.export_dead_letters("orders", path, limit=2))
+        assert 3 == sum(inspector.export_dead_letters("orders", path, resume=True))
+        before = {letter.tag: letter.envelope for letter in inspector.dead_letters("orders")}
+        assert [False, False, True, True, True] == sorted(map(is_of_job, before))
+        assert 5 == inspector.purge_dead_letters("orders")
+        assert 5 == sum(inspector.import_dead_letters("orders", path))
+        found = {letter.tag: letter.envelope for letter in inspector.dead_letters("orders")}
+        assert sorted(before.values()) == sorted(found.values())
+        assert 3 == sum(map(is_of_job, found))
+        assert 5 == inspector.replay("orders")
+        for _ in range(5):
+            connection.default_channel.basic_get("orders").ack()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [("", "was changed"), ("consumer or error is not text", "line 2")]
+)
+def test_an_export_is_read_back(inspector, tmp_path, error, words):
+    """An export whose file an import would refuse, or which lacks a line, does not end well."""
+    path = tmp_path / "letters"
+    steps = inspector.export_dead_letters("orders", path)
+    assert 2 == next(steps)
+    lines = path.read_bytes().splitlines(keepends=True)
+    changed = {**json.loads(lines[1]), "error": "\ud800"}
+    path.write_bytes(lines[0] + (json.dumps(changed).encode() + b"\n" if error else b""))
+    with pytest.raises(ConfigurationError, match=words):
+        next(steps)
+
+
 @pytest.mark.slow
 def test_a_disk_that_is_full(client, tmp_path):
     """An export to a full disk fails with the reason; resumed, it has each letter once."""
@@ -86,7 +131,7 @@ def test_a_disk_that_is_full(client, tmp_path):
         [*RELIQ, "dead", "export", "orders", path],
         capture_output=True,
         text=True,
-        env=environment(client.url),
+        env={**environment(client.url), "PYTHONDONTWRITEBYTECODE": "1"},  # it would be cut short
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
     )

@@ -1,12 +1,16 @@
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliq.message.delivery_tag import new_tag, published_ms, rank_of
+from reliq.message.delivery_tag import is_of_job, is_tag, new_tag, published_ms, rank_of
+
+PACKAGE = Path(__file__).parents[2] / "reliq"
 
 
 @given(st.integers(0, 255))
@@ -25,6 +29,24 @@ def test_a_tag_has_one_form(rank):
     tag = new_tag(rank)
     assert 30 == len(tag)
     assert set(tag) <= set("0123456789abcdef")
+
+
+def test_the_tag_of_a_job_differs_by_its_last_character():
+    """The tag of a job is a tag, and is recognised as that of a job."""
+    tags = {job: new_tag(5, job=job) for job in (False, True)}
+    assert all(map(is_tag, tags.values()))
+    assert {True: True, False: False} == {job: is_of_job(tag) for job, tag in tags.items()}
+
+
+def test_the_layout_stands_in_one_place():
+    """No other file has a pattern of a tag, or the place of the publisher in one."""
+    copies = re.compile(r"\{30\}|\b15, ?24\b|\b14:24\b|> 24\b|[\"']j[\"'] *(==|in)|== *[\"']j[\"']")
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*")
+        if path.suffix in {".py", ".lua"} and copies.search(path.read_text("utf-8"))
+    }
+    assert {"message/delivery_tag.py"} == found
 
 
 def test_no_tag_comes_twice():

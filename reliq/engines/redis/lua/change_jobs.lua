@@ -18,6 +18,7 @@
 -- the jobs of its last entry may lack a message. The field "from:" and the publisher's name, taken
 -- from the tags, has the time of that entry. With the text "more", a job joins the previous entry.
 -- keys: batch, jobs, failures, errors, guard
+-- limits: PUBLISHER_FROM, PUBLISHER_TO
 local by = ARGV[1]
 local ROW = 8
 
@@ -176,7 +177,7 @@ end
 
 -- Reads the time of the last entry by the publisher of this tag; returns the name of the field.
 local function heard(tag)
-  local name = 'from:' .. string.sub(tag, 15, 24)
+  local name = 'from:' .. string.sub(tag, PUBLISHER_FROM, PUBLISHER_TO)
   if was[name] == nil then
     was[name] = redis.call('HGET', batch, name)
     is[name] = tonumber(was[name]) or false
@@ -211,7 +212,7 @@ function does.enter(id, job, new)
   end
   new.token = 0
   put(id, job, new)
-  if not job and #new.tag > 24 then
+  if not job and #new.tag > PUBLISHER_TO then
     local from = heard(new.tag)
     if new.text == 'more' then
       new.since = is[from] or now
@@ -303,7 +304,7 @@ function does.lose(id, job, new)
     return 0
   end
   local waits = job.state == 'w' or job.state == 'd'
-  if waits and job.token == 0 and #job.tag > 24 and job.since == is[heard(job.tag)] then
+  if waits and job.token == 0 and #job.tag > PUBLISHER_TO and job.since == is[heard(job.tag)] then
     found[id] = nil
     count(job.state, -1)
     return 2

@@ -28,6 +28,11 @@ class Refused(click.ClickException):
         """Return the escaped text; it keeps its lines."""
         return "\n".join(map(plain, super().format_message().split("\n")))
 
+    @classmethod
+    def for_extra(cls, needs: str, extra: str) -> Refused:
+        """Return a command's refusal without its *extra*; *needs* names the missing part."""
+        return cls(f"{needs}: pip install 'kombu-reliq[{extra}]', or '.[{extra}]' in a clone")
+
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:

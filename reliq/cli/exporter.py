@@ -59,7 +59,7 @@ def exporter(
       reliq exporter --url reliq://localhost:6379/0 --celery-names
     """
     if importlib.util.find_spec("prometheus_client") is None:
-        raise Refused("the exporter needs prometheus-client: pip install 'kombu-reliq[metrics]'")
+        raise Refused.for_extra("the exporter needs prometheus-client", "metrics")
     from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - an extra
 
     from reliq.metrics import Collector  # noqa: PLC0415 - it needs the extra

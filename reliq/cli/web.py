@@ -37,9 +37,7 @@ def _print_hash(context: click.Context, _option: click.Parameter, wanted: bool) 
 
 def _require_installed() -> None:
     if not all(map(importlib.util.find_spec, _NEEDED)):
-        raise Refused(
-            "the page needs Starlette, Jinja2 and uvicorn: pip install 'kombu-reliq[web]'"
-        )
+        raise Refused.for_extra("the page needs Starlette, Jinja2 and uvicorn", "web")
 
 
 @click.command()

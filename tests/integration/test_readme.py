@@ -67,6 +67,18 @@ def test_links_lead_somewhere(path):
     assert [] == missing
 
 
+CLONE = "Until `kombu-reliq` is on PyPI, [install it from a clone](../README.md#install)."
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_pages_that_install_the_package_say_until_when_a_clone_is_needed(path):
+    """A page that installs kombu-reliq has the shared line about the clone."""
+    text = path.read_text("utf-8")
+    assert ("pip install 'kombu-reliq" in text or "pip install kombu-reliq" in text) == (
+        CLONE in text
+    )
+
+
 def test_the_files_of_the_architecture_exist():
     """Every file named in docs/architecture.md exists."""
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")

@@ -176,5 +176,5 @@ def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
       reliq demo --compare
     """
     if importlib.util.find_spec("celery") is None:
-        raise Refused("the demo runs Celery: pip install 'kombu-reliq[demo]'")
+        raise Refused.for_extra("the demo runs Celery", "demo")
     sys.exit(_run(url, tasks, compare, as_json))

@@ -49,7 +49,7 @@ class Measure:
 
     status: QueueStatus
     """In addition to the counters of the audit, the ledger has: redelivered, lapsed (expired
-    leases), token (leases granted), requeued, replayed, and dead:<reason> for each reason."""
+    leases), token (leases granted), nacked, replayed, and dead:<reason> for each reason."""
     now_ms: int
     """The broker's time."""
     ready: dict[int, int]

@@ -269,8 +269,9 @@ class Channel(virtual.Channel):
         self.transport.pull.limit_changed(self.qos_)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Acknowledge a message. The ack is written to the socket at once, and confirmed later.
+        """Acknowledge a message. The ack is confirmed later.
 
+        It is written to the socket at once, in a prefork worker at the end of the loop's tick.
         Raises BrokerTimeout if the broker has not answered for ``socket_timeout``.
         """
         if not PROCESS[0]:

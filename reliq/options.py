@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from math import inf
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import ConfigurationError, unknown
+from .kombu_options import KEPT, REFUSED, UNUSED, sentinel_login
 from .units import bytes_of
 
 Check: TypeAlias = Callable[[Any], Any]
@@ -29,8 +31,7 @@ _LAST_PORT = 65_535
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 
 
-# Kombu writes the first seven into transport_options at publish(retry=True). The others belong to
-# transports that may share the mapping.
+# Kombu reads these itself; it writes most of them into transport_options at publish(retry=True).
 PASSED_THROUGH = frozenset(
     {
         "max_retries",
@@ -43,9 +44,6 @@ PASSED_THROUGH = frozenset(
         "on_revive",
         "timeout",
         "connect_retries_timeout",
-        "polling_interval",
-        "body_encoding",
-        "deadletter_queue",
     }
 )
 
@@ -73,6 +71,13 @@ def _number(value: Any, low: float, high: float) -> float:
 
 def _seconds(low: float) -> tuple[str, Check]:
     return f"a number of seconds, at least {low:g}", lambda value: _number(value, low, _LONGEST_S)
+
+
+def _seconds_or_zero() -> tuple[str, Check]:
+    def check(value: Any) -> float:
+        return _number(value, 0 if value == 0 else 1, _LONGEST_S)
+
+    return "a number of seconds, at least 1, or 0", check
 
 
 def _count(low: int, high: float = inf) -> tuple[str, Check]:
@@ -138,6 +143,21 @@ def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
     return f"{words}, or None", lambda value: None if value is None else check(value)
 
 
+def _or_default(default: Any, rule: tuple[str, Check]) -> Any:
+    """Return a field in which None means the default, as Kombu's None does."""
+    words, check = _optional(rule)
+    return _option(default, (words, lambda value: default if value is None else check(value)))
+
+
+def _socket_options(value: Any) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of a mapping; raise an error if a socket does not accept one of them."""
+    options = dict(value)
+    with socket.socket() as probe:
+        for name, number in options.items():
+            probe.setsockopt(socket.IPPROTO_TCP, name, number)
+    return tuple(sorted(options.items()))
+
+
 def _size(low: int) -> Check:
     return lambda value: whole(bytes_of(value) if isinstance(value, str) else value, low, 2**63 - 1)
 
@@ -195,8 +215,10 @@ class Options:
     socket_timeout, socket_connect_timeout: seconds to wait for a reply and for a connection.
         Default to 10 and 5.
     socket_keepalive: TCP keepalive. Defaults to True.
-    health_check_interval: seconds of silence after which a connection is checked before use.
-        Defaults to 25.
+    socket_keepalive_options: TCP options of a connection with keepalive, such as
+        ``{socket.TCP_KEEPIDLE: 60}``. Defaults to none: reliq's values.
+    health_check_interval: seconds of silence after which a connection is checked before use; 0:
+        never. Defaults to 25.
     client_name: prefix of the connection names in CLIENT LIST. Defaults to "reliq".
     username, password: for URLs that cannot contain them (``reliq-unix://``).
     master_name: for ``reliq-sentinel://``: the master's name at the Sentinels, required there.
@@ -241,21 +263,18 @@ class Options:
     embedded_maxmemory: int | None = _option(
         None, _optional(("a size of at least 8 MB, such as 64000000 or '64MB'", _size(8 * 10**6)))
     )
-    embedded_idle: float = _option(
-        60.0,
-        (
-            "a number of seconds, at least 1, or 0",
-            lambda value: _number(value, 0 if value == 0 else 1, _LONGEST_S),
-        ),
-    )
+    embedded_idle: float = _option(60.0, _seconds_or_zero())
     embedded_server: str | None = _option(
         None, _optional(("a path", lambda path: str(Path("" + path).absolute())))
     )
-    socket_timeout: float = _option(10.0, _seconds(0.05))
-    socket_connect_timeout: float = _option(5.0, _seconds(0.05))
-    socket_keepalive: bool = _option(True, typed(bool, "True or False"))
-    health_check_interval: float = _option(25.0, _seconds(1))
-    client_name: str = _option(
+    socket_timeout: float = _or_default(10.0, _seconds(0.05))
+    socket_connect_timeout: float = _or_default(5.0, _seconds(0.05))
+    socket_keepalive: bool = _or_default(True, typed(bool, "True or False"))
+    socket_keepalive_options: tuple[tuple[int, int], ...] = _or_default(
+        (), ("a mapping of TCP options, such as {socket.TCP_KEEPIDLE: 60}", _socket_options)
+    )
+    health_check_interval: float = _option(25.0, _seconds_or_zero())
+    client_name: str = _or_default(
         "reliq", ("a string of printable ASCII without spaces", _client_name)
     )
     username: str | None = _option(None, _optional(typed(str, "a string")))
@@ -284,6 +303,7 @@ RULES: dict[str, tuple[str, Check]] = {
 # These also accept text, for programs that pass only text (Airflow). No valid value is text.
 _FROM_TEXT = frozenset({"consumer_timeout", "delivery_limit", "redelivery_backoff", "address_map"})
 _SECRETS = frozenset({"password", "sentinel_password"})
+_NOT_READ = frozenset({*PASSED_THROUGH, *KEPT, *UNUSED, *REFUSED})
 
 
 def _from_text(value: Any) -> Any:
@@ -293,21 +313,32 @@ def _from_text(value: Any) -> Any:
 
 
 def parse(transport_options: Mapping[str, Any] | None) -> Options:
-    """Return the validated options; raise ConfigurationError before anything connects."""
-    values: dict[str, Any] = {}
+    """Return the validated options; raise ConfigurationError before anything connects.
+
+    The error names all unknown options and all wrong values.
+    """
     # A copy, because Kombu writes into the mapping while publishing, from any thread.
-    for name, value in dict(transport_options or {}).items():
-        if name in PASSED_THROUGH:
+    given = dict(transport_options or {})
+    values: dict[str, Any] = {}
+    problems = [REFUSED[name] for name in REFUSED if given.get(name)]
+    try:
+        given = sentinel_login(given) | given
+    except TypeError:
+        problems.append("expected sentinel_kwargs to be a mapping, got: a secret value")
+    for name, value in given.items():
+        if name not in RULES:
+            if name not in _NOT_READ:
+                known = [*RULES, *_NOT_READ]
+                problems.append(str(unknown("transport option", name, known)))
             continue
-        rule = RULES.get(name)
-        if rule is None:
-            raise unknown("transport option", name, RULES)
-        expected, check = rule
+        expected, check = RULES[name]
         try:
             values[name] = check(_from_text(value) if name in _FROM_TEXT else value)
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError, OverflowError, OSError):
             got = "a secret value" if name in _SECRETS else repr(value)
-            raise ConfigurationError(f"expected {name} to be {expected}, got: {got}") from exc
+            problems.append(f"expected {name} to be {expected}, got: {got}")
+    if problems:
+        raise ConfigurationError("; ".join(problems))
     options = Options(**values)
     limit = options.consumer_timeout
     if limit is not None and limit < options.visibility_timeout:

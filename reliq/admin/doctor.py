@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SEALED_WITHIN_MS = 3_600_000
 # Consumers check each batch twice a minute, and publish due callbacks as soon as they know of them.
 _DUE_MS = 180_000
+_LONG_LEASE_S = 600
 # Maximum batches (or messages) examined, and batches named.
 _LOOKED_INTO = 100
 _NAMED = 5
@@ -87,7 +88,7 @@ def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list
     return [
         *_or_ok(_stale(store, found, consumers), "consumers", f"{len(consumers)}, {rest}"),
         *_passes(consumers),
-        *_or_ok(_conflicts(consumers), "options", "consumers of one queue have the same options"),
+        *_or_ok(_options(consumers), "options", "consumers of one queue have the same options"),
         *_or_ok(_versions(consumers), "reliq", __version__),
     ]
 
@@ -142,7 +143,18 @@ def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
         )
 
 
-def _conflicts(consumers: list[Consumer]) -> Iterator[Finding]:
+def _options(consumers: list[Consumer]) -> Iterator[Finding]:
+    """Report options that differ among the consumers of a queue, and a leftover of redis://."""
+    leases_s = {one.id: number(one.options.get("visibility_timeout")) for one in consumers}
+    long = [name for name, seconds in leases_s.items() if seconds > _LONG_LEASE_S]
+    if long:
+        yield Finding(
+            "options",
+            "info",
+            f"visibility_timeout is {leases_s[long[0]]} s at {len(long)} consumer(s) ({long[0]}), as "
+            "if left over from redis://: messages of a frozen worker return after this time",
+            "leave the option out, or set it to 60: it does not limit the run time of a task",
+        )
     said: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )

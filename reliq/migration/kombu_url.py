@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kombu.transport.redis import SentinelChannel
-
 from ..engines.redis.kombu import KombuBinding, KombuLayout, KombuRedis
 from ..engines.redis.sentinel import SCHEME as SENTINEL
 from ..engines.redis.sentinel import sentinel_address
 from ..engines.redis.urls import KOMBUS, address_of, read, scheme_of
 from ..errors import ConfigurationError, unknown
+from ..kombu_options import KEPT, UNUSED
 from ..options import parse
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
 _OURS = frozenset({"global_keyprefix", "master_name", "sentinel_username", "sentinel_password"})
-# The last two are missing from Kombu's list, but Kombu reads them.
-_KNOWN = {*SentinelChannel.from_transport_options, "polling_interval", "reauth_check_interval"}
 
 
 def is_kombu(url: str) -> bool:
@@ -40,7 +37,7 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
     Raises ConfigurationError for an unknown or wrong option, and BrokerUnavailable.
     """
     given = dict(options or {})
-    known = _KNOWN | _OURS
+    known = {*KEPT, *UNUSED, *_OURS}
     for option in given:
         if option not in known:
             raise unknown("option of Kombu's Redis transport", option, known)

@@ -17,6 +17,7 @@ from ..consumer.sessions import SESSIONS
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
+from ..kombu_options import warn_of_unused
 from ..options import Options, parse
 from ..routing.publish_ids import PUBLISHER
 from .declarations import Declarations
@@ -84,7 +85,11 @@ class Transport(virtual.Transport):
             integrations.show_queues()
         self._released = False
         self.client = client
-        self.options: Options = parse(client.transport_options)
+        given = dict(client.transport_options or {})
+        if provider := getattr(client, "credential_provider", None):
+            given["credential_provider"] = provider
+        self.options: Options = parse(given)
+        warn_of_unused(given)
         self.channels: list[Any] = []  # instances of Channel, which imports this class
         self._used_channel_ids = array("H")
         self._epoch = 0

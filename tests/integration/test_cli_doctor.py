@@ -251,6 +251,21 @@ def test_options_in_conflict(client):
     assert "broker_transport_options" in remedy
 
 
+@pytest.mark.parametrize(("seconds", "found"), [(600, False), (3600, True)])
+def test_a_visibility_timeout_of_redis(client, seconds, found):
+    """A visibility_timeout above ten minutes is noted as left over from redis://."""
+    connection = client.connect(visibility_timeout=seconds)
+    declare(connection, "orders")
+    taker = Taker(connection, "orders")
+    wait_until(lambda: data(client.url, "consumers"))
+    ((severity, message, remedy),) = findings(client.url, "options")
+    assert ("info" if found else "ok") == severity
+    if found:
+        assert f"visibility_timeout is {seconds} s at 1 consumer(s)" in message
+        assert "set it to 60" in remedy
+    del taker
+
+
 def test_queues_that_need_somebody(client):
     """Paused and abandoned queues, and those with dead letters, are found with a remedy."""
     connection = client.connect()

@@ -18,7 +18,7 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, and 5 % of air; those of a listed subfolder count only there.
 BUDGETS = {
-    "": 1_880,
+    "": 1_970,
     "admin": 2_980,
     "batches": 570,
     "cli": 4_480,

@@ -27,6 +27,7 @@ LAYERS = (
         "reliq.units",
     },
     {"reliq.errors"},
+    {"reliq.kombu_options"},
     {"reliq.options"},
     {"reliq.message"},
     {"reliq.embedded", "reliq.store"},

@@ -39,8 +39,12 @@ LOGIN_REFUSED = "refused the login"
 """Part of the error for a wrong user or password."""
 _PATIENCE_S = 1.0
 READ_SIZE = 1 << 16
-# Detects a dead peer after 45 s; the system's defaults take two hours.
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+# Detects a dead peer after 45 s; the system's defaults take two hours. Not every system has all.
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items()
+    if hasattr(socket, name)
+}
 FAILURES = (OSError, HiredisError)
 """The exceptions of a connection that is being opened."""
 _NOT_YET = re.compile(r"^(LOADING|ERR max number of clients)\b")
@@ -131,8 +135,8 @@ class Address:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if options.socket_keepalive:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name in _KEEPALIVE.keys() & vars(socket):  # not every system has all
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _KEEPALIVE[name])
+            for name, value in {**_KEEPALIVE, **dict(options.socket_keepalive_options)}.items():
+                sock.setsockopt(socket.IPPROTO_TCP, name, value)
         return sock
 
     def _secure(self, sock: socket.socket, tls: dict[str, Any]) -> socket.socket:

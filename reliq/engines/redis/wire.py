@@ -62,7 +62,7 @@ class Wire(Commands):
         self.calls = Calls(
             self.address,
             options.socket_timeout,
-            options.health_check_interval,
+            options.health_check_interval or inf,
             self._dial_another,
             self._lost_by_call,
         )

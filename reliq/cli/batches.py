@@ -13,6 +13,7 @@ from reliq.units import duration
 
 from . import console as out
 from .batch_watch import watch
+from .endings import Group
 from .options import batch_argument, limit_option, on_brokers, skip_option, yes_option
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .target import Target
 
 
-@click.group()
+@click.group(cls=Group)
 def batch() -> None:
     """List, show, watch, seal and cancel batches of jobs.
 

@@ -17,7 +17,7 @@ COMMANDS = {
     "batch": "List, show, watch, seal and cancel batches of jobs.",
     "bench": "Measure the broker from this machine, with one process.",
     "completion": "Print the script for shell completion in SHELL.",
-    "consumers": "Show the consumers: process, pool, queues, held messages, last heartbeat.",
+    "consumers": "Show the consumers: worker, queues, held messages, last heartbeat.",
     "dead": "List, show, replay, purge, export and import dead letters.",
     "demo": "Kill a Celery worker during its work, and count lost and repeated tasks.",
     "doctor": "Find problems of brokers, permissions, consumers and queues, with their remedies.",

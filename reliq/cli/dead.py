@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reliq.admin.names import REASONS, Filters
+from reliq.admin.partitions import Partial
+from reliq.errors import NotFound
 from reliq.printable import plain
 
 from . import console as out
+from .completion import queue_names
+from .endings import Group
 from .options import (
     Number,
     collected,
@@ -26,7 +31,7 @@ from .queues import message_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reliq.admin import Inspector, Message, Partial
+    from reliq.admin import Inspector, Message
     from reliq.admin.names import Part
 
     from .target import Target
@@ -74,7 +79,7 @@ _chosen = collected(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def dead() -> None:
     """List, show, replay, purge, export and import dead letters.
 
@@ -89,27 +94,43 @@ def dead() -> None:
 
 
 @dead.command("list")
-@queue_argument
+@click.argument("queue", required=False, shell_complete=queue_names)
 @_filtered
 @limit_option(100)
 @on_brokers
-def list_command(target: Target, queue: str, filters: Filters, limit: int) -> None:
-    """Show dead letters of QUEUE, oldest first.
+def list_command(target: Target, queue: str | None, filters: Filters, limit: int) -> None:
+    """Show dead letters of QUEUE, or of all queues, oldest first.
 
     \b
     Examples:
+      reliq dead list --newer 1h
       reliq dead list orders
       reliq dead list orders --reason delivery_limit --older 1d
       reliq dead list orders --match 'Timeout|refused' --json
     """
 
-    def find(inspector: Inspector) -> Partial[Message]:
-        found = inspector.dead_letters(queue, limit, **filters)
-        return found.each(lambda dead_letter: inspector.view(queue, dead_letter))
+    def of(inspector: Inspector, name: str) -> Partial[Message]:
+        found = inspector.dead_letters(name, limit, **filters)
+        return found.each(lambda dead_letter: inspector.view(name, dead_letter))
 
+    def find(inspector: Inspector) -> Partial[Message]:
+        if queue is not None:
+            return of(inspector, queue)
+        report = inspector.report()
+        found: Partial[Message] = Partial(unreachable=report.untold)
+        for item in report.queues:
+            with suppress(NotFound):  # deleted meanwhile
+                there = of(inspector, item.queue) if item.dead else Partial()
+                found += there
+                found.unreachable += there.unreachable
+        found.sort(key=lambda message: message.died_ms or 0)
+        del found[limit:]
+        return found
+
+    where = "all queues" if queue is None else queue
     target.answer(
         find,
-        lambda rows: (message_table(rows, "dead"), f"{len(rows)} dead letter(s) of {queue}"),
+        lambda rows: (message_table(rows, "dead"), f"{len(rows)} dead letter(s) of {where}"),
     )
 
 

@@ -14,7 +14,7 @@ from reliq.units import duration
 
 from . import console as out
 from .endings import Refused
-from .options import on_brokers
+from .options import all_option, on_brokers
 from .spool import examine
 
 if TYPE_CHECKING:
@@ -32,18 +32,22 @@ _NUMBERS = ("published", *LEFT, *STATES)
 
 
 @click.command()
+@all_option
 @on_brokers
-def consumers(target: Target) -> None:
-    """Show the consumers: process, pool, queues, held messages, last heartbeat.
+def consumers(target: Target, every: bool) -> None:
+    """Show the consumers: worker, queues, held messages, last heartbeat.
 
     \b
     Examples:
       reliq consumers --url reliq://localhost:6379/0
       reliq consumers --json
     """
+    kept = set[str]()
 
     def look(inspector: Inspector) -> Iterator[dict[str, Any]]:
         found, now_ms = inspector.consumers(), inspector.now_ms()
+        if not target.as_json and not every:
+            kept.update(inspector.durable_queues())
         for item in found:
             times = {"since_s": item.started_ms, "seen_s": item.seen_ms}
             ages = {name: max(now_ms - at_ms, 0) / 1000 for name, at_ms in times.items()}
@@ -53,17 +57,19 @@ def consumers(target: Target) -> None:
         table = out.listing(
             rows,
             {
-                "host": "host",
-                ">pid": "pid",
-                "pool": lambda row: row["pool"] or "-",
-                "queues": lambda row: ", ".join(row["queues"]),
+                "consumer": lambda row: row["node"] or f"{row['host']}:{row['pid']}",
+                "queues": lambda row: ", ".join(q for q in row["queues"] if every or q in kept),
                 ">held": lambda row: out.count(row["held"]),
-                ">since": lambda row: duration(row["since_s"]),
                 ">heartbeat": lambda row: duration(row["seen_s"]) + " ago",
                 "connected": lambda row: out.yes(row["connected"]),
+                ">since": lambda row: duration(row["since_s"]),
+                "pool": lambda row: row["pool"] or "-",
+                "host": "host",
+                ">pid": "pid",
                 "version": "version",
                 "id": "id",
             },
+            optional=("since", "pool", "host", "pid", "version", "id"),
         )
         return table, f"{len(rows)} consumer(s)"
 

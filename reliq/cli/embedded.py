@@ -23,7 +23,7 @@ from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 from reliq.units import duration, size
 
-from .endings import Refused
+from .endings import Group, Refused
 
 if TYPE_CHECKING:
     from reliq.embedded.folder import Folder
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NO_DATA = shutil.ignore_patterns("broker.*", "*.lock", "before-repair-*")
 
 
-@click.group()
+@click.group(cls=Group)
 def embedded() -> None:
     """Inspect, run, stop, repair or copy an embedded broker (reliq-embedded:////FOLDER).
 

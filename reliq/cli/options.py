@@ -97,6 +97,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Change nothing; only print the number of messages."
 )
+all_option = click.option(
+    "--all", "every", is_flag=True, help="Also show temporary queues; --json always has them."
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 _url_option = click.option(
     "--url",

@@ -12,6 +12,7 @@ from reliq.printable import plain
 from reliq.units import duration
 
 from . import console as out
+from .endings import Group
 from .options import (
     dry_run_option,
     limit_option,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .target import Target
 
 
-@click.group()
+@click.group(cls=Group)
 def queue() -> None:
     """Pause, resume, purge or delete a queue, or change its settings.
 
@@ -186,7 +187,7 @@ def set_(target: Target, queue: str, settings: tuple[str, ...], partitions: int 
 
 
 def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
-    """Return a table of messages in one state."""
+    """Return a table of messages in one state; with several queues, it names the queue of each."""
     special: dict[str, dict[str, Any]] = {
         "ready": {},
         "delayed": {"due in": lambda row: duration(max(row["due_ms"] - _now_ms(row), 0) / 1000)},
@@ -198,7 +199,9 @@ def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
             "error": "error",
         },
     }
+    several = len({row["queue"] for row in rows}) > 1
     columns: dict[str, Any] = {
+        **({"queue": "queue"} if several else {}),
         "tag": "tag",
         ">age": lambda row: duration(row["age_s"]),
         "task": lambda row: row["task"] or "-",
@@ -206,7 +209,9 @@ def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
         "args": _arguments,
         ">count": lambda row: out.count(row["count"]),
     }
-    return out.listing(rows, {**columns, **special[state]})
+    return out.listing(
+        rows, {**columns, **special[state]}, optional=("age", "count", "consumer"), records=True
+    )
 
 
 def _now_ms(row: dict[str, Any]) -> float:

@@ -13,6 +13,7 @@ from reliq.spool.journal import JOURNALS
 from reliq.units import duration, size
 
 from . import console as out
+from .endings import Group
 from .options import json_option, on_brokers
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _STUCK_S = 120.0
 
 
-@click.group()
+@click.group(cls=Group)
 def spool() -> None:
     """Inspect or forward a spool: messages published while no broker answered."""
 

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq import admin
+from reliq.message.queue_arguments import is_durable
 from reliq.units import duration, size
 
 from . import console as out
 from .endings import Refused
-from .options import interval_option, on_brokers
+from .options import all_option, interval_option, on_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from rich.table import Table
 
     from reliq.admin import Inspector, Report
 
@@ -66,8 +65,13 @@ def status_data(found: Gathered[Report]) -> dict[str, Any]:
     return {"brokers": brokers, **rows}
 
 
-def status_tables(data: dict[str, Any]) -> Sequence[Table]:
-    """Return tables of the brokers, their queues, and the unreadable queues."""
+def status_tables(data: dict[str, Any], every: bool = False) -> Sequence[Any]:
+    """Return tables of the brokers, their queues, and the unreadable queues.
+
+    Temporary queues, such as those for replies and events, are only counted unless *every* is set.
+    """
+    shown = [row for row in data["queues"] if every or is_durable(row["arguments"])]
+    temporary = len(data["queues"]) - len(shown)
     brokers = out.listing(
         data["brokers"],
         {
@@ -90,9 +94,10 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
             ">clients": lambda row: out.count(row["clients"]),
             ">up": lambda row: duration(row["uptime_s"]),
         },
+        optional=("version", "up", "clients"),
     )
     queues = out.listing(
-        data["queues"],
+        shown,
         {
             "queue": _queue_name,
             ">ready": lambda row: out.count(row["ready"]),
@@ -103,13 +108,14 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
             ">oldest": lambda row: duration(row["oldest_age_s"]),
             ">in/s": lambda row: out.rate(row["rate_in"]),
             ">out/s": lambda row: out.rate(row["rate_out"]),
-            "paused": lambda row: (
-                out.cell("PAUSED", "bold yellow") if row["paused"] else out.cell("no", "dim")
-            ),
         },
+        optional=("oldest", "in/s", "out/s"),
     )
+    tables: list[Any] = [brokers, queues]
+    if temporary:
+        tables.append(out.cell(f"{temporary} temporary queue(s) not shown: use --all", "dim"))
     if not data["untold"]:
-        return (brokers, queues)
+        return tables
     untold = out.listing(
         data["untold"],
         {
@@ -118,14 +124,16 @@ def status_tables(data: dict[str, Any]) -> Sequence[Table]:
             "reason": "error",
         },
     )
-    return (brokers, queues, untold)
+    return [*tables, untold]
 
 
 def _queue_name(row: dict[str, Any]) -> Any:
     name, lost = row["queue"], row["partitions_untold"]
-    if not lost:
-        return name
-    return out.cell(f"{name} (without {lost} of {row['partitions']} partitions)", "yellow")
+    if lost:
+        name = f"{name} (without {lost} of {row['partitions']} partitions)"
+    if row["paused"]:
+        name = f"{name} PAUSED"
+    return out.cell(name, "yellow") if lost or row["paused"] else name
 
 
 def _consumers(row: dict[str, Any]) -> Any:
@@ -135,8 +143,9 @@ def _consumers(row: dict[str, Any]) -> Any:
 
 @click.command()
 @interval_option(0, 3600, 1.0, "Seconds over which to measure rates; 0: no rates, no wait.")
+@all_option
 @on_brokers
-def status(target: Target, interval: float) -> None:
+def status(target: Target, interval: float, every: bool) -> None:
     """Show all brokers and queues.
 
     For each queue: ready, delayed, unacked and dead messages, consumers, age of the oldest ready
@@ -152,24 +161,27 @@ def status(target: Target, interval: float) -> None:
     for found in looks(target, interval, 2 if interval else 1):
         if not found.found:
             break
-    out.answer(status_data(found), target.as_json, status_tables)
+    out.answer(status_data(found), target.as_json, lambda data: status_tables(data, every))
     found.complain(item for report in found.found for item in report.untold)
 
 
-def screen(data: dict[str, Any], interval: float) -> Any:
+def screen(data: dict[str, Any], interval: float, every: bool = False) -> Any:
     """Return one measurement as a screen for the terminal."""
     away = [item["error"] for item in data["brokers"] if not item["reachable"]]
     head = out.Text(
         f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C to exit"
     )
-    return out.Group(head, *status_tables(data), *(out.Text(error, "bold red") for error in away))
+    return out.Group(
+        head, *status_tables(data, every), *(out.Text(error, "bold red") for error in away)
+    )
 
 
 @click.command()
 @interval_option(0.1, 3600, 2.0, "Seconds between measurements.")
 @click.option("--count", type=click.IntRange(1), help="Exit after this many measurements.")
+@all_option
 @on_brokers
-def top(target: Target, interval: float, count: int | None) -> None:
+def top(target: Target, interval: float, count: int | None, every: bool) -> None:
     """Show the status live, until Ctrl-C.
 
     An unreachable broker is marked and queried again. With --json, each measurement is a line.
@@ -191,6 +203,6 @@ def top(target: Target, interval: float, count: int | None) -> None:
             raise Refused("top needs a terminal: use --json here, or reliq status")
         with out.Live(console=console, screen=True, auto_refresh=False) as live:
             for data in screens:
-                live.update(screen(data, interval), refresh=True)
+                live.update(screen(data, interval, every), refresh=True)
     except KeyboardInterrupt:
         return  # the usual end of top

@@ -162,6 +162,7 @@ class Heartbeat:
         record = {
             **known[2],
             "pool": self._pool,
+            "node": WATCH.node,
             "options": self._shared_options,
             "queues": "\n".join(self._registration.queues),
             "held": str(len(self._leases.held)),

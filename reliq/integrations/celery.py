@@ -151,6 +151,11 @@ class WorkerWatch:
         return ",".join(sorted(name.rpartition(".")[2] for name in own))
 
     @property
+    def node(self) -> str:
+        """Celery's name of this worker, such as celery@host; "" in other processes."""
+        return ",".join(sorted({str(item.hostname) for item in self._workers if item.hostname}))
+
+    @property
     def processes(self) -> int:
         """How many tasks this worker runs at a time; 0 in other processes."""
         return sum(int(getattr(item.pool, "num_processes", None) or 1) for item in self._workers)

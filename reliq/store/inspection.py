@@ -157,6 +157,8 @@ class Consumer:
     """Whether its connection exists; also True if the Redis user may not list connections."""
     pool: str = ""
     """The pool of a Celery worker: prefork, thread, gevent, solo ...; "" without Celery."""
+    node: str = ""
+    """Celery's name of the worker, such as celery@host; "" without Celery, and before 0.3."""
     options: dict[str, Any] = field(default_factory=dict)
     """Its transport options that all consumers of a queue should share."""
     running: dict[str, int] = field(default_factory=dict)
@@ -166,6 +168,11 @@ class Consumer:
     """For a Celery worker: the maximum number of concurrent tasks."""
     failing: dict[str, Any] = field(default_factory=dict)
     """Queue -> the error of its last failed pass."""
+
+    @property
+    def label(self) -> str:
+        """The name by which its operator knows it: Celery's, or its host and pid."""
+        return self.node or f"{self.host}:{self.pid}"
 
 
 SCANNED_AT_ONCE = 250

@@ -69,6 +69,19 @@ def test_listed(client, connection, filters, expected):
     assert {"rejected"} >= {row["reason"] for row in rows}
 
 
+def test_dead_letters_of_all_queues(client, connection):
+    """Without a queue, `dead list` shows the dead letters of all queues, oldest first."""
+    declare(connection, "mail")
+    died(connection, 4, queue="mail")
+    died(connection, 5)
+    rows = data(client.url, "dead", "list")
+    assert [0, 1, 2, 3, 4, 5] == ids(rows)
+    assert ["orders"] * 4 + ["mail", "orders"] == [row["queue"] for row in rows]
+    assert [0, 1] == ids(data(client.url, "dead", "list", "--limit", 2))
+    assert [3] == ids(data(client.url, "dead", "list", "--task", "shop.mail"))
+    assert "6 dead letter(s) of all queues" in run(client.url, "dead", "list").stdout
+
+
 @pytest.mark.slow
 def test_one_of_them(client, connection):
     """`dead show` prints headers and properties; an unknown tag is an error."""

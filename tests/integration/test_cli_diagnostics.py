@@ -48,7 +48,28 @@ def test_each_column_of_a_queue(client):
     assert [None, None] == [row["rate_in"], row["rate_out"]]
     assert 5 == row["ledger"]["published"]
     shown = run(client.url, "status", "--interval", 0).stdout
-    assert re.search(r"orders *│ *1 │ *1 │ *2 │ *1 │ *1 │.*PAUSED", shown), shown
+    assert re.search(r"orders PAUSED *│ *1 │ *1 │ *2 │ *1 │ *1 │", shown), shown
+
+
+def test_temporary_queues_are_only_counted(client):
+    """`status` and `consumers` hide temporary queues unless --all is set; --json has them all."""
+    connection = client.connect()
+    channel = connection.default_channel
+    channel.queue_declare("orders")
+    channel.queue_declare("reply", auto_delete=True, arguments={"x-expires": 60_000})
+    takers = [Taker(connection, name, auto_declare=False) for name in ("orders", "reply")]
+    shown = run(client.url, "status", "--interval", 0).stdout
+    assert "reply" not in shown
+    assert "1 temporary queue(s) not shown: use --all" in shown
+    shown = run(client.url, "status", "--interval", 0, "--all").stdout
+    assert "reply" in shown
+    assert "not shown" not in shown
+    found = data(client.url, "status", "--interval", 0)["queues"]
+    assert ["orders", "reply"] == sorted(row["queue"] for row in found)
+    assert "reply" not in run(client.url, "consumers").stdout
+    assert "orders, reply" in run(client.url, "consumers", "--all").stdout
+    for taker in takers:
+        taker.consumer.cancel()
 
 
 def test_an_empty_queue_has_no_oldest(client):
@@ -151,13 +172,14 @@ def test_who_consumes(client):
 
 
 @pytest.mark.slow
-def test_the_pool_of_a_worker(redis_url, worker_factory):
-    """A Celery worker reports the name of its pool."""
+def test_the_pool_and_the_name_of_a_worker(redis_url, worker_factory):
+    """A Celery worker reports its pool and Celery's name for it, by which it is listed."""
     worker = worker_factory(
         redis_url, pool="threads", config={"worker_enable_remote_control": False}
     )
     row = only(wait_until(lambda: [row for row in data(redis_url, "consumers") if row["pool"]]))
-    assert ("thread", worker.pid) == (row["pool"], row["pid"])
+    assert ("thread", worker.pid, worker.name) == (row["pool"], row["pid"], row["node"])
+    assert f"│ {worker.name} " in run(redis_url, "consumers").stdout
     assert 0 == worker.shut_down()
 
 

@@ -1,12 +1,16 @@
+from io import StringIO
 from urllib.parse import quote
 
 import click
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
+from reliq.cli import main
 from reliq.cli.application import Application
 from reliq.cli.options import Number
 from reliq.cli.options import duration as seconds_of
-from reliq.cli.tables import rate
+from reliq.cli.tables import listing, rate
 from reliq.cli.target import split_urls
 from reliq.failover.brokers import without_password
 from reliq.printable import plain
@@ -138,3 +142,42 @@ def test_an_application_with_several_brokers():
     options = {"global_keyprefix": "shop:"}
     found = Application(App(urls, transport_options=options)).brokers()
     assert (tuple(urls), options) == found
+
+
+ROWS = [{"name": "orders", "error": "x" * 30, "age": "5s", "id": "7" * 20}]
+COLUMNS = {"name": "name", "error": "error", ">age": "age", "id": "id"}
+
+
+def shown(width, **how):
+    """Return the lines of a table on a terminal of a given width."""
+    console = Console(width=width, file=StringIO())
+    console.print(listing(ROWS, COLUMNS, **how))
+    return console.file.getvalue().splitlines()
+
+
+def test_a_narrow_terminal_leaves_out_optional_columns():
+    """A table loses its last optional columns first, names them, and breaks no cell."""
+    whole = shown(100, optional=("age", "id"))
+    assert ["orders", "x" * 30, "5s", "7" * 20] == [cell.strip() for cell in whole[3][1:-1].split("│")]
+    narrow = shown(55, optional=("age", "id"))
+    assert ["orders", "x" * 30, "5s"] == [cell.strip() for cell in narrow[3][1:-1].split("│")]
+    assert "without id: too narrow" == narrow[-1]
+    narrower = shown(48, optional=("age", "id"))
+    assert ["orders", "x" * 30] == [cell.strip() for cell in narrower[3][1:-1].split("│")]
+    assert "without age, id: too narrow" == narrower[-1]
+
+
+def test_a_table_that_does_not_fit_becomes_records():
+    """Rows that are too wide without optional columns are shown as records of all fields."""
+    lines = [line.split() for line in shown(40, optional=("age", "id"), records=True)]
+    assert [["name", "orders"], ["error", "x" * 30], ["age", "5s"], ["id", "7" * 20], []] == lines
+
+
+@pytest.mark.parametrize("words", [(), ("batch",), ("dead",), ("embedded",), ("queue",), ("spool",)])
+def test_the_summaries_of_commands_are_whole(words):
+    """The help of a group shows the whole first sentence of each command."""
+    done = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
+    listed = done.output.partition("\nCommands:\n")[2]
+    assert listed
+    assert "..." not in listed
+    assert listed.strip().endswith(".")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .flower import show_queues as show_queues
     from .pools import forget_nothing as forget_nothing
     from .pools import let_others_run as let_others_run
+    from .requests import came_from_outside as came_from_outside
     from .requests import forget as forget
     from .requests import is_to_blame as is_to_blame
     from .requests import requests_of as requests_of
@@ -23,7 +24,7 @@ __getattr__ = names_of(
     {
         ".flower": "show_queues",
         ".pools": "forget_nothing let_others_run",
-        ".requests": "forget is_to_blame requests_of tell_the_eta watch_over",
+        ".requests": "came_from_outside forget is_to_blame requests_of tell_the_eta watch_over",
         ".scheduled": "show_what_waits",
     },
 )

@@ -126,7 +126,7 @@ class WorkerWatch:
                 return consumer
         return None
 
-    def dead_lettered(self, transport: Any, message: Any, error: Exception) -> bool | None:
+    def dropped(self, transport: Any, message: Any, error: Exception) -> bool | None:
         """Drop the worker's work for *message*, which made the worker at *transport* raise.
 
         Returns whether the message was settled before; None if it has not caused *error*.

@@ -1,9 +1,12 @@
-"""Dead-letter messages that make Celery's own code raise after they were received.
+"""Return or dead-letter messages that make Celery's own code raise after they were received.
 
 Celery expects errors from tasks, not from its own code. The worker then ends, or the request
 stays unacked, occupies a place in the pool and is never reported. Celery's code uses the content
 of a message at four points: at the delivery, when the request is handed to the pool (at once or by
 a timer), in the pool, and when the result returns. This module handles all but the first.
+
+An exception may also arrive from outside while such code runs: from a signal handler, or thrown
+into a greenlet. It would have met any other message, and is raised.
 """
 
 # ruff: noqa: SLF001 - Celery 5.7 has no public access to the step that takes a place of the pool
@@ -13,6 +16,8 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from functools import partial, wraps
+from inspect import CO_VARARGS
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .job_runs import is_job, run_job
@@ -27,9 +32,42 @@ if TYPE_CHECKING:
 _IN_PROCESS = frozenset(f"celery.concurrency.{name}" for name in ("thread", "gevent", "eventlet"))
 
 
+# Functions of gevent and eventlet in which a greenlet waits for its next turn.
+_SWITCHES = frozenset({"switch", "_greenlet_switch"})
+
+
+def came_from_outside(error: BaseException) -> bool:
+    """Whether *error* was raised by a signal handler, or thrown into a waiting greenlet.
+
+    A handler is known by its argument, the frame that it interrupted. The exception may have been
+    wrapped in another one on its way.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        step = cause.__traceback__
+        while step is not None:
+            code = step.tb_frame.f_code
+            if code.co_name.rpartition(".")[2] in _SWITCHES or _takes_a_frame(step.tb_frame):
+                return True
+            step = step.tb_next
+        cause = cause.__cause__
+    return False
+
+
+def _takes_a_frame(frame: FrameType) -> bool:
+    code, values = frame.f_code, frame.f_locals
+    named = code.co_argcount + code.co_kwonlyargcount
+    arguments = [values.get(name) for name in code.co_varnames[:named]]
+    if code.co_flags & CO_VARARGS:
+        arguments += values.get(code.co_varnames[named]) or ()
+    return any(isinstance(argument, FrameType) for argument in arguments)
+
+
 def is_to_blame(consumer: Any, error: BaseException) -> bool:
     """Whether a message has caused *error*, rather than a connection or the machine."""
     if isinstance(error, (OSError, MemoryError)) or not isinstance(error, Exception):
+        return False
+    if came_from_outside(error):
         return False
     if isinstance(error, LookupError):  # Kombu's Redis counts KeyError as a lost connection
         return True
@@ -45,7 +83,9 @@ def requests_of(message: Any) -> Iterator[Any]:
 
 
 def forget(request: Any) -> None:
-    """Remove *request* from Celery's set of active requests."""
+    """Remove *request* from Celery's set of active requests; note if its task may have begun."""
+    if getattr(request, "time_start", None) is not None:
+        request.message.begun = True
     with suppress(TypeError):  # its id may be of any type
         sys.modules["celery.worker.state"].task_ready(request)
 
@@ -87,15 +127,15 @@ def watch_over(consumer: Any) -> None:
 
 
 def _to_dead_letter(consumer: Any, request: Any, error: Exception) -> bool:
-    """Dead-letter the message of *request*; return False if it has not caused *error*."""
+    """Settle the message of *request*; return False if it has not caused *error*."""
     message = getattr(request, "message", None)
     settlement = getattr(getattr(message, "channel", None), "settlement", None)
     if settlement is None or not is_to_blame(consumer, error):
         return False
     forget(request)
     # In the thread that acks, which may be another one.
-    dead_letter = settlement.dead_letter_malformed
-    consumer.call_soon_ack(partial(dead_letter, message, error, request.acknowledged))
+    settle = settlement.settle_malformed
+    consumer.call_soon_ack(partial(settle, message, error, request.acknowledged))
     return True
 
 

@@ -90,7 +90,7 @@ class EventLoop:
         self._alarm_at = 0.0
         self._watched: dict[int, tuple[object, Callable[[], None]]] = {}
         self._acks: dict[str, list[str]] = {}
-        self._dead_lettered = 0
+        self._unrun = 0
         self._later: Any = None  # the rest of the duties, scheduled for the next turn
         # Whether a task may have run during this turn of the loop.
         self._has_run = False
@@ -215,11 +215,11 @@ class EventLoop:
             return False
         deliver_one = self._pull.deliver_one
         for _ in range(_DELIVERED_A_TICK):
-            dead_lettered = self._dead_lettered
+            unrun = self._unrun
             if not deliver_one():
                 return False
             # A dead letter ran no task, and its ack does not wake the loop.
-            if inline and dead_lettered == self._dead_lettered:
+            if inline and unrun == self._unrun:
                 break
         self._come_back_for_more()  # in the next tick, after the timers
         return inline
@@ -277,9 +277,9 @@ class EventLoop:
         if self.hub is not None and self._loop_thread != threading.get_ident():
             self.hub.call_soon(_come_back)
 
-    def note_dead_letter(self) -> None:
-        """Record that a message became a dead letter, which frees credit for the next."""
-        self._dead_lettered += 1
+    def note_unrun(self) -> None:
+        """Record that a message was settled without a run, which frees credit for the next."""
+        self._unrun += 1
         if self.hub is not None:
             self.hub.call_soon(_come_back)
 

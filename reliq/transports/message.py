@@ -81,7 +81,7 @@ class Message(virtual.Message):
     """For a task in Celery's worker: the eta for which it was delayed at the broker."""
 
     begun = False
-    """For a task in a worker: whether the pool has accepted it."""
+    """For a job, or after a failure, in a worker: whether the pool has accepted the task."""
     acked_early = False
     """For a task in a worker: whether it is acknowledged when it starts."""
     outcome: Outcome | None = None
@@ -109,6 +109,11 @@ class Message(virtual.Message):
         self.accept = None
         self._decoded_cache = None
         self._state = "RECEIVED"
+
+    @property
+    def failed(self) -> int:
+        """How many deliveries have failed."""
+        return int(self.headers.get("x-delivery-count", 0))
 
     @property
     def verdict(self) -> tuple[str, str]:

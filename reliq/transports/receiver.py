@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from .. import integrations
 from ..errors import ReliqError
 from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
@@ -74,7 +75,8 @@ class Receiver:
     def deliver(self, no_ack: bool, callback: Callable[[Any], Any], delivery: Delivery) -> None:
         """Pass a delivery to *callback*; raises the errors of the callback.
 
-        However, if a Celery worker's code raises for its content, the message is dead-lettered.
+        However, if a Celery worker's code raises for its content, the message is returned once,
+        and dead-lettered the second time.
         """
         message = self.open(delivery, no_ack)
         if message is not None:
@@ -122,21 +124,24 @@ class Receiver:
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:
         """Record a failed delivery; return False if the caller must raise the exception.
 
-        In a Celery worker, the message becomes a dead letter. Elsewhere, the delivery counts as
-        failed unless it is acked anyway. Lost connections and interrupts are not counted.
+        A Celery worker returns or dead-letters the message. Elsewhere, the delivery counts as
+        failed unless it is acked anyway. Lost connections, interrupts and exceptions of signal
+        handlers are not counted.
         """
         worker = WATCH.takes_from(self._over)
         message.callback_raised = not worker
         not_its_fault = (*self._over.connection_errors, ReliqError)
         if not isinstance(error, Exception) or isinstance(error, not_its_fault):
             return False
+        if integrations.came_from_outside(error):
+            return False
         if not worker:
             if not no_ack:
                 leases = self._over.link.session.leases
                 leases.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.dead_lettered(self._over, message, error)
+        settled = WATCH.dropped(self._over, message, error)
         if settled is None:
             return False
-        self._settlement.dead_letter_malformed(message, error, settled or no_ack, no_ack)
+        self._settlement.settle_malformed(message, error, settled or no_ack, no_ack)
         return True

@@ -135,17 +135,22 @@ class Settlement:
         for message in messages:
             self.jobs.tell(message)
             lease = Lease(message.delivery_tag, message.token)
-            count = message.headers.get("x-delivery-count", 0)
             try:
-                self._give_up(message.queue, lease, message.headers, count, *message.verdict)
+                self._give_up(
+                    message.queue, lease, message.headers, message.failed, *message.verdict
+                )
             except BrokerUnavailable:
                 self._qos.put_back(message)
                 raise
 
-    def dead_letter_malformed(
+    def settle_malformed(
         self, message: Message, error: Exception, settled: bool, no_ack: bool = False
     ) -> None:
-        """Dead-letter a message that made a Celery worker's code raise, unless *settled*."""
+        """Return or dead-letter a message that made a Celery worker's code raise, unless *settled*.
+
+        Its first failed delivery, and a worker that stops, may have another cause: the message is
+        returned, unless its body is unreadable or its task may have begun.
+        """
         message.malformed, message.error = True, in_words(error)
         if settled or self._qos.take(message.delivery_tag) is None:
             logger.error(
@@ -160,10 +165,26 @@ class Settlement:
             )
             return
         try:
-            self.dead_letter([message])
+            if message.decode_error is None and WATCH.stopping:
+                self._return_malformed(message, "released")
+            elif message.decode_error is None and not message.begun and not message.failed:
+                self._return_malformed(message, "nacked")
+            else:
+                self.dead_letter([message])
         except BrokerUnavailable as exc:
             # Raised in the loop's next turn, because in this one it would drop the acks of others.
             self._over.reserver.failure = again(exc)
+
+    def _return_malformed(self, message: Message, how: How) -> None:
+        logger.warning(
+            "message %s of %r made the code that received it raise %s; it was returned, and is "
+            "dead-lettered if its next delivery fails as well",
+            *(message.delivery_tag, message.queue, message.error),
+        )
+        self.release(how, [message])
+        self.jobs.returned(message)
+        self._over.loop.note_unrun()
+        self._over.pull.credit_regained()
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         """Dead-letter a delivery whose envelope is unreadable, which never was a message."""
@@ -211,7 +232,7 @@ class Settlement:
             )
         self._route_soon(queue)
         self._over.reserver.ask_again(queue)  # there is credit for the next message
-        self._over.loop.note_dead_letter()
+        self._over.loop.note_unrun()
         self._over.pull.credit_regained()
 
     def _route_soon(self, queue: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.site import FAST
 from tests.support.waiting import wait_until
-from tests.support.workers import POOLS
+from tests.support.workers import POOLS, pools
 
 LATE = {"task_acks_late": True, "task_ignore_result": True, "worker_prefetch_multiplier": 4}
 
@@ -127,4 +127,27 @@ def test_soft_shutdown_waits_a_while(site):
     site.worker(pool="threads", config=LATE)
     site.journal.wait_finished(long)
     assert site.journal.runs(short) == 1
+    site.settled()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("soft_s", [0, 2])
+@pytest.mark.parametrize("pool", pools("gevent", of=("gevent", "threads", "prefork")))
+def test_cold_shutdown_of_a_full_pool_blames_no_message(site, pool, soft_s):
+    """A message that waits for a place in the pool at a cold shutdown returns, uncounted.
+
+    In gevent, Celery's signal handler fails in the hub, and its error arrives in the delivery.
+    """
+    config = {**LATE, "worker_soft_shutdown_timeout": soft_s}
+    worker = site.worker(pool=pool, concurrency=2, config=config, env={"REMAP_SIGTERM": "SIGQUIT"})
+    ids = [site.send("record", 6.0).id for _ in range(6)]
+    wait_until(lambda: len(site.journal.started()) == 2, what="running tasks")
+    wait_until(lambda: site.counts()["unacked"] >= 3, what="a message that waits for a place")
+    worker.terminate()
+    worker.wait(60)
+    site.wait_counts(unacked=0, dead=0)
+    ran = set(site.journal.finished())
+    site.worker(pool="gevent", concurrency=10, config=LATE)
+    for task_id in set(ids) - ran:
+        site.journal.wait_finished(task_id)
     site.settled()

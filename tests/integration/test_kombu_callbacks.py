@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
@@ -55,6 +56,23 @@ def test_a_callback_that_raises_is_a_failed_delivery(client):
     fail_once(client, failing())
     message = get(client.connect(), "q")
     assert (2, True) == (message.headers["x-delivery-count"], message.headers["redelivered"])
+    message.ack()
+
+
+def test_a_signal_handler_that_raises_is_no_failed_delivery(client):
+    """A message in whose callback a signal handler raised is returned, uncounted."""
+    publish(client.connect(), "q", "x")
+
+    def out_of_time(number, frame):
+        raise AsToldError("a time limit of the application")
+
+    before = signal.signal(signal.SIGALRM, out_of_time)
+    try:
+        fail_once(client, lambda message: signal.raise_signal(signal.SIGALRM))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    message = get(client.connect(), "q")
+    assert "x-delivery-count" not in message.headers
     message.ack()
 
 

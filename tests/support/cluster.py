@@ -12,11 +12,13 @@ from typing_extensions import Self
 
 from reliq.engines.redis.keys import broker_keys
 from tests.support.contents import value_of
-from tests.support.servers import RedisServer, has_tls, redis_binary
+from tests.support.servers import RedisServer, free_port, has_tls
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from tests.support.processes import Process
 
 SLOTS = 16384
 ANCHOR = key_slot(broker_keys("").queues.encode())
@@ -26,22 +28,27 @@ NODE_TIMEOUT_MS = 2000
 
 
 class ClusterNode(RedisServer):
-    """One server in cluster mode."""
+    """One server in cluster mode.
+
+    A binary without TLS announces the process in front of it; the nodes then talk without TLS.
+    """
 
     # The bus port is 10,000 above, and must also be below the kernel's range.
     ports = range(18_000, 22_500)
 
     def __init__(self, *, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: Any) -> None:
         cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)]
-        if options.get("tls") is not None:
-            binary = options.get("binary") or redis_binary()
-            if not has_tls(binary):  # a process in front cannot secure the bus
-                raise RuntimeError(
-                    f"{binary} has no TLS: install a redis-server with TLS, such as "
-                    "Debian's package redis-server, for the tests of TLS in a cluster"
-                )
-            cluster += ["--tls-cluster", "yes", "--tls-replication", "yes"]
         super().__init__(extra=[*cluster, *options.pop("extra", ())], **options)
+        self._speaks_tls = self.tls is not None and has_tls(self.binary)
+        if self._speaks_tls:
+            self.extra += ["--tls-cluster", "yes", "--tls-replication", "yes"]
+        self._settings = self.extra
+
+    def _spawn(self) -> Process:
+        if self.tls is not None and not self._speaks_tls:  # Redis 6.2 reads it only as it starts
+            self.tls_port = self.tls_port or free_port(self.ports)
+            self.extra = [*self._settings, "--cluster-announce-port", str(self.tls_port)]
+        return super()._spawn()
 
     @property
     def id(self) -> str:
@@ -50,8 +57,13 @@ class ClusterNode(RedisServer):
 
     @property
     def announced_port(self) -> int:
-        """The port that it announces to other nodes and clients."""
+        """The port that it announces to clients."""
         return self.tls_port or self.port
+
+    @property
+    def peer_port(self) -> int:
+        """The port for other nodes, which do not use a process in front."""
+        return self.announced_port if self._speaks_tls else self.port
 
     def ask(self, *command: Any) -> Any:
         """Send one command; return the server's reply."""
@@ -114,7 +126,7 @@ class RedisCluster:
             """Begin missing handshakes: one that outlasts a node timeout is forgotten."""
             for node in others:
                 if first.id not in self._met(node):
-                    node.ask("CLUSTER", "MEET", "127.0.0.1", first.announced_port)
+                    node.ask("CLUSTER", "MEET", "127.0.0.1", first.peer_port)
             return all(len(self._met(node)) == len(self.nodes) for node in self.nodes)
 
         wait_until(all_met, timeout_s=30, interval_s=0.5, what="nodes that know each other")
@@ -201,7 +213,7 @@ class Migration:
         """Move *keys*, as redis-cli does."""
         chosen = list(keys)
         if chosen:
-            where = ("127.0.0.1", self.target.announced_port, "", 0, 5000, "KEYS", *chosen)
+            where = ("127.0.0.1", self.target.peer_port, "", 0, 5000, "KEYS", *chosen)
             self.source.ask("MIGRATE", *where)
 
     def end(self) -> None:

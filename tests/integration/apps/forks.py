@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 from kombu import Connection, Consumer, Queue
 
@@ -291,6 +292,8 @@ def storm(url, seconds):
 
 
 if __name__ == "__main__":
+    # Python 3.12 and newer warn of the forks beside threads that these tests are about.
+    warnings.filterwarnings("ignore", r".* is multi-threaded, use of fork", DeprecationWarning)
     signal.alarm(50 if "storm" not in sys.argv else 100)
     # Python itself hangs in a child without hooks if another thread has requested the GIL, which
     # a thread does after it has waited for this interval.

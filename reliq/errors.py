@@ -38,6 +38,8 @@ class ReliqError(Exception):
 
     reply = ""
     """The error reply of the broker, if it did not run a command."""
+    passes = False
+    """Whether the same command may succeed later: reports to the broker are kept."""
 
     def __str__(self) -> str:
         """Return the problem, its place and the remedy."""
@@ -102,6 +104,7 @@ class BrokerUnavailable(ReliqError, ConnectionError):
     :class:`ConnectionError`, and therefore an :class:`OSError`, without an errno.
     """
 
+    passes = True
     unsent = False
     """Whether the command was definitely not run."""
     untouched: frozenset[str] = frozenset()

@@ -167,10 +167,12 @@ class BackgroundDuties:
         self._send_at = 0.0
         try:
             self._send_all_owed(store, NODE_PATIENCE_S)
-        except BrokerUnavailable:
-            if not goes_on(store):
+        except (BrokerUnavailable, BrokerRefused) as exc:
+            refused = isinstance(exc, BrokerRefused)
+            if refused or goes_on(store):  # a node does not respond
+                self._send_at = monotonic() + _AGAIN_S
+            if refused or not goes_on(store):
                 raise
-            self._send_at = monotonic() + _AGAIN_S  # a node does not respond
 
     def poll(self, store: Store, queue: str) -> None:
         """Make the passes over a *queue* that is only polled, which may have no consumers."""

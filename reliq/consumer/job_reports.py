@@ -59,6 +59,8 @@ class JobReports:
         """Start empty, also in a child: inherited reports belong to the parent."""
         self._owed: dict[int, _Report] = {}
         self._unsent: set[int] = set()
+        # Reports that the broker does not record now. Sent again at the next tick, or connection.
+        self._refused: set[int] = set()
         self._numbers = count()
 
     @property
@@ -94,7 +96,9 @@ class JobReports:
         """Mark reports without a reply for *older_than_s* to be sent again, which is harmless."""
         limit = monotonic() - older_than_s
         with self.lock:
-            self._unsent |= {number for number, one in self._owed.items() if one.since < limit}
+            refused, self._refused = self._refused, set()
+            late = {number for number, one in self._owed.items() if one.since < limit}
+            self._unsent |= late | refused
 
     def flush(self, store: Store, _patience_s: float = inf) -> None:
         """Post the unsent reports of earlier connections; does not wait."""
@@ -118,8 +122,8 @@ class JobReports:
 
     def _done(self, number: int, result: Changed | ReliqError | None) -> None:
         with self.lock:
-            if isinstance(result, BrokerUnavailable):
-                self._unsent.add(number)
+            if isinstance(result, ReliqError) and result.passes:
+                (self._refused if result.reply else self._unsent).add(number)
                 return
             report = self._owed.pop(number, None)
         if report is None:

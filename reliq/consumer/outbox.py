@@ -52,6 +52,8 @@ class Outbox:
         self.unconfirmed: dict[str, tuple[str, float]] = {}
         """Unconfirmed acks: queue and time by tag; read-only for other modules."""
         self._unsent: set[str] = set()
+        # Acks that the broker does not run now. Sent again at the next tick, or connection.
+        self._refused: set[str] = set()
         self._returns: deque[tuple[str, How, Lease]] = deque()
         # Reserved with no_ack, not delivered.
         self._unhanded: deque[Delivery] = deque()
@@ -172,6 +174,8 @@ class Outbox:
         """
         now = monotonic()
         with self.lock:
+            refused, self._refused = self._refused, set()
+            self._unsent |= refused
             for tag, (queue, since) in self.unconfirmed.copy().items():
                 if since < now - older_than_s and tag in self.unconfirmed:
                     self.unconfirmed[tag] = (queue, now)
@@ -183,8 +187,9 @@ class Outbox:
 
     def _acked(self, tags: Sequence[str], trusted: bool, result: int | ReliqError) -> None:
         if type(result) is not int or not trusted:
-            if isinstance(result, BrokerUnavailable) or not isinstance(result, ReliqError):
-                self._unsent.update(tags)
+            if not isinstance(result, ReliqError) or result.passes:
+                again = isinstance(result, ReliqError) and result.reply
+                (self._refused if again else self._unsent).update(tags)
                 return
             logger.error("an ack failed and the message will be delivered again: %s", result)
         # No lock: each operation on the dict is atomic, and iterations use a copy.
@@ -197,8 +202,9 @@ class Outbox:
             self._leases.let_go(leases)
             try:
                 return store.release(queue, how, leases)
-            except BrokerUnavailable:
-                self.release_later(queue, how, leases)
+            except ReliqError as exc:
+                if exc.passes:
+                    self.release_later(queue, how, leases)
                 raise
 
     def release_later(self, queue: str, how: How, leases: Sequence[Lease]) -> None:
@@ -256,7 +262,7 @@ class Outbox:
             grouped.setdefault((queue, how), []).append(lease)
         try:
             for (queue, how), leases in list(grouped.items()):
-                with nodes.turn():
+                with nodes.turn(refused=True):
                     released = store.release(queue, how, leases)
                     del grouped[queue, how]
                     log_at_the_limit(queue, released.dead)
@@ -269,25 +275,36 @@ class Outbox:
     def hand_back(self, store: Store, nodes: EachNode) -> None:
         """Return undelivered messages that were reserved with no_ack, in a single attempt.
 
-        Logs and raises a ReliqError; the messages of a failed attempt may be lost.
+        Logs and raises a ReliqError; the messages of a failed attempt may be lost. An attempt that
+        the broker has not run is repeated.
         """
         with self.lock:
             unhanded, self._unhanded = self._unhanded, deque()
         grouped: dict[str, list[Delivery]] = {}
         for delivery in unhanded:
             grouped.setdefault(delivery.queue, []).append(delivery)
-        for queue, deliveries in grouped.items():
-            with nodes.turn():
-                try:
-                    store.hand_back(queue, deliveries)
-                except ReliqError:
-                    logger.error(  # noqa: TRY400 - the error itself is raised
-                        "%d messages of %r may be lost: their no_ack consumer had not delivered "
-                        "them, and could not return them",
-                        len(deliveries),
-                        queue,
-                    )
-                    raise
+        try:
+            for queue in list(grouped):
+                with nodes.turn():
+                    self._hand_back(store, queue, grouped.pop(queue))
+        finally:
+            for deliveries in grouped.values():
+                self._unhanded.extend(deliveries)
+
+    def _hand_back(self, store: Store, queue: str, deliveries: Sequence[Delivery]) -> None:
+        try:
+            store.hand_back(queue, deliveries)
+        except ReliqError as exc:
+            if exc.reply and exc.passes:
+                self._unhanded.extend(deliveries)
+                raise
+            logger.error(  # noqa: TRY400 - the error itself is raised
+                "%d messages of %r may be lost: their no_ack consumer had not delivered "
+                "them, and could not return them",
+                len(deliveries),
+                queue,
+            )
+            raise
 
     def reserve_lost(self, queue: str, consumer: str) -> None:
         """Record a reserve whose reply was lost: it may have taken messages."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from .. import consumer
-from ..errors import BrokerUnavailable, ReliqError, again, logger
+from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
@@ -162,7 +162,10 @@ class Session:
                 self.outbox.replaced_at = store.connected_at
         self.registration.reconnected()
         patience_s = NODE_PATIENCE_S if store.has_nodes else inf
-        with EachNode(store).turn():  # the background loop retries what an unreachable node lacks
+        for owed in (self.reports, self.outbox):
+            owed.resend(inf)
+        # The background loop retries what an unreachable node lacks, or the broker has refused.
+        with EachNode(store).turn(refused=True):
             self.send_owed(store, patience_s)
         if self.works:
             self.duties.renewal.renew(store, all_of_them=True)
@@ -213,16 +216,16 @@ class Session:
         Waits for *patience_s* for each node of a cluster.
         """
         self._note_dropped()
-        away: BrokerUnavailable | None = None
+        first: ReliqError | None = None
         for send in (self.reports.flush, self.outbox.flush, self.registration.leave_queues):
             try:
                 send(store, patience_s)
-            except BrokerUnavailable as exc:  # noqa: PERF203 - one of two
-                if not goes_on(store):
+            except (BrokerUnavailable, BrokerRefused) as exc:  # noqa: PERF203 - one of three
+                if isinstance(exc, BrokerUnavailable) and not goes_on(store):
                     raise
-                away = away or again(exc)  # one unreachable node does not affect the others
-        if away is not None:
-            raise again(away)
+                first = first or again(exc)  # neither an unreachable node affects the others
+        if first is not None:
+            raise again(first)
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Record a subscription of *queue*; return the number of its subscriptions."""
@@ -287,6 +290,12 @@ class Session:
                 logger.info("some reports to the broker failed at exit: %s", exc)
         finally:
             store.close()
+        if unconfirmed := len(self.outbox.unconfirmed):
+            logger.warning(
+                "the broker has not confirmed the acks of %d finished messages: they will be "
+                "delivered again",
+                unconfirmed,
+            )
 
 
 class Sessions:

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import BrokerUnavailable, NotFound, again
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, again
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterator
 
     from ..engines.redis.store import RedisStore
+    from ..errors import ReliqError
     from .inspection import QueueStatus
 
     Store: TypeAlias = RedisStore
@@ -44,7 +45,8 @@ def status_of(store: Store, queue: str) -> QueueStatus:
 class EachNode:
     """One round over the queues of one store, some of whose nodes may be unreachable.
 
-    An unreachable node does not delay the others. Its error is raised after the last queue.
+    An unreachable node does not delay the others, and neither does a refused step, if the caller
+    wants that. The first error is raised after the last queue.
     """
 
     def __init__(self, store: Store, patience_s: float = inf) -> None:
@@ -52,13 +54,14 @@ class EachNode:
         self._store = store
         self._patience_s = patience_s
         self._shorter_s = NODE_PATIENCE_S if patience_s == inf else patience_s
-        self._first: BrokerUnavailable | None = None
+        self._first: ReliqError | None = None
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, *, refused: bool = False) -> Iterator[None]:
         """Run the work of one queue; continue with the next queue if its node is unreachable.
 
         Raises BrokerUnavailable if the broker is one server, or if all its nodes are unreachable.
+        *refused*: continue also if the broker has refused the work of this queue.
         """
         try:
             with self._store.patience(self._patience_s):
@@ -68,8 +71,12 @@ class EachNode:
                 raise
             self._first = self._first or again(exc)
             self._patience_s = self._shorter_s
+        except BrokerRefused as exc:
+            if not refused:
+                raise
+            self._first = self._first or again(exc)
 
     def end(self) -> None:
-        """Raise BrokerUnavailable if a node was unreachable."""
+        """Raise the first error of a turn that did not end the round."""
         if self._first is not None:
             raise again(self._first)

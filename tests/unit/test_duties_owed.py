@@ -11,7 +11,7 @@ from reliq.consumer.job_reports import JobReports
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.consumer.registration import Registration
-from reliq.errors import BrokerTimeout
+from reliq.errors import BrokerRefused, BrokerTimeout
 from reliq.options import parse
 from reliq.store.values import ignore_result
 
@@ -21,7 +21,7 @@ class Store:
 
     has_nodes = alive = True
 
-    def receive(self):
+    def receive(self, *_):
         """Receive nothing."""
 
     check = connect = wait_for_replies = receive
@@ -36,14 +36,15 @@ class Debtor:
 
     owes = True
 
-    def __init__(self):
+    def __init__(self, error):
+        self.error = error
         self.tries = 0
 
     def send_owed(self, store, patience_s):
         """Fail, as long as the node is unreachable."""
         self.tries += 1
         if self.owes:
-            raise BrokerTimeout(f"{store} is away for more than {patience_s} s")
+            raise self.error(f"{store}, {patience_s} s")
 
 
 @pytest.fixture
@@ -54,9 +55,10 @@ def clock(monkeypatch):
     return clock
 
 
-def test_what_is_owed_is_tried_once_at_a_time(clock):
+@pytest.mark.parametrize("error", [BrokerTimeout, BrokerRefused])
+def test_what_is_owed_is_tried_once_at_a_time(clock, error):
     """A pending report is tried at most once per tick, as each try waits and delays other work."""
-    options, debtor, store = parse({}), Debtor(), Store()
+    options, debtor, store = parse({}), Debtor(error), Store()
     leases, running, transports = Leases(options), RunningTasks(), WeakSet()
     outbox = Outbox(leases, transports, running)
     registration = Registration(transports, 1.0)
@@ -82,7 +84,7 @@ def test_what_is_owed_is_tried_once_at_a_time(clock):
     for _ in range(40):
         debtor.tries = 0
         found.tick(store)
-        found.do_later(store)
+        found.do_all_later(store)
         tries.append(debtor.tries)
         clock[0] += 0.3
     assert 5 < sum(tries)

@@ -262,6 +262,8 @@ def ask_if_allowed(wire: Commands, *command: str) -> Reply | None:
     try:
         return wire.call(command)
     except BrokerRefused as exc:
+        if exc.passes:
+            raise
         refusals.note(wire.address.identity, command, exc)
         return None
 

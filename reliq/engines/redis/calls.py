@@ -6,7 +6,6 @@ connection is dropped: a later reply would be taken for the reply to another com
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from math import inf
 from time import monotonic
@@ -16,7 +15,7 @@ from hiredis import ReplyError
 
 from ...errors import again
 from . import refusals
-from .connect import translate_reply
+from .error_replies import class_of, translate_reply
 from .stream import FAILURES, Command, Reply, Stream, failure, late, pack, parts_of
 
 if TYPE_CHECKING:
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 LOOK_AFTER_S = 0.02  # silence after which a connection is checked before use
 _MOST_IDLE = 32
-# Only a server that is not, or not yet, the master replies so. It may never become the master,
-# and a connection for posts would use it forever.
-_DISMISSED = re.compile(r"\b(READONLY|LOADING|MASTERDOWN|UNBLOCKED)\b")
 _PING: Sequence[tuple[Command, Script | None]] = ((("PING",), None),)
 
 
@@ -57,8 +53,11 @@ def needs_text(stream: Stream, text: str, address: Broker) -> bool:
 
 
 def dismissal(error: ReliqError) -> ReliqError | None:
-    """Return the connection's error if *error* shows that the server does not serve, or None."""
-    if not _DISMISSED.search(error.reply):
+    """Return the connection's error if *error* shows that the server does not serve, or None.
+
+    The server may never become the master, and a connection for posts would use it forever.
+    """
+    if not class_of(error.reply).dismisses:
         return None
     found = again(error)
     found.reply = ""  # the outcome of other commands is unknown

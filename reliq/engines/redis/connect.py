@@ -18,7 +18,6 @@ from hiredis import HiredisError, Reader, ReplyError, pack_command
 
 from ..._version import __version__
 from ...errors import (
-    BrokerRefused,
     BrokerTimeout,
     BrokerUnavailable,
     ConfigurationError,
@@ -29,6 +28,7 @@ from ...forks import here
 from ...store.limits import FORMAT
 from .. import redis as engine
 from . import keys, refusals
+from .error_replies import code_of, translate_reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,27 +47,7 @@ _KEEPALIVE = {
 }
 FAILURES = (OSError, HiredisError)
 """The exceptions of a connection that is being opened."""
-_NOT_YET = re.compile(r"^(LOADING|ERR max number of clients)\b")
 _LOGIN = re.compile(r"^(NOAUTH|WRONGPASS|ERR (Client sent )?AUTH|ERR invalid password)\b")
-# Replies that mean "not now" or "not here": reconnecting can help.
-_UNAVAILABLE = re.compile(
-    r"\b(LOADING|READONLY|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY|NOREPLICAS|"
-    r"NOAUTH|WRONGPASS|max number of clients|shutting down)\b"
-)
-_ACL = "the user lacks a permission: see the ACL rule in docs/operations.md"
-_HINTS = (
-    ("OOM", "its memory is full: raise maxmemory, or let workers drain the queues"),
-    ("NOPERM", _ACL),
-    # Refusals inside a script, as worded by Redis 6.2, by 7.0, and by later versions.
-    ("can't run this command", _ACL),
-    ("can't access at least one of the keys", _ACL),
-    ("ACL failure in script", _ACL),
-    ("MISCONF", "it cannot persist: check its log and disk"),
-    ("WRONGTYPE", "a key of reliq has another type: use another database or prefix"),
-    ("MOVED ", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
-    ("CROSSSLOT", "it is a node of a Redis Cluster: use reliq-cluster:// with some of its nodes"),
-    ("unknown command", "reliq needs Redis 6.2 or newer"),
-)
 # Sockets that close without a ResourceWarning as they are collected, or as the process exits: not
 # those of gevent. Their destructor is C, so that no handler of a signal runs in it.
 _QUIET = {
@@ -197,25 +177,13 @@ class Broker(Protocol):
         """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
 
 
-def translate_reply(text: str, address: Broker) -> ReliqError:
-    """Return reliq's error for an error reply of the server."""
-    error: ReliqError
-    if _UNAVAILABLE.search(text):
-        error = BrokerUnavailable(f"{address} cannot serve now: {text}")
-    else:
-        hint = next((f" ({hint})" for word, hint in _HINTS if word in text), "")
-        error = BrokerRefused(f"{address} refused: {text}{hint}")
-    error.reply = text
-    return error
-
-
 def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqError:
     """Return reliq's error for one of :data:`FAILURES` or a ReliqError; always a new object."""
     if isinstance(exc, ReliqError):
         return again(exc)
     if isinstance(exc, TimeoutError):
         return BrokerTimeout(f"{address} did not answer within {timeout_s:g} s")
-    if isinstance(exc, OSError) or _NOT_YET.match(str(exc)):
+    if isinstance(exc, OSError):
         return BrokerUnavailable(f"{address} is not reachable: {str(exc).rstrip('.')}")
     if _LOGIN.match(str(exc)):
         return BrokerUnavailable(f"{address} {LOGIN_REFUSED}: check username and password ({exc})")
@@ -280,7 +248,8 @@ def require_known_format(version: Any, older: Any, prefix: str, broker: Broker) 
     """
     where = f"{broker}, global_keyprefix {prefix!r},"
     if isinstance(version, Exception):
-        stored: object = "of another type" if "WRONGTYPE" in str(version) else str(FORMAT)
+        wrong = code_of(str(version)) == "WRONGTYPE"
+        stored: object = "of another type" if wrong else str(FORMAT)
     else:
         (found,) = version
         stored = None if found is None else found.decode("utf-8", "replace")

@@ -16,6 +16,7 @@ from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
 from ...store.values import ignore_result
 from ..poll import Pipe, readable
 from . import keys, refusals, scripts
+from .error_replies import code_of
 from .keys import queue_keys
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class RedisNotifier:
 
     def _on_reply(self, reply: Reply) -> None:
         self._listening = False
-        if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply) and not self._clearing:
+        wrong = isinstance(reply, BrokerRefused) and code_of(reply.reply) == "WRONGTYPE"
+        if wrong and not self._clearing:
             # Another program wrote to the key. The next wait removes it: a lost token is harmless.
             self._clearing = True
             logger.warning(

@@ -20,7 +20,7 @@ from hiredis import ReplyError
 from ...errors import BrokerUnavailable, ReliqError, again
 from ..poll import readable
 from .calls import LOOK_AFTER_S, as_text, dismissal, needs_text
-from .connect import translate_reply
+from .error_replies import translate_reply
 from .stream import FAILURES, Command, Reply, Stream, failure, late, pack
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BrokerRefused, again
+from ...errors import again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def unless_noted(identity: object, command: Sequence[Any], error: ReliqError) ->
     """Return *error*, or record the refusal of an optional command; raise its other errors."""
     if name_of(command) not in COSTS:
         return error
-    if not isinstance(error, BrokerRefused):
+    if error.passes:
         raise again(error)
     note(identity, command, error)
     return None

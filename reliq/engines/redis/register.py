@@ -11,6 +11,7 @@ from ...store.unreadable import left_out, number
 from ...store.values import Attached, Duties, Liveness
 from . import keys, scripts
 from .base import StoreBase, ask_if_allowed, server, text_of, texts, then
+from .error_replies import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,7 +132,7 @@ def records_of(
     replies: list[Any] = wire.replies([(command, None) for command in (*asked, *more)])
     wrong = []
     for place, reply in enumerate(replies):
-        if isinstance(reply, BrokerRefused) and "WRONGTYPE" in str(reply):
+        if isinstance(reply, BrokerRefused) and code_of(reply.reply) == "WRONGTYPE":
             wrong.append(names[place])
             replies[place] = [None] * len(fields)
         elif isinstance(reply, ReliqError):

@@ -151,8 +151,8 @@ def _options(consumers: list[Consumer]) -> Iterator[Finding]:
         yield Finding(
             "options",
             "info",
-            f"visibility_timeout is {leases_s[long[0]]} s at {len(long)} consumer(s) ({long[0]}), as "
-            "if left over from redis://: messages of a frozen worker return after this time",
+            f"visibility_timeout is {leases_s[long[0]]} s at {len(long)} consumer(s) ({long[0]}), "
+            "as if left over from redis://: messages of a frozen worker return after this time",
             "leave the option out, or set it to 60: it does not limit the run time of a task",
         )
     said: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(

@@ -91,6 +91,12 @@ def unknown(what: str, name: object, known: Collection[str]) -> ConfigurationErr
     return ConfigurationError(f"unknown {what} {name!r}: {hint}")
 
 
+def near(name: str, known: Collection[str]) -> str:
+    """Return the end of an error for an unknown *name*, with similar names in *known*."""
+    found = get_close_matches(name, known, n=3)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
 def require_one_of(what: str, value: str, known: Collection[str]) -> None:
     """Raise ConfigurationError if *value* is not in *known*."""
     if value not in known:

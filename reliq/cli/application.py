@@ -19,6 +19,10 @@ class Application:
     def __init__(self, app: Any) -> None:
         self._app = app
 
+    def options(self) -> dict[str, Any]:
+        """Return its transport options, whatever its broker."""
+        return dict(self._app.conf.broker_transport_options or {})
+
     def brokers(self) -> Brokers:
         """Return the URLs of its brokers, and its transport options.
 

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq import admin, migration
+from reliq.failover.brokers import without_password
+from reliq.kombu_options import KEPT, UNUSED
 
 from . import console as out
-from .endings import INTERRUPTED
+from .application import Application
+from .endings import INTERRUPTED, Refused
 from .options import (
     Number,
     address_map_option,
@@ -39,18 +42,21 @@ _PLANNED: Mapping[str, Any] = {
     ">elsewhere": lambda row: out.count(row["elsewhere"]),
 }
 _FOLLOW_EVERY_S = 1.0
+_NOT_STATED = (None, "default")
+_NEEDED = {"sep", "priority_steps"}
+_KOMBUS = {*KEPT, *UNUSED, "sentinel_username", "sentinel_password"}
 
 
 def _steps(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
     try:
-        return None if value is None else [int(step) for step in value.split(",")]
+        return value if value in _NOT_STATED else [int(step) for step in value.split(",")]
     except ValueError as exc:
         raise click.BadParameter("expected whole numbers, such as 0,3,6,9") from exc
 
 
 def _escapes(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None
+    if value in _NOT_STATED:
+        return value
     try:
         return value.encode("latin-1", "backslashreplace").decode("unicode_escape")
     except ValueError as exc:
@@ -72,8 +78,12 @@ def _escapes(_context: click.Context, _option: click.Parameter, value: str | Non
 @click.option("--follow", is_flag=True, help="Also move new messages, until Ctrl-C.")
 @prefix_option
 @click.option("--kombu-prefix", help="Kombu's global_keyprefix. Default: that of --prefix.")
-@click.option("--sep", callback=_escapes, help=r"Kombu's option sep; accepts \x escapes.")
-@click.option("--priority-steps", callback=_steps, help="Kombu's option, such as 0,3,6,9.")
+@click.option(
+    "--sep", callback=_escapes, help=r"Kombu's option sep, or default; accepts \x escapes."
+)
+@click.option(
+    "--priority-steps", callback=_steps, help="Kombu's option, such as 0,3,6,9, or default."
+)
 @click.option("--unacked-key", help="Kombu's option unacked_key.")
 @click.option("--unacked-index-key", help="Kombu's option unacked_index_key.")
 @priority_order_option
@@ -101,28 +111,36 @@ def migrate(
     and publishers of both sides may keep running. Each message is moved once. After an
     interruption, run the command again with the same two URLs.
 
-    Exits with 0 if all waiting messages have moved, and with 2 otherwise.
+    FROM or TO is laid out by Kombu's options global_keyprefix, sep and priority_steps. They come
+    from the options below, or from the application: celery -A proj reliq migrate ...
+
+    Exits with 0 if all waiting messages have moved, and with 2 otherwise; names their lists.
 
     \b
     Examples:
       reliq migrate redis://old:6379/0 reliq://new:6379/0 --dry-run
+      reliq migrate redis://old:6379/0 reliq://new:6379/0 --sep : --priority-steps 0,5,9
       reliq migrate redis://old:6379/0 reliq://new:6379/0 --follow
       reliq migrate redis://old:6379/0 reliq://new:6379/0 --unacked-older 0
-      reliq migrate reliq://new:6379/0 redis://old:6379/0 celery
+      celery -A proj reliq migrate reliq://new:6379/0 redis://old:6379/0
     """
     if dry_run and (follow or unacked_older is not None):
         raise click.UsageError("--dry-run changes nothing: leave --follow and --unacked-older out")
-    ours = {"global_keyprefix": prefix, "priority_order": priority_order}
-    theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **layout}
+    if source.startswith("reliq") and not dry_run:
+        _require_layout(layout)
+    common = {"master_name": master_name}
+    ours = {"global_keyprefix": prefix, "priority_order": priority_order, **common}
+    theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **common}
     with migration.Migration(
         source,
         target,
-        kombu_options=_given({**theirs, "master_name": master_name}),
-        transport_options=_given({**ours, "master_name": master_name, "address_map": address_map}),
+        kombu_options=_of_kombu(_given({**theirs, **layout})),
+        transport_options=_given({**ours, "address_map": address_map}),
     ) as moving:
         if dry_run:
             plans = [asdict(moving.plan(queue)) for queue in queues or moving.queues()]
             out.answer(plans, as_json, lambda rows: [out.listing(rows, _PLANNED)])
+            _require_all(moving, source, queues)
             return
         moved: dict[str, Counter[str]] = defaultdict(lambda: Counter(asdict(migration.Step(0))))
         try:
@@ -139,14 +157,56 @@ def migrate(
                 click.echo("interrupted; run the command again to continue", err=True)
                 click.get_current_context().exit(INTERRUPTED)
         _print_moved(moved, as_json)
-        for queue in (queue for queue, total in moved.items() if not total["moved"]):
-            if held := moving.plan(queue).unacked:
-                back = "return when the worker stops, or after its visibility_timeout if killed"
-                click.echo(f"{queue}: workers of the other side hold {held}; they {back}", err=True)
+        _tell_held(moving, [queue for queue, total in moved.items() if not total["moved"]])
+        _require_all(moving, source, queues)
+
+
+def _tell_held(moving: Migration, queues: Sequence[str]) -> None:
+    for queue in queues:
+        if held := moving.plan(queue).unacked:
+            back = "return when the worker stops, or after its visibility_timeout if killed"
+            click.echo(f"{queue}: workers of the other side hold {held}; they {back}", err=True)
+
+
+def _require_all(moving: Migration, source: str, queues: Sequence[str]) -> None:
+    """Raise Refused if waiting messages remain at the source, or if it has no queue."""
+    if left := moving.left(queues):
+        lists = ", ".join(f"{key!r} ({out.count(length)})" for key, length in left.items())
+        raise Refused(
+            f"{sum(left.values())} waiting messages remain at the source, in lists of no known "
+            f"queue: {lists}. Run it again with the application's --sep, --priority-steps and "
+            "--kombu-prefix, or as celery -A proj reliq migrate; or name the queues that are "
+            "bound to no exchange"
+        )
+    if not (queues or moving.queues()):
+        place = without_password(source)
+        raise Refused(f"no queues at {place}: check the number of the database, and the prefix")
+
+
+def _require_layout(layout: Mapping[str, Any]) -> None:
+    """Raise UsageError unless the options or the application state Kombu's layout."""
+    stated = {name for name, value in layout.items() if value is not None}
+    if _application() is None and not stated >= _NEEDED:
+        raise click.UsageError(
+            "workers of redis:// find a message only in the list of their own sep and "
+            "priority_steps. Add --sep and --priority-steps as these workers have them (Kombu's "
+            "own: --sep default --priority-steps default), or use: celery -A proj reliq migrate"
+        )
+
+
+def _application() -> Application | None:
+    return click.get_current_context().find_object(Application)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None and value != ""}
+    """Return the stated options, and those of the application."""
+    application = _application()
+    its = {} if application is None else application.options()
+    return its | {name: value for name, value in options.items() if value not in (None, "")}
+
+
+def _of_kombu(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in _KOMBUS and value != "default"}
 
 
 def _run(moving: Migration, queues: Sequence[str], moved: dict[str, Counter[str]]) -> None:

@@ -59,6 +59,15 @@ def read(data: bytes) -> tuple[Envelope, int, bool]:
     return envelope, priority, unacked or said
 
 
+def is_task(data: bytes) -> bool:
+    """Whether *data* is a message of Kombu, but neither a result nor a reply."""
+    try:
+        envelope, *_ = read(data)
+    except EnvelopeError:
+        return False
+    return "task" in envelope.headers or envelope.properties.get("delivery_mode") != 1
+
+
 def write(envelope: Envelope, tag: str, redelivered: bool) -> tuple[int, bytes]:
     """Return the priority and Kombu's stored bytes for *envelope*.
 

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
-_OURS = frozenset({"global_keyprefix", "master_name", "sentinel_username", "sentinel_password"})
+_OURS = frozenset(
+    {
+        "global_keyprefix",
+        "master_name",
+        "sentinel_username",
+        "sentinel_password",
+        "sentinel_kwargs",
+    }
+)
 
 
 def is_kombu(url: str) -> bool:

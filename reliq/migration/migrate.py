@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..engines.urls import connect
-from ..errors import ConfigurationError, NotFound
+from ..errors import ConfigurationError, NotFound, near
 from ..message.envelope import EnvelopeError
 from ..message.queue_arguments import is_durable
 from ..options import parse
@@ -23,7 +23,13 @@ from ..store.limits import MOVED_AT_ONCE
 from ..store.protocol import status_of
 from ..store.values import NO_QUEUE, Lease
 from .convert import to_foreign, to_move
-from .kombu_messages import bind_in_reliq, kombu_bindings_of, of_durable_queue, queues_of
+from .kombu_messages import (
+    bind_in_reliq,
+    is_task,
+    kombu_bindings_of,
+    of_durable_queue,
+    queues_of,
+)
 from .kombu_url import connect_kombu, is_kombu
 
 if TYPE_CHECKING:
@@ -145,6 +151,7 @@ class Migration(AbstractContextManager["Migration"]):
         if not self.to_reliq:
             status = status_of(self._store, queue)
             return Plan(queue, status.ready, status.delayed, status.unacked, status.dead)
+        self._require(queue)
         bindings = self._bindings()
         waits = Counter(
             to_move(queue, 0, message, self._options, 0).delay_ms > 0
@@ -165,6 +172,34 @@ class Migration(AbstractContextManager["Migration"]):
             self._kombu.lengths(queue),
         )
 
+    def left(self, queues: Sequence[str] = ()) -> dict[str, int]:
+        """Return the lists of Kombu's messages that belong to no known queue, with their lengths.
+
+        Their prefix, separator or step of priority is not that of this migration, or no exchange
+        is bound to their queue. queues: only lists whose names contain one of these.
+        """
+        if not self.to_reliq:
+            return {}
+        known = {*queues, *(item.queue for item in self._bindings())}
+        ours = {key for queue in known for key in self._kombu.keys_of(queue)}
+        return {
+            key: length
+            for key, length, message in self._kombu.lists()
+            if key not in ours and is_task(message) and any(name in key for name in queues or ("",))
+        }
+
+    def _require(self, queue: str) -> None:
+        """Raise NotFound if neither side knows *queue* of Kombu."""
+        bindings, held = self._bindings(), self._kombu.held()
+        known = {*(item.queue for item in bindings), *(name for _, name in held)}
+        if queue in known or any(self._kombu.lengths(queue).values()):
+            return
+        unacked = (queues_of(message, bindings) for _, message in self._kombu.unacked())
+        if any(queue in names for names in unacked) or self._store.reads.status(queue) is not None:
+            return
+        known.update(self.left())
+        raise NotFound(f"no queue {queue!r} at the source{near(queue, known)}")
+
     def _bindings(self) -> Sequence[KombuBinding]:
         # Finding the bindings reads every key of the server, so do it once for all queues.
         if self._known is None:
@@ -179,7 +214,10 @@ class Migration(AbstractContextManager["Migration"]):
         An interruption neither loses nor duplicates a message; the next call continues. Dead
         letters and messages held by consumers stay. Raises NotFound and BrokerUnavailable.
         """
-        return self._to_reliq(queue) if self.to_reliq else self._to_kombu(queue)
+        if not self.to_reliq:
+            return self._to_kombu(queue)
+        self._require(queue)
+        return self._to_reliq(queue)
 
     def run_unacked(
         self, older_than_s: float, queues: Sequence[str] | None = None

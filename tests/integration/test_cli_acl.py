@@ -19,6 +19,7 @@ from reliq.store.jobs import DONE, Change, Note
 from reliq.transfer.batch_callbacks import CallbackMessage, packed
 from tests.contract.jobs import job_of
 from tests.integration.kombu_client import Taker, declare, publish
+from tests.integration.test_migrate import LAYOUT
 from tests.integration.test_readme import claim_twice, exercise, take_and_die
 from tests.integration.test_web_guard import walk
 from tests.integration.web_client import fill, kill, page
@@ -550,7 +551,7 @@ def test_a_migration(guarded):
     assert 1 == plan["unacked"]
     (step,) = data(None, "migrate", kombu, migration.url, "--unacked-older", 0)
     assert 1 == step["moved"]
-    (step,) = data(None, "migrate", migration.url, kombu, "orders")
+    (step,) = data(None, "migrate", migration.url, kombu, "orders", *LAYOUT)
     assert 2 == step["moved"]
     assert set() == migration.refused
 

@@ -8,6 +8,7 @@ from kombu import Connection
 
 from tests.integration.kombu_client import declare, publish
 from tests.integration.test_cli_queue import answer
+from tests.integration.test_migrate import LAYOUT
 from tests.support.commands import RELIQ, environment, run
 from tests.support.processes import INTERRUPTED
 from tests.support.waiting import wait_until
@@ -126,7 +127,7 @@ def test_the_name_of_a_queue_is_text_where_it_moves(client, redis_factory):
     for arguments in (
         ("move", ODD, "--from", client.url, "--to", other.url()),
         ("migrate", client.url, other.url("redis"), ODD, "--dry-run"),
-        ("migrate", client.url, other.url("redis"), ODD),
+        ("migrate", client.url, other.url("redis"), ODD, *LAYOUT),
     ):
         done = run(None, *arguments)
         assert 0 == done.returncode, done.stderr

@@ -13,6 +13,7 @@ from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.keys import queue_key
 from tests.integration.kombu_client import declare, get, publish
 from tests.integration.test_cli_acl import scraped
+from tests.integration.test_migrate import LAYOUT
 from tests.support.audits import assert_balanced
 from tests.support.cluster import Migration, RedisCluster
 from tests.support.commands import data, run
@@ -295,7 +296,7 @@ def test_a_migration_from_kombus_redis(cluster, redis_factory):
             assert list(range(5)) == [get(new, name).payload for _ in range(5)]
     wait_until(lambda: all(not q["unacked"] for q in queues_of(ours)), timeout_s=30)
     assert_balanced(ours)
-    steps = data(None, "migrate", ours, theirs)
+    steps = data(None, "migrate", ours, theirs, *LAYOUT)
     assert dict.fromkeys(QUEUES, 5) == {step["queue"]: step["moved"] for step in steps}
     with Connection(theirs) as old, old.SimpleQueue("red") as queue:
         assert set(range(5)) == {queue.get(timeout=10).payload for _ in range(5)}

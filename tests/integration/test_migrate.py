@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -28,6 +30,8 @@ from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
 MESSAGES, KILLS = 2000, 4
+# Kombu's own layout of the lists.
+LAYOUT = ("--sep", "default", "--priority-steps", "default")
 
 
 @pytest.fixture
@@ -69,6 +73,8 @@ def node_of(server, queue):
 
 def command(*arguments):
     """Return the command line."""
+    if str(arguments[0]).startswith("reliq"):
+        arguments += LAYOUT
     return [sys.executable, "-m", "reliq.cli", "migrate", *map(str, arguments)]
 
 
@@ -82,8 +88,10 @@ def migrate(*arguments):
 
 
 def run(*arguments):
-    """Run the command."""
-    return commands.run(None, "migrate", *arguments, "--json")
+    """Run the command; on the way to Kombu with its own layout, if none is given."""
+    back = str(arguments[0]).startswith("reliq") and "--sep" not in arguments
+    layout = LAYOUT if back else ()
+    return commands.run(None, "migrate", *arguments, *layout, "--json")
 
 
 def kombu(server, **options):
@@ -204,6 +212,102 @@ def test_another_layout(client, redis_server):
         assert [4, 5] == [message.payload for message in drained(connection, "q", 2)]
 
 
+SHOP = """
+from celery import Celery
+
+app = Celery("shop", broker="redis://localhost:1/0")
+app.conf.broker_transport_options = {options}
+"""
+THEIRS = {"sep": ":", "priority_steps": list(range(10)), "global_keyprefix": "shop:"}
+FLAGS = {
+    "sep": ("--sep", ":"),
+    "priority_steps": ("--priority-steps", "0,1,2,3,4,5,6,7,8,9"),
+    "global_keyprefix": ("--kombu-prefix", "shop:"),
+}
+
+
+def ten_tasks(server, **options):
+    """Publish a task of each priority to queue orders over Kombu's own transport."""
+    with kombu(server, **options) as connection:
+        Queue("orders", Exchange("shop"), "orders")(connection.default_channel).declare()
+        for priority in range(10):
+            publish(connection, "orders", priority, priority=priority)
+
+
+def of_app(tmp_path, *arguments, options=THEIRS):
+    """Run the command for an application with these options of its redis:// broker."""
+    (tmp_path / "shop.py").write_text(SHOP.format(options=options))
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "shop", "reliq", "migrate", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    return done.returncode, done.stdout and json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("missing", [*FLAGS, "queue"])
+@pytest.mark.parametrize("named", [(), ("orders",)])
+def test_lists_of_another_layout(client, redis_server, missing, named):
+    """Messages in lists of another layout are named, with exit code 2, until all have moved."""
+    there, here = redis_server.url("redis"), redis_server.url("reliq")
+    options = {} if missing == "queue" else THEIRS
+    ten_tasks(redis_server, **options)
+    flags = [flag for name in options for flag in FLAGS[name]]
+    less = [flag for name in options if name != missing for flag in FLAGS[name]]
+    wrong, expected = named, "'shop:orders"
+    if missing == "queue":
+        wrong, expected = ("order",), "no queue 'order' at the source; did you mean 'orders'?"
+    for dry in (("--dry-run",), ()):
+        done = run(there, here, *wrong, *less, *dry)
+        assert 2 == done.returncode
+        assert expected in done.stderr
+    if missing == "sep":
+        remain = 9 if named else 10  # without the separator, no binding is readable
+        assert f"{remain} waiting messages remain at the source" in done.stderr
+        assert "'shop:orders:3' (1)" in done.stderr
+    assert 10 >= migrate(there, here, *named, *flags)["orders"]["moved"] > 0
+    assert set(range(10)) == set(Taker(client.connect(), "orders").take_bodies(10))
+
+
+def test_a_source_without_queues(redis_server, redis_url):
+    """A source without any queue, such as another database, is an error in both directions."""
+    there, here = redis_server.url("redis"), redis_server.url("reliq")
+    for source, target in ((there, here), (here, there)):
+        for dry in (("--dry-run",), ()):
+            done = run(source, target, *dry)
+            assert 2 == done.returncode
+            assert f"no queues at {source}: check the number of the database" in done.stderr
+
+
+def test_back_without_a_layout(client, redis_server):
+    """The way back needs the layout of the workers there, so that they find each message."""
+    publish(client.connect(), "orders", 1)
+    arguments = (client.url, redis_server.url("redis"), "orders")
+    for flags in ((), ("--sep", ":"), ("--priority-steps", "0,5")):
+        done = commands.run(None, "migrate", *arguments, *flags)
+        assert 2 == done.returncode
+        assert "--sep default --priority-steps default), or use: celery -A proj" in done.stderr
+    assert 1 == client.status("orders").ready
+
+
+def test_the_layout_of_an_application(client, redis_server, tmp_path):
+    """The application's own options are the layout, in both directions."""
+    there, here = redis_server.url("redis"), redis_server.url("reliq")
+    ten_tasks(redis_server, **THEIRS)
+    before = {key for key in client.raw.keys("shop:*") if b"_kombu" not in key}
+    assert 10 == len(before)
+    ours = ("--prefix", "shop:")
+    assert (0, [{"queue": "orders", **moved(10)}], "") == of_app(tmp_path, there, here, *ours)
+    assert set() == before & set(client.raw.keys())
+    assert (0, [{"queue": "orders", **moved(10)}], "") == of_app(tmp_path, here, there, *ours)
+    assert before == before & set(client.raw.keys())
+    members = client.raw.smembers("shop:_kombu.binding.shop")
+    assert {b"orders::orders"} == members
+
+
 @pytest.mark.slow
 def test_what_nobody_can_read(client, redis_server):
     """Foreign bytes become a dead letter that shows them; the rest of the list moves."""
@@ -304,7 +408,10 @@ def test_queues_and_their_bindings(client, redis_server):
         Queue("passing", Exchange("shop"), "p", expires=60)(channel).declare()
         publish(connection, "one", 1)
         publish(connection, "loose", 1)  # no exchange routes to it
-    assert {"one": moved(1), "two": moved(0)} == migrate(there, here)
+    done = run(there, here)
+    found = {item.pop("queue"): item for item in json.loads(done.stdout)}
+    assert (2, {"one": moved(1), "two": moved(0)}) == (done.returncode, found)
+    assert "in lists of no known queue: 'loose' (1)." in done.stderr
     with Inspector(here) as inspector:
         assert ["one", "two"] == inspector.queues()
         tables = {name: inspector._store.exchange_table(name) for name in ("shop", "events")}

@@ -32,7 +32,7 @@ BUDGETS = {
     "integrations": 2_650,
     "message": 650,
     "metrics": 520,
-    "migration": 630,
+    "migration": 670,
     "routing": 1_690,
     "spool": 350,
     "store": 1_460,

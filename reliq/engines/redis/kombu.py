@@ -75,7 +75,7 @@ class KombuRedis(StoreBase):
         """Return all bindings. Not read at one instant."""
         beginning = keys.kombu_bindings(self._prefix, "")
         found = []
-        for key in sorted(self._scan(f"{keys.literal(beginning)}*")):
+        for key in sorted(self._scan(beginning, "set")):
             exchange = key[len(beginning) :]
             members, durable, deadline = self._wire.call_all(
                 ("SMEMBERS", key),
@@ -90,11 +90,24 @@ class KombuRedis(StoreBase):
                     found.append(KombuBinding(exchange, routing_key, regex, queue, temporary))
         return found
 
-    def _scan(self, pattern: str) -> set[str]:
-        cursor, found = b"0", set[str]()
+    def lists(self) -> Iterator[tuple[str, int, bytes]]:
+        """Yield (key, length, one element) of each list under the prefix, of any program."""
+        for chunk in chunks(sorted(self._scan(self._prefix, "list"))):
+            elements = self._wire.call_all(*(("LRANGE", key, -1, -1) for key in chunk))
+            lengths = self._wire.call_all(*(("LLEN", key) for key in chunk))
+            for key, length, element in zip(chunk, lengths, elements, strict=True):
+                if length and element:
+                    yield key, length, element[0]
+
+    def keys_of(self, queue: str) -> set[str]:
+        """Return the keys of the lists of *queue*."""
+        return {self._list(queue, step) for step in self.layout.priority_steps}
+
+    def _scan(self, beginning: str, kind: str) -> set[str]:
+        pattern, cursor, found = f"{keys.literal(beginning)}*", b"0", set[str]()
         while True:
             cursor, page = self._wire.call(
-                ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "set")
+                ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", kind)
             )
             found.update(texts(page))
             if cursor == b"0":

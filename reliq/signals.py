@@ -152,6 +152,8 @@ def emit_published(
         return
     who = identity(headers)
     for item in items:
+        if item.logged:  # no queue has it
+            continue
         emit(
             message_published,
             broker,

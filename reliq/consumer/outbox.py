@@ -217,7 +217,8 @@ class Outbox:
         """Return reserved, undelivered messages at the next opportunity."""
         with self.lock:
             if no_ack:
-                self._unhanded.extend(deliveries)
+                # Those of a log have no place in a queue.
+                self._unhanded.extend(item for item in deliveries if item.place)
                 return
             for delivery in deliveries:
                 lease = Lease(delivery.tag, delivery.token)

@@ -12,6 +12,7 @@ from ..message.queue_names import partition_names, queue_of
 from ..options import CONFIRMS, RULES
 from ..store.values import DUPLICATE, FULL, Publication
 from .publish_ids import PUBLISHER, Number
+from .routes import log_of
 from .spread import SPREAD
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ class Outgoing:
     """By queue, the copies that the last :func:`send` stored, or found already stored."""
     refused: dict[str, int] = field(default_factory=dict)
     """By queue, the outcome of permanently refused copies: FULL or NO_QUEUE."""
+    transient: bool = False
+    """Whether consumers may read it in the log of its exchange instead of in their queues."""
     spooled: bool = False
     """Whether a spool stored it instead of a broker."""
 
@@ -164,6 +167,17 @@ class Outgoing:
         self, queue: str, store: Store, version: bytes = b"", *, stays: bool = False
     ) -> Publication:
         """Return its copy for *queue* at *store*; *stays*: see :meth:`.Spread.place`."""
+        if self.transient and queue == log_of(self.exchange):
+            return Publication(
+                queue=queue,
+                tag=new_tag(self.rank),
+                envelope=self.envelope,
+                rank=self.rank,
+                publisher=PUBLISHER.id,
+                exchange=self.exchange,
+                version=version,
+                logged=True,
+            )
         tag, place = self.tag, queue
         if self.spreads and (store.partitions or self.key is not None or (tag and tag.places)):
             place = SPREAD.place(store, queue, tag, self.key, stays=stays)
@@ -201,4 +215,6 @@ class Outgoing:
         if not self.exchange:
             return (self.routing_key,), b""
         found = routes.cached(self.exchange)
+        if self.transient and found.readers:
+            return found.lookup_transient(self.routing_key), found.version or b""
         return found.lookup(self.routing_key), found.version or b""

@@ -22,9 +22,19 @@ if TYPE_CHECKING:
     from ..store.values import ExchangeTable
 
 TYPES = frozenset({"direct", "topic", "fanout"})
+READS_LOG = "reliq:reads-log"
+"""The routing key of the binding that marks a queue whose consumer reads the exchange's log.
+
+In a fanout exchange, it binds the queue once more, which older versions ignore.
+"""
 ROUTE_TRIES = 5
 """Routing tries per message, if the bindings change each time before it is stored."""
 _PREDECLARED = {f"amq.{name}": name for name in TYPES}
+
+
+def log_of(exchange: str) -> str:
+    """Return the name of the log of *exchange*: the target of its transient messages."""
+    return f"the log of exchange {exchange!r}"
 
 
 @lru_cache(maxsize=4096)
@@ -74,6 +84,11 @@ class Route:
             self.type = unpack(table.declaration)["type"]
         self._bindings = [tuple(unpack(binding)) for binding in table.bindings]
         self._found: dict[str, tuple[str, ...]] = {}
+        self.readers = frozenset(
+            queue for key, queue in self._bindings if key == READS_LOG and self.type == "fanout"
+        )
+        """The queues whose consumers read the log."""
+        self._log = log_of(exchange)
 
     def lookup(self, routing_key: str) -> tuple[str, ...]:
         """Return the target queues of a message with *routing_key*, each once."""
@@ -84,6 +99,10 @@ class Route:
             found = tuple(sorted(set(self._match(routing_key))))
             self._found[routing_key] = found
         return found
+
+    def lookup_transient(self, routing_key: str) -> tuple[str, ...]:
+        """Return the targets of a transient message: the log, and queues that do not read it."""
+        return (self._log, *[q for q in self.lookup(routing_key) if q not in self.readers])
 
     def _match(self, routing_key: str) -> Iterable[str]:
         words = words_of(routing_key)
@@ -226,7 +245,8 @@ class Routes:
         for exchange in self._store.exchanges():
             for binding in sorted(self._store.exchange_table(exchange).bindings):
                 key, queue = unpack(binding)
-                yield queue, exchange, key
+                if key != READS_LOG:
+                    yield queue, exchange, key
 
     # -- routes
 

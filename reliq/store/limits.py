@@ -53,6 +53,13 @@ REPORTS_KEPT = 10_000
 PROGRESS_LISTED = 1000
 """The number of jobs of a batch listed with their progress: the latest ones to report it."""
 
+LOG_MS = 10_000
+"""How long the log of an exchange keeps a transient message."""
+LOG_LENGTH = 10_000
+"""The maximum number of messages in the log of an exchange."""
+LOG_BYTES = 16_384
+"""The largest envelope in the log of an exchange; larger ones are stored in each queue."""
+
 DUE_AT_ONCE = 500
 """The maximum number of due queues that one heartbeat returns."""
 A_QUEUE_MS = 2

@@ -60,6 +60,15 @@ class Reservation(NamedTuple):
     """Whether this is an isolated delivery: the consumer gets no other until it is settled."""
 
 
+class Logged(NamedTuple):
+    """Entries of the log of an exchange."""
+
+    place: str
+    """The place after these entries, for the next read."""
+    entries: list[tuple[str, bytes]]
+    """Delivery tag and envelope of each."""
+
+
 class Promoted(NamedTuple):
     """The state of a queue after due messages were made ready for other consumers."""
 
@@ -102,6 +111,8 @@ class Publication:
     """Whether the number is that of a move. Such numbers are kept as long as a move may last."""
     create: bool = True
     """Whether the anonymous exchange creates a missing queue."""
+    logged: bool = False
+    """Whether it goes to the log of its exchange; *queue* then only names the log."""
 
 
 # The outcome of one publication. CREATED: the message was stored and its queue created;

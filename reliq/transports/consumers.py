@@ -15,6 +15,7 @@ from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
 from ..store.protocol import EachNode, goes_on
+from .feed import begin_to_read
 from .late_queues import MOST_AWAY_S, NODE_PATIENCE_S, LateQueues, Postponed
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class Consumers:
                 session.duties.heartbeat.register(store)
             if not self._attach(queue, count):
                 raise NotFound(f"no queue {queue!r} to consume from; declare it first")
+            if subscription.no_ack:
+                declared = self._declarations.queues.get(queue)
+                subscription.feed = begin_to_read(self._link, queue, declared)
         except ReliqError as exc:
             session.registration.unsubscribe(queue, subscription.no_ack)
             if not isinstance(exc, NotFound):

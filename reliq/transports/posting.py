@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _NODE_PATIENCE_S = 0.1
 
-_TRANSIENT = 1
+TRANSIENT = 1
+"""AMQP's delivery mode of messages that need not be stored."""
 
 
 class Posting:
@@ -56,7 +57,7 @@ class Posting:
             bool(item.exchange)
             and WATCH.worker
             and properties.get("confirm") is None
-            and properties.get("delivery_mode") == _TRANSIENT
+            and properties.get("delivery_mode") == TRANSIENT
             and self._link.routes.cached(item.exchange).type == "fanout"
         )
 

@@ -14,7 +14,9 @@ from ..message.delivery_tag import rename
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.sending import send
 from ..signals import emit_published, message_published
+from ..store.limits import LOG_BYTES
 from ..store.values import FULL
+from .posting import TRANSIENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +54,9 @@ class Publishing:
         is_job = BATCH in item.headers
         if type(tag) is not PublishTag or not tag.numbers:  # otherwise this is a retry
             tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=is_job)
+        if item.exchange and properties.get("delivery_mode") == TRANSIENT:
+            plain = item.confirm.by_storing and not item.delay_ms and item.ttl_ms < 0
+            item.transient = plain and len(item.envelope) <= LOG_BYTES
         # A job's tag is recorded in its batch first, which waits for the broker anyway.
         may_post = (item.exchange or item.confirm.level == "none") and not is_job
         if may_post and self.posting.is_for(item, properties):

@@ -166,6 +166,7 @@ class PullLoop:
             for item in self._schedule.subscriptions
             if item.due_at is not None and not item.buffer and not item.in_flight
         ]
+        dues += [feed.due_at for item, feed in self._schedule.fed if not item.buffer]
         return max(min(dues) - monotonic(), 0.0) if dues else inf
 
     def wait_for_notification(self) -> bool:

@@ -20,6 +20,7 @@ from ..store.values import ALONE, Reservation
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..store.values import Delivery
     from .credit import Credit
     from .link import Link
     from .subscription import Schedule, Subscription
@@ -56,6 +57,8 @@ class Reserver:
 
     def request(self) -> None:
         """Reserve and wait until a message arrives or all queues with credit were queried."""
+        if self._schedule.fed and self._read_logs():
+            self.wait_for_replies()
         wanting = self._schedule.wanting(self._link.store)
         while wanting and (asked := self._post_requests(wanting)):
             self.wait_for_replies()
@@ -112,6 +115,8 @@ class Reserver:
 
     def post_requests(self) -> None:
         """Start to reserve for every subscription with demand and credit."""
+        if self._schedule.fed:
+            self._read_logs()
         if ISOLATION.active:
             self._ask_isolated()
         self._post_requests(self._schedule.wanting(self._link.store))
@@ -125,6 +130,22 @@ class Reserver:
             else:
                 self._promote_for_others(item)
         return asked
+
+    def _read_logs(self) -> bool:
+        """Start the due reads of logs; return whether there was one."""
+        due = [
+            (item, feed)
+            for item, feed in self._schedule.fed
+            if not item.buffer and feed.due_at <= monotonic()
+        ]
+        for item, feed in due:
+            feed.read(self._link.store, partial(self._logged, item))
+        return bool(due)
+
+    def _logged(self, item: Subscription, deliveries: Sequence[Delivery]) -> None:
+        if deliveries and item in self._schedule.subscriptions:
+            item.buffer.extend(deliveries)
+            self.woken()
 
     def _promote_for_others(self, item: Subscription) -> None:
         """Make due messages ready and notify others: *item* has no credit to take them.

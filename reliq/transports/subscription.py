@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..consumer.sessions import Session
     from ..store.protocol import Store
     from ..store.values import Delivery, Promoted, Reservation
+    from .feed import Feed
     from .message import QoS
 
 # A reply that is read later than this after its request counts as old.
@@ -51,6 +52,8 @@ class Subscription:
     """Whether the broker has ever answered a reserve."""
     refused: bool = field(default=False, init=False)
     """Whether the broker refuses reserves now."""
+    feed: Feed | None = field(default=None, init=False)
+    """Its place in the log of an exchange."""
 
     def __post_init__(self) -> None:
         """Notify the session if the subscription is collected without being cancelled."""
@@ -169,6 +172,8 @@ class Schedule:
         self._cycle: Any = cycle_by_name(self._strategy)()
         self.only = self.subscriptions[0] if len(self.subscriptions) == 1 else None
         """The subscription, if there is only one."""
+        self.fed = [(item, item.feed) for item in self.subscriptions if item.feed is not None]
+        """The subscriptions that read the log of an exchange."""
         self._of_queue: dict[str, list[Subscription]] = {}
         for item in self.subscriptions:
             self._of_queue.setdefault(item.of_queue, []).append(item)

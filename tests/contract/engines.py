@@ -59,6 +59,11 @@ class OverRedis:
         """Delete every key."""
         self._client.flushall()
 
+    def client_of(self, key: str) -> redis.Redis:
+        """Return a client of the server, which has every key."""
+        del key
+        return self._client
+
     def forget_caches(self) -> None:
         """Drop the scripts."""
         self._client.script_flush()

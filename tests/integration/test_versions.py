@@ -142,6 +142,18 @@ def test_batch(versions, first, second):
     versions.balanced()
 
 
+def test_events(versions, first, second):
+    """Workers of both versions learn of each other, and a monitor of each version of both."""
+    workers = [versions.worker(version, loglevel="DEBUG") for version in (first, second, second)]
+    names = {worker.name for worker in workers}
+    for worker in workers:
+        for name in names - {worker.name}:
+            worker.wait_log(f"{name} joined the party")
+    for version in (first, second):
+        assert sorted(names) == versions.run(version, "heartbeats", len(names))
+    versions.balanced()
+
+
 def test_a_clone_without_the_history(tmp_path):
     """Without the git history, the error names the command that fetches it."""
     with pytest.raises(AssertionError, match="git fetch --unshallow"):

@@ -225,7 +225,7 @@ class Store:
 def outbox(leases):
     """Return an outbox with a pending report of each kind for three queues."""
     for queue in "abc":
-        own = Delivery(queue, f"no-ack-{queue}", "1", 0, b"")
+        own = Delivery(queue, f"no-ack-{queue}", "1", 0, b"", place="1")
         leases.outbox.release_later(queue, "released", [Lease(queue, "1")])
         leases.outbox.return_later([own], no_ack=True)
         leases.outbox.reserve_lost(queue, "me/1")

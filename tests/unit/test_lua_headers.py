@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_type_hints
 
@@ -366,6 +367,8 @@ def nothing(_result):
 
 CALLS = {
     "publish": lambda store: store.publish([ITEM]),
+    "log": lambda store: store.publish([replace(ITEM, exchange="e", version=b"1", logged=True)]),
+    "read_log": lambda store: store.post_read_log("e", "0", 1000, 5, nothing),
     "reserve": lambda store: store.reserve("q", 5, 1000, False),
     "hand_back": lambda store: store.hand_back("q", [Delivery("q", "a", "0", -1, b"")]),
     "ack": lambda store: store.post_ack("q", ["a", "b"], nothing),

@@ -18,6 +18,7 @@ from ...store.values import (
     How,
     Layout,
     Lease,
+    Logged,
     Lost,
     Promoted,
     Released,
@@ -27,7 +28,7 @@ from ...store.values import (
     Work,
     ignore_result,
 )
-from . import scripts
+from . import keys, scripts
 from .base import StoreBase, flat_of, text_of, texts, then
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ _NOTED = 25
 # The number of queues that one command surveys: well under a ms if none needs work.
 _SURVEYED = 100
 _LEFT, _HELD_BACK, _CLAIMED, _ISOLATED = 1, 2, 3, 4
+
+
+def _logged(reply: Reply) -> Logged:
+    place, entries = reply
+    pairs = [entry.partition(b"|") for entry in entries]
+    return Logged(place.decode(), [(str(tag, *_TEXT), envelope) for tag, _, envelope in pairs])
 
 
 class RedisConsuming(StoreBase):
@@ -134,6 +141,17 @@ class RedisConsuming(StoreBase):
             ]
             back += self._run(scripts.HAND_BACK, queue, args)
         return back
+
+    def post_read_log(
+        self, exchange: str, place: str, ttl_ms: int, n: int, on_result: OnResult[Logged]
+    ) -> None:
+        """Read up to *n* entries after *place* ("0": all), at most *ttl_ms* old.
+
+        With *n* 0, only asks for the place of the last entry.
+        """
+        key = keys.log(self._prefix, exchange)
+        command, script = scripts.READ_LOG.over(None, (place, ttl_ms, n), log=key)
+        self._wire.post(command, then(_logged, on_result), script)
 
     # -- leases
 

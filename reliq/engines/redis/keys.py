@@ -177,6 +177,11 @@ def bindings(prefix: str, exchange: str) -> str:  # HASH binding -> "", and "ver
     return f"{prefix}reliq:bindings:{{{escape(exchange)}}}"
 
 
+def log(prefix: str, exchange: str) -> str:  # ZSET "tag|envelope" -> server us; expires
+    """Return the key of the last transient messages of a fanout *exchange*."""
+    return f"{prefix}reliq:log:{{{escape(exchange)}}}"
+
+
 def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is finished; TTL
     """Return the key of a claim for ``reliq.once``; each is in a slot of its own."""
     return f"{prefix}reliq:once:{{{escape(name)}}}"
@@ -220,7 +225,7 @@ def kombu_deadlines(prefix: str) -> str:  # ZSET exchange -> ms, since Kombu 5.7
 # -- keys of other programs
 
 _PARTS = frozenset({*QueueKeys._fields, "publisher", "wakeup"})
-_FAMILIES = frozenset({"batch", "bindings", "once"})
+_FAMILIES = frozenset({"batch", "bindings", "log", "once"})
 
 
 def is_ours(key: str, prefix: str) -> bool:

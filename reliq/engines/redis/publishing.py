@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...store.values import OnResult, Publication
+    from .scripts import Script
     from .stream import Command, Prefix
 
 SAID_EVERY_S = 900.0
@@ -29,16 +30,24 @@ class RedisPublishing(StoreBase):
     """Whether the publish script checks the version of the bindings: they are in its slot."""
     _has_posted = False
 
-    def _publish_command(self, items: Sequence[Publication]) -> Command:
+    def _publish_command(self, items: Sequence[Publication]) -> tuple[Command, Script]:
         """Return the command that stores *items*, which differ only in the message."""
         first = items[0]
+        if first.logged:
+            entries = [part for item in items for part in (item.tag, item.envelope)]
+            names = {
+                "log": keys.log(self._prefix, first.exchange),
+                "bindings": keys.bindings(self._prefix, first.exchange),
+                "guard": keys.guard(self._prefix, first.exchange),
+            }
+            return scripts.LOG.over(None, (first.version, *entries), **names)
         if len(items) == 1:
-            return self._command_of_one(first, first.low_water)
+            return self._command_of_one(first, first.low_water), scripts.PUBLISH
         command = [*self._command_of_one(first, max(item.low_water for item in items))]
         for item in items[1:]:
             command += item.tag, item.envelope, item.rank
             command += item.number, item.delay_ms, item.ttl_ms
-        return tuple(command)
+        return tuple(command), scripts.PUBLISH
 
     def _command_of_one(self, first: Publication, low_water: int) -> Command:
         queue, exchange, number = first.queue, first.exchange, first.number
@@ -118,7 +127,7 @@ class RedisPublishing(StoreBase):
         if self._has_posted:
             self._has_posted = False
             self._wire.wait_for_replies()
-        if len(publications) == 1:
+        if len(publications) == 1 and not publications[0].logged:
             one = publications[0]
             command = self._command_of_one(one, one.low_water)
             outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
@@ -128,9 +137,7 @@ class RedisPublishing(StoreBase):
                 return outcomes
         else:
             groups = list(alike(publications))
-            replies = self._wire.exchange(
-                [(self._publish_command(items), scripts.PUBLISH) for items in groups]
-            )
+            replies = self._wire.exchange([self._publish_command(items) for items in groups])
             outcomes = self._outcomes_of(groups, replies)
         self._note_kept(publications, outcomes)
         return outcomes
@@ -167,8 +174,8 @@ class RedisPublishing(StoreBase):
         outcomes_of = partial(self._outcomes_of, groups)
         on_reply = gathered(len(groups), then(outcomes_of, on_result))
         for place, items in enumerate(groups):
-            command = self._publish_command(items)
-            self._wire.post(command, partial(on_reply, place), scripts.PUBLISH)
+            command, script = self._publish_command(items)
+            self._wire.post(command, partial(on_reply, place), script)
 
 
 def kept_ms(age_s: float, long: bool) -> int:

@@ -54,15 +54,15 @@ _CONNECTS = _role(_DIALS, sends="client|id eval evalsha exists hmget ping select
 PRODUCER = _role(
     _CONNECTS,
     runs="bind change_jobs declare declare_exchange delete_queue layout list_batch list_queue "
-    "note_bound note_job once open_batch pause publish said unbound",
+    "log note_bound note_job once open_batch pause publish said unbound",
     sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire "
     "smembers srem zrange zrem",
 )
 WORKER = _role(
     PRODUCER,
     runs="accept ack attach dead_letter end_leases expire hand_back heartbeat leases_of look move "
-    "moved move_out next_batches promote purge release renew replay reserve restore_visible "
-    "measure snapshot survey tell_running wake whereabouts",
+    "moved move_out next_batches promote purge read_log release renew replay reserve "
+    "restore_visible measure snapshot survey tell_running wake whereabouts",
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore "
     "zremrangebyscore",
 )

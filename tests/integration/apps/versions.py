@@ -54,6 +54,18 @@ def dead(queue):
         return [letter.reason for letter in inspector.dead_letters(queue)]
 
 
+def heartbeats(count):
+    """Return the names of the workers whose heartbeats arrive, once there are *count* of them."""
+    seen = set()
+    with app.connection_for_read() as connection:
+        handler = {"worker-heartbeat": lambda event: seen.add(event["hostname"])}
+        receiver = app.events.Receiver(connection, handlers=handler)
+        for _ in receiver.itercapture(timeout=10, wakeup=False):
+            if len(seen) == int(count):
+                break
+    return sorted(seen)
+
+
 def audit():
     """Return the number of ledgers that do not balance."""
     with Inspector(app.conf.broker_url) as inspector:

@@ -11,7 +11,7 @@ from ....lazy import Lazy
 from ....store.limits import alike, chunks
 from ....store.values import STALE
 from ... import redis as engine
-from .. import keys, scripts
+from .. import keys
 from ..base import gathered, then
 from ..commands import raise_first
 from ..confirm import ClusterConfirmer
@@ -138,7 +138,7 @@ class ClusterStore(RedisStore):
             return self._publish_one(publications)
         exchanges = _exchanges(publications)
         groups = list(alike(publications))
-        commands: list[Any] = [(self._publish_command(items), scripts.PUBLISH) for items in groups]
+        commands: list[Any] = [self._publish_command(items) for items in groups]
         asked = [
             (("HGET", keys.bindings(self._prefix, name), "version"), None) for name in exchanges
         ]
@@ -152,7 +152,7 @@ class ClusterStore(RedisStore):
 
     def _publish_one(self, publications: Sequence[Publication]) -> list[int]:
         """Store the single one of *publications*, which was routed without bindings."""
-        (request,) = self._wire.tried(((self._publish_command(publications), scripts.PUBLISH),))
+        (request,) = self._wire.tried((self._publish_command(publications),))
         if isinstance(request.reply, ReliqError):
             _raise_loss((publications,), (request,))
             raise again(request.reply)

@@ -64,7 +64,7 @@ def status(folder: Folder) -> None:
     if info := dict(line.split(":", 1) for line in text.splitlines() if ":" in line):
         pid = int(info["process_id"])
         said["since"] = f"{duration(int(info['uptime_in_seconds']))}, by {state.get('by')}"
-        said["clients"] = int(info["connected_clients"]) - 2  # without the keeper and this client
+        said["clients"] = int(info["connected_clients"]) - 1  # without this one
         said["memory"] = f"{size(int(info['used_memory']))} of {size(state.get('maxmemory'))}"
         with suppress(OSError):  # the process may be in another container
             said["nice"] = f"{os.getpriority(os.PRIO_PROCESS, pid)} (pid {pid})"

@@ -7,6 +7,7 @@
     server.lock       held by the server
     keeper.lock       held by the keeper; contains the state with the last failure
     start.lock        held by a process that starts a keeper, while other processes wait
+    run.lock          held by ``reliq embedded run``
     stamp             the name and version of the server that wrote the data
     broker.log        the log of keeper and server
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ..errors import BrokerUnavailable, ConfigurationError
+from ..errors import BrokerUnavailable, ConfigurationError, ReliqError
 from .keeper import lock, read_state
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 SCHEME = "reliq-embedded"
 # The longest socket path, in bytes, that every system accepts.
 _LONGEST_PATH = 100
-_FILES = ("broker.sock", "broker.log", "keeper.lock", "server.lock", "start.lock")
+_FILES = ("broker.sock", "broker.log", "keeper.lock", "server.lock", "start.lock", "run.lock")
 _KINDS = {stat.S_IFREG, stat.S_IFSOCK}
 
 
@@ -65,17 +66,17 @@ class Folder:
                 Path(self.path).mkdir(0o700, exist_ok=True)
             found = os.stat(self.at(""))  # noqa: PTH116 - on every connect
         except OSError as exc:
-            raise ConfigurationError(
-                f"{self}: no such folder ({exc.strerror}): create its parent directory, writable "
-                "for this user, or start the application, which creates the folder"
-            ) from exc
+            remedy = "create its parent directory, writable for this user"
+            if not create:
+                remedy = "check the path; an application creates the folder when it connects"
+            raise ConfigurationError(f"{self}: no such folder ({exc.strerror}): {remedy}") from exc
         if found.st_uid != user or found.st_mode & 0o022:
             raise ConfigurationError(
                 f"{self}: other users own it or may write to it: run this as user {found.st_uid} "
                 f"(this is user {user}), and chmod 700 the folder"
             )
         for name in _FILES:
-            with suppress(FileNotFoundError):
+            with self.translated(), suppress(FileNotFoundError):
                 there = os.lstat(self.at(name))
                 if there.st_uid != user or stat.S_IFMT(there.st_mode) not in _KINDS:
                     raise ConfigurationError(
@@ -85,7 +86,11 @@ class Folder:
 
     def read(self, name: str) -> tuple[dict[str, Any], bool]:
         """Return the JSON object in a file, and whether a process holds the file's lock."""
-        with suppress(FileNotFoundError), open(self.at(name), "rb") as file:  # noqa: PTH123
+        with (
+            self.translated(),
+            suppress(FileNotFoundError),
+            open(self.at(name), "rb") as file,  # noqa: PTH123
+        ):
             held = not lock(file.fileno(), 0, fcntl.LOCK_SH)
             return read_state(file.fileno()), held
         return {}, False
@@ -126,6 +131,19 @@ class Folder:
         finally:
             os.close(descriptor)
 
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise BrokerUnavailable for an error of the file system in the block."""
+        try:
+            yield
+        except OSError as exc:
+            if isinstance(exc, ReliqError):
+                raise
+            raise BrokerUnavailable(
+                f"{self}: {exc}: let this user write to the folder, and check its disk: it may be "
+                "full, read-only or damaged"
+            ) from exc
+
     def broken(self, text: str) -> BrokerUnavailable:
         """Return an error that names the log and the command to repair the data."""
         return BrokerUnavailable(
@@ -143,5 +161,9 @@ def folder_of(path: str | None) -> Folder:
         raise ConfigurationError(
             f"expected a folder in the URL: {SCHEME}:////absolute/folder, or {SCHEME}:///relative; "
             f"got: {path!r}"
+        )
+    if "\ufffd" in path:  # Kombu has replaced bytes
+        raise ConfigurationError(
+            f"the folder's name in the URL is not UTF-8: {path!r}; use a symbolic link to it"
         )
     return Folder(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111 - without a home, too

@@ -1,13 +1,16 @@
 """The keeper: starts the server of one folder, watches it, and ends it when it is unused.
 
 The keeper is a separate program. :mod:`.start` passes this text to a bare Python on standard input,
-so it imports only the standard library. The keeper may die at any time: the *server* holds
-``server.lock`` through an inherited descriptor, and a new keeper watches the running server. When
-the server ends, the keeper ends too, and the next connect starts both.
+so it imports only the standard library. The keeper may die at any time: the kernel then ends the
+server, so no server runs unwatched. When the server ends, the keeper ends too. The next connect
+starts both. The *server* holds ``server.lock`` through an inherited descriptor.
 
 The server uses ``appendfsync no``. It writes before it replies, so its death loses nothing. The
 keeper's fdatasync limits the loss by a power failure. (With ``everysec``, the server replies before
 it writes while an fsync is in progress.)
+
+A server whose disk is full confirms some commands that are not in its log. Therefore, the keeper
+makes it refuse new messages earlier, by a ``maxmemory`` of 1; all other steps go on.
 """
 
 from __future__ import annotations
@@ -27,9 +30,19 @@ from contextlib import suppress
 LOOKS = "look:"
 """The prefix of the names of connections that do not keep a broker alive."""
 _TICK_S = 0.5
-_SCARCE_BLOCKS = 25
+ROOM = 32_000_000
+"""The free space, in bytes, below which a broker stores nothing."""
+FULL = 100_000
+"""The free space, in bytes, that a first start needs."""
+_PR_SET_PDEATHSIG = 1
 _SOCKET, _CLOSING = "broker.sock", "broker.closing"
 _ENDED_ON_DEMAND = {0, signal.SIGKILL, signal.SIGTERM}
+_NUMBER = (int, float)
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("boot", "by", "binary", "server", "run", "failed"), str),
+    **dict.fromkeys(("maxmemory", "idle", "since", "failed_at", "scarce"), _NUMBER),
+    "version": list,
+}
 
 
 def sync(path: str) -> None:
@@ -73,10 +86,17 @@ def write_state(descriptor: int, state: object) -> None:
 
 
 def read_state(descriptor: int) -> dict[str, object]:
-    """Return the state in a file; {} if there is none yet."""
+    """Return the state in a file, without entries of a wrong type; {} if it is unreadable."""
     with suppress(ValueError, TypeError):
-        return dict(json.loads(os.pread(descriptor, 65_536, 0)))
+        state = dict(json.loads(os.pread(descriptor, 65_536, 0)))
+        return {k: state[k] for k in state if isinstance(state[k], _TYPES.get(k, object))}
     return {}
+
+
+def free_space(folder: str = ".") -> int:
+    """Return the free bytes of the disk."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def ask(path: str, command: str) -> bytes:
@@ -117,56 +137,67 @@ class Keeper:
 
     def __init__(self, config: dict[str, object], held: int) -> None:
         self.config, self.lock = config, held
+        own: dict[str, object] = config["state"]  # type: ignore[assignment]
+        self.state = {**read_state(held), **own}
         self.here = os.stat(".")
-        self.pid = 0  # of the server; 0: another keeper started it
+        self.pid = 0  # of the server
         self.log_at = os.fstat(1).st_size
         self.is_up = False
+        self.free, self.refuses = free_space(), False
         self.synced: dict[str, tuple[int, int]] = {}
 
     def run(self) -> None:
-        """Start the server, or find it running; then watch it until one of the two ends."""
-        state: dict[str, object] = self.config["state"]  # type: ignore[assignment]
-        former, self.server_lock = read_state(self.lock), open_own("server.lock")
-        if lock(self.server_lock):
-            state = {**former, **state}
-            write_state(self.lock, state)
-            os.set_inheritable(self.server_lock, True)
-            command: list[str] = self.config["command"]  # type: ignore[assignment]
-            self.pid = os.posix_spawn(command[0], command, {})
-            os.close(self.server_lock)
-        else:
-            state = {**state, **former}
-            if not os.path.exists(_SOCKET):  # a keeper was killed while it ended the server
-                with suppress(OSError):
-                    os.rename(_CLOSING, _SOCKET)
-            self.say("watches a server that another keeper had started")
+        """Start the server; then watch it until one of the two ends."""
+        server_lock = open_own("server.lock")
+        if not lock(server_lock):  # only where the kernel ends no server, or as it ends one
+            self.say("ends a server that has lost its keeper")
+            ask(_SOCKET if os.path.exists(_SOCKET) else _CLOSING, "SHUTDOWN NOSAVE")
+            if not lock(server_lock, 10):
+                sys.exit("a server without a keeper does not end: kill it")
+        write_state(self.lock, self.state)
+        os.set_inheritable(server_lock, True)
+        keeper = os.getpid()
+        self.pid = os.fork()
+        if not self.pid:
+            self._become_server(keeper)
+        os.close(server_lock)
         threading.Thread(target=self._await_end, daemon=True).start()
         # not PING, which fails on a full disk
-        while (said := ask(_SOCKET, "DBSIZE")).startswith(b"-LOADING") or (self.pid and not said):
+        while (said := ask(_SOCKET, "DBSIZE")).startswith(b"-LOADING") or not said:
             time.sleep(0.002)
         self.is_up = True
         with suppress(OSError):  # a full disk; the stamp precedes the first publish
             descriptor = open_own("stamp.new", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            stamp = {name: state[name] for name in ("server", "version")}
+            stamp = {name: self.state[name] for name in ("server", "version")}
             os.write(descriptor, json.dumps(stamp).encode())
             os.fsync(descriptor)
             os.rename("stamp.new", "stamp")
-        self.line = socket.socket(socket.AF_UNIX)  # works even after the folder was removed
-        with suppress(OSError):
-            self.line.connect(_SOCKET)
-            self.line.sendall(f"CLIENT SETNAME {LOOKS}keeper\r\n".encode())
-        write_state(self.lock, {**state, "since": time.time()})
+        run = ask(_SOCKET, "INFO server").partition(b"run_id:")[2].split(b"\r")[0].decode()
+        self.state = {**self.state, "run": run, "since": time.time()}
+        self._refuse_without_room()
+        write_state(self.lock, self.state)
         self._watch()
+
+    def _become_server(self, keeper: int) -> None:
+        """Replace this forked process by the server, which the kernel ends with the keeper."""
+        try:
+            with suppress(ImportError, OSError, AttributeError):  # macOS
+                import ctypes  # noqa: PLC0415 - only here, to keep the keeper small
+
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == keeper:
+                command: list[str] = self.config["command"]  # type: ignore[assignment]
+                os.execve(command[0], command, {})
+        except OSError as exc:
+            self.say(str(exc))
+        finally:
+            os._exit(1)
 
     def _await_end(self) -> None:
         """Exit when the server ends; record its last log lines if it failed. Runs in a thread."""
-        status = 0
-        if self.pid:
-            status = os.waitpid(self.pid, 0)[1]
-        else:
-            fcntl.flock(self.server_lock, fcntl.LOCK_EX)
+        status = os.waitpid(self.pid, 0)[1]
         text = f"the server has ended ({status})"
-        if self.pid and (status not in _ENDED_ON_DEMAND or not self.is_up):
+        if status not in _ENDED_ON_DEMAND or not self.is_up:
             text += f": {self._last_words()}"
             failure = {"failed": text, "failed_at": time.time()}
             write_state(self.lock, {**read_state(self.lock), **failure})
@@ -174,10 +205,11 @@ class Keeper:
         os._exit(0)
 
     def _last_words(self) -> str:
-        with open("broker.log", encoding="utf-8", errors="replace") as log:
+        lines = []
+        with suppress(OSError), open("broker.log", encoding="utf-8", errors="replace") as log:
             log.seek(self.log_at)
             lines = [line.strip() for line in log if line.strip()]
-        if os.statvfs(".").f_bavail < _SCARCE_BLOCKS:
+        if free_space() < FULL:
             lines.append("the disk is full")  # the log cannot contain it
         return " | ".join(lines[-4:])
 
@@ -193,17 +225,36 @@ class Keeper:
                 is_here = False
             if not is_here:
                 self.say("the folder was removed, moved or replaced: the server ends")
-                self.line.sendall(b"SHUTDOWN NOSAVE\r\n")
+                os.kill(self.pid, signal.SIGKILL)
+                self._sync()
                 sys.exit(0)
             self._sync()
-            now = time.monotonic()
-            idle = float(str(read_state(self.lock).get("idle", 0)))  # a client may raise it
+            there = read_state(self.lock)
+            if self.state.keys() <= there.keys():
+                self.state = there  # a client may have raised "idle"
+            else:
+                write_state(self.lock, self.state)  # it was damaged
+            self._refuse_without_room()
+            now, idle = time.monotonic(), float(str(self.state["idle"]))
             if idle and now - polled >= min(idle / 10, 10):
                 polled = now
                 if _is_used():
                     used = now
                 elif now - used >= idle:
                     self._end_unused(idle)
+
+    def _refuse_without_room(self) -> None:
+        """Let the server refuse messages while the disk is nearly full, or would be in a second."""
+        free, before = free_space(), self.free
+        self.free = free
+        scarce = free - 2 * max(before - free, 0) < ROOM
+        if scarce != self.refuses:
+            self.state = {**self.state, "scarce": scarce}
+            write_state(self.lock, self.state)  # first: clients name it as the reason
+            limit = 1 if scarce else self.state["maxmemory"]
+            if ask(_SOCKET, f"CONFIG SET maxmemory {limit}").startswith(b"+OK"):
+                self.refuses = scarce
+                self.say(f"{free} bytes of disk are free: " + ("refuses" if scarce else "accepts"))
 
     def _sync(self) -> None:
         try:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import ConfigurationError
 from ..options import parse
 from .folder import Folder, boot_id
-from .keeper import ask, lock, open_own, read_state, write_state
+from .keeper import FULL, ask, free_space, lock, logs, open_own, read_state, write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,8 @@ _PAUSE_S = 3.0
 _logger = logging.getLogger(__package__)
 # Set for a keeper, so that an application started as one by mistake starts no other keeper.
 _GUARD = "RELIQ_EMBEDDED_KEEPER"
+# The entries of the state that a process compares with its options.
+_NEEDED = {"maxmemory", "binary", "idle"}
 # How long a process waits for another process that starts a keeper.
 _WAITS_S = 1.0
 # Path -> the folder that this process used there.
@@ -46,6 +48,11 @@ def ensure(folder: Folder, options: Options) -> None:
 
     Raises ConfigurationError, or BrokerUnavailable with the last log lines of a failed server.
     """
+    with folder.translated():
+        _ensure(folder, options)
+
+
+def _ensure(folder: Folder, options: Options) -> None:
     here = folder.require(create=True)
     if _known.setdefault(folder.path, here) != here:
         _known[folder.path] = here
@@ -81,8 +88,8 @@ def _is_ready(folder: Folder, state: dict[str, Any], options: Options) -> bool:
     always = options.embedded_fsync == "always"
     try:
         with folder.socket() as path, socket.socket(socket.AF_UNIX) as door:
-            if not (state["kept"] and state.get("since")):
-                return False
+            if not (state["kept"] and state.get("since") and state.keys() >= _NEEDED):
+                return False  # a damaged state: the keeper restores it
             door.settimeout(2)
             door.connect(path)
             return not always or ask(path, "CONFIG SET appendfsync always").startswith(b"+OK")
@@ -93,18 +100,19 @@ def _is_ready(folder: Folder, state: dict[str, Any], options: Options) -> bool:
 def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> None:
     """Start a keeper; return when it or another keeper holds the lock."""
     if 0 <= time.time() - former.get("failed_at", 0) < _PAUSE_S:
-        raise folder.broken(former["failed"])
+        raise folder.broken(former.get("failed", "the server has ended"))
     if os.environ.get(_GUARD):
         raise ConfigurationError(
             f"{folder}: this program was started as the keeper of a broker, because it was "
             "mistaken for a Python: put python3 on PATH"
         )
     server = find(folder, options.embedded_server)
-    wrote = writer_of(folder)  # before the data: another process may start the broker meanwhile
-    manifest = Path(folder.at("appendonlydir/appendonly.aof.manifest"))
-    has_data = manifest.exists() or Path(folder.at("appendonly.aof")).exists()
-    if wrote and not (former["runs"] or has_data):  # the server would open it empty
+    used = was_used(folder)  # before the data: another process may start the broker meanwhile
+    has_data = has_manifest(folder) or Path(folder.at("appendonly.aof")).exists()
+    if used and not (former["runs"] or has_data):  # the server would open it empty
         raise folder.broken("the manifest of its data is missing, so it is not opened")
+    if free_space(folder.path) < FULL and not folder.read("keeper.lock")[0]:
+        raise folder.broken("the disk is full: free some space, for a first start")
     maxmemory = options.embedded_maxmemory or memory_limit()
     appendfsync = "always" if options.embedded_fsync == "always" else "no"
     settings = (  # they contain no path
@@ -121,6 +129,8 @@ def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> N
         "maxmemory": maxmemory,
         "idle": options.embedded_idle,
         "since": 0,
+        "run": "",
+        "scarce": False,
     }
     command = [server.path, *settings.split(), ""]
     config = json.dumps({"folder": folder.path, "command": command, "state": state})
@@ -242,9 +252,26 @@ def server_at(path: str) -> Server | None:
 
 
 def writer_of(folder: Folder) -> Server | None:
-    """Return the server that wrote the data; None if there is no data."""
+    """Return the server that wrote the data; None if there is no data.
+
+    If the stamp is missing or damaged, it is the oldest server that writes a manifest.
+    """
     stamp: dict[str, Any] = folder.read("stamp")[0]
-    return Server("", stamp["server"], tuple(stamp["version"])) if stamp else None
+    name, version = stamp.get("server"), stamp.get("version", [])
+    if name and version and all(isinstance(number, int) for number in version):
+        return Server("", name, tuple(version))
+    return Server("", "redis", (7, 0, 0)) if has_manifest(folder) else None
+
+
+def has_manifest(folder: Folder) -> bool:
+    """Whether the folder has a list of its data files; Redis before 7 has none."""
+    return Path(folder.at("appendonlydir/appendonly.aof.manifest")).exists()
+
+
+def was_used(folder: Folder) -> bool:
+    """Whether the folder must contain data. A killed first start leaves an empty log, no stamp."""
+    logged = (path for path in logs(folder.path) if not path.endswith((".manifest", ".1.base.rdb")))
+    return Path(folder.at("stamp")).exists() or any(Path(path).stat().st_size for path in logged)
 
 
 def find(folder: Folder, given: str | None = None) -> Server:

@@ -63,10 +63,9 @@ def store_of(
     if url.startswith("reliq-sqlite:"):
         refuse_sqlite()
     if url.startswith(f"{EMBEDDED}:"):
-        path = unquote(re.split("[?#]", url)[0].partition("://")[2].partition("/")[2])
-        return engine.EmbeddedStore(
-            engine.EmbeddedAddress(engine.folder_of(path), create), options, name
-        )
+        path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
+        folder = engine.folder_of(unquote(path, errors="surrogateescape"))
+        return engine.EmbeddedStore(engine.EmbeddedAddress(folder, create), options, name)
     login = (options.username, options.password)
     if url.startswith(f"{CLUSTER}://"):
         cluster = engine.ClusterStore(

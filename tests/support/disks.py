@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_on_small_disk(
-    module: str, directory: Path, megabytes: int
+    module: str, directory: Path, megabytes: int, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run *module* with *directory* as its argument, which is a disk of *megabytes* MB.
 
@@ -31,5 +32,6 @@ def run_on_small_disk(
         text=True,
         timeout=100,
         cwd=ROOT,
+        env={**os.environ, **environment},
         check=False,
     )

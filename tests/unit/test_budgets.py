@@ -23,7 +23,7 @@ BUDGETS = {
     "batches": 570,
     "cli": 4_480,
     "consumer": 3_480,
-    "embedded": 730,
+    "embedded": 835,
     "engines": 250,
     "engines/redis": 6_430,
     "engines/redis/cluster": 2_910,

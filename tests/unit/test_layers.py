@@ -87,6 +87,7 @@ ENGINE_CHOOSERS = (
 
 # (module, imported name): the reason why this import is inside a function.
 LATE_IMPORTS = {
+    ("reliq.embedded.keeper", "ctypes"): "only the process that becomes the server needs it",
     (
         "reliq.transports",
         "kombu.transport.TRANSPORT_ALIASES",

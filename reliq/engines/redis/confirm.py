@@ -71,11 +71,7 @@ class Confirmer:
             return
         fsynced = level == "fsynced"
         wait = ("WAITAOF", 1, 0, timeout_ms) if fsynced else ("WAIT", replicas, timeout_ms)
-        numbers: dict[tuple[str, str], list[int]] = {}
-        for item in publications:
-            if item.number:
-                key = queue_keys(self._prefix, item.queue).publishers
-                numbers.setdefault((key, item.publisher), []).append(item.number)
+        numbers = self._numbers(publications)
         commands: list[Command] = [("HGET", *place) for place in numbers]
         # This connection's own write. PEXPIRE reaches the replicas and the file whenever the
         # key exists. It needs no memory and changes no data that is read.
@@ -83,13 +79,7 @@ class Confirmer:
         commands += [("PEXPIRE", key, MOVES_KEPT_MS) for key in touched]
         began = monotonic()
         *found, reply = self._call(wait, timeout_ms / 1000, "the messages are stored", commands)
-        records = zip(numbers.values(), found, strict=False)
-        if not all(_knows(record, number) for some, record in records for number in some):
-            raise _not_confirmed(
-                *(self._wire.address, level, publications),
-                "this server does not have it. The server that stored it was replaced or has lost "
-                "data, and the message with it",
-            )
+        self._require_known(numbers, found, level, publications)
         answered, wanted = (reply[0], 1) if fsynced else (reply, replicas)
         if answered >= wanted:
             return
@@ -98,7 +88,7 @@ class Confirmer:
             if fsynced
             else f"{answered} of {wanted} replicas answered (confirm_replicas)"
         )
-        raise _not_confirmed(
+        raise not_confirmed(
             *(self._wire.address, level, publications),
             f"{got} within {monotonic() - began:.3g} s (confirm_timeout {timeout_ms / 1000:g} s). "
             "The message may be stored, and lost with this server",
@@ -115,6 +105,31 @@ class Confirmer:
             if reason is None:
                 raise
             raise BrokerRefused(f"{self._wire.address} refused: {reason}; {stored}") from exc
+
+    def _numbers(self, publications: Sequence[Publication]) -> dict[tuple[str, str], list[int]]:
+        """Return the publish numbers by their record: key and publisher."""
+        numbers: dict[tuple[str, str], list[int]] = {}
+        for item in publications:
+            if item.number:
+                key = queue_keys(self._prefix, item.queue).publishers
+                numbers.setdefault((key, item.publisher), []).append(item.number)
+        return numbers
+
+    def _require_known(
+        self,
+        numbers: dict[tuple[str, str], list[int]],
+        found: Sequence[Reply],
+        level: Confirm,
+        publications: Sequence[Publication],
+    ) -> None:
+        """Raise NotConfirmed if a record in *found* lacks one of its *numbers*."""
+        records = zip(numbers.values(), found, strict=False)
+        if not all(_knows(record, number) for some, record in records for number in some):
+            raise not_confirmed(
+                *(self._wire.address, level, publications),
+                "this server does not have it. The server that stored it was replaced or has lost "
+                "data, and the message with it",
+            )
 
 
 class ClusterConfirmer:
@@ -165,7 +180,7 @@ class ClusterConfirmer:
     def _not_confirmed(
         self, level: Confirm, items: Sequence[Publication], reason: str
     ) -> NotConfirmed:
-        return _not_confirmed(
+        return not_confirmed(
             *(self._cluster.address, level, items),
             f"{reason}. The message may be lost with the node that stored it",
         )
@@ -181,9 +196,10 @@ def _knows(record: bytes | None, number: int) -> bool:
     )
 
 
-def _not_confirmed(
+def not_confirmed(
     address: object, level: Confirm, publications: Sequence[Publication], reason: str
 ) -> NotConfirmed:
+    """Return the error for *publications* that are stored, but not confirmed."""
     queues = ", ".join(repr(name) for name in dict.fromkeys(item.queue for item in publications))
     return NotConfirmed(
         f"{address}: not confirmed as {level!r} for {queues}: {reason}; publishing it again with "

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...embedded.folder import SCHEME, Folder
-from ...embedded.keeper import LOOKS, logs, sync
+from ...embedded.keeper import LOOKS, ROOM, logs, sync
 from ...embedded.start import ensure
-from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable, NotConfirmed
+from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable
 from ...lazy import Lazy
 from .. import redis as engine
-from .confirm import Confirmer
+from .confirm import Confirmer, not_confirmed
 from .connect import Address
 from .store import RedisStore
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ...options import Confirm, Options
     from ...store.values import Publication
+    from .commands import Commands
     from .connect import Dialled
     from .reads import RedisReads
 
@@ -44,6 +45,14 @@ class EmbeddedAddress:
     def identity(self) -> tuple[object, ...]:
         """Return the identity of the broker."""
         return (SCHEME, self.folder.path)
+
+    @property
+    def advice(self) -> dict[str, str]:
+        """The advice on an error reply, by its code, if the disk is the reason."""
+        if not self.folder.read("keeper.lock")[0].get("scarce"):
+            return {}
+        less = f"{ROOM // 10**6} MB of its disk are free, or soon will be: free some space"
+        return {"OOM": f"less than {less}"}
 
     def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection. Raises BrokerUnavailable, with the reason if it cannot start."""
@@ -65,7 +74,8 @@ class EmbeddedAddress:
 class EmbeddedConfirmer(Confirmer):
     """The confirmations of an embedded broker: this process syncs the files, not the server."""
 
-    def __init__(self, folder: Folder) -> None:  # needs no wire
+    def __init__(self, wire: Commands, prefix: str, folder: Folder) -> None:
+        super().__init__(wire, prefix)
         self._folder = folder
 
     def require_confirm(self, level: Confirm) -> None:
@@ -79,18 +89,43 @@ class EmbeddedConfirmer(Confirmer):
     def confirm(
         self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
     ) -> None:
-        """Sync the server's files, which are on this machine. Raises NotConfirmed."""
-        del replicas, timeout_ms, publications
+        """Sync the server's files, which are on this machine. Raises NotConfirmed.
+
+        The steps have this order: the server has written all to its files, they are synced, and
+        they are those of this server.
+        """
+        del replicas
         self.require_confirm(level)
+        if level != "fsynced":
+            return
+        numbers = self._numbers(publications)
+        asked = [*(("HGET", *place) for place in numbers), ("INFO", "server")]
+        *found, server, log = self._call(
+            ("INFO", "persistence"), timeout_ms / 1000, "the messages are stored", asked
+        )
+        self._require_known(numbers, found, level, publications)
+        if b"aof_last_write_status:ok" not in log:
+            reason: object = "the server cannot write its log: check its disk"
+        else:
+            reason = self._sync(server)
+        if reason:
+            raise not_confirmed(self._folder, level, publications, str(reason))
+
+    def _sync(self, server: bytes) -> object:
+        """Sync the files; return the reason if they are not on disk, or not those of *server*."""
+        synced = False
         try:
-            for path in logs(self._folder.path) if level == "fsynced" else ():
+            for path in logs(self._folder.path):
                 with suppress(FileNotFoundError):  # rewritten: the server itself has synced it
                     sync(path)
+                    synced = True
+            state = self._folder.state()
         except OSError as exc:
-            raise NotConfirmed(
-                f"{self._folder}: stored, but the disk does not confirm it: {exc}; publishing "
-                "it again with the same properties is safe and stores it once"
-            ) from exc
+            return exc
+        run: str = state.get("run", "")  # a keeper of an earlier version does not tell it
+        if synced and state["runs"] and f"run_id:{run}".encode() in server:
+            return None
+        return "the broker's folder was removed, moved or replaced"
 
 
 class EmbeddedStore(RedisStore):
@@ -103,7 +138,7 @@ class EmbeddedStore(RedisStore):
     @Lazy
     def confirmer(self) -> EmbeddedConfirmer:
         """See :attr:`RedisStore.confirmer`."""
-        return EmbeddedConfirmer(self._folder)
+        return EmbeddedConfirmer(self._wire, self._prefix, self._folder)
 
     @Lazy
     def reads(self) -> RedisReads:

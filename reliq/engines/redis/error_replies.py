@@ -98,7 +98,8 @@ def class_of(text: str) -> Class:
 def translate_reply(text: str, address: object) -> ReliqError:
     """Return reliq's error for an error reply of the server."""
     found = class_of(text)
-    hint = f" ({found.advice})" if found.advice else ""
+    advice = getattr(address, "advice", {}).get(code_of(text), found.advice)
+    hint = f" ({advice})" if advice else ""
     error: ReliqError
     if found.reconnects:
         error = BrokerUnavailable(f"{address} cannot serve now: {text}{hint}")

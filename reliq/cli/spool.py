@@ -64,12 +64,13 @@ def spool_forward(path: str, target: Target) -> None:
     Examples:
       reliq spool forward /var/spool/shop.db --url reliq://localhost:6379/0
     """
-    journal = JOURNALS.at(path)
+    journal, reasons = JOURNALS.at(path), list[str]()
+    journal.status()  # raises an error if the file does not exist
     with kombu.Connection(target.urls[0], transport_options=dict(target.options)) as connection:
         connection.connect()
-        total = transports.forward(journal, connection.transport)
-    found = {"forwarded": total, "left": journal.holds}
-    words = "{forwarded} forwarded, {left} left in the spool"
+        total = transports.forward(journal, connection.transport, said=reasons.append)
+    found = {"forwarded": total, "left": journal.holds, "reason": "".join(reasons)}
+    words = "{forwarded} forwarded, {left} left in the spool" + (": {reason}" if reasons else "")
     out.answer(found, target.as_json, lambda found: [words.format(**found)])
 
 

@@ -90,6 +90,11 @@ class WorkerWatch:
         return any(app.loader.worker_initialized for app in _apps())
 
     @property
+    def serves(self) -> bool:
+        """Whether this process belongs to a Celery worker: a starting one, or its pool's child."""
+        return self.worker or any(app.loader.worker_initialized for app in _apps())
+
+    @property
     def connects(self) -> bool:
         """Whether this Celery worker is starting, or reconnects after a lost connection."""
         return self.begins or any(

@@ -3,34 +3,41 @@
 This module owns the file, its tables and its size limit. A process opens a file once, and never
 keeps it open across a fork, because closing any of its descriptors ends SQLite's locks. The module
 is independent of brokers and of Kombu.
+
+A publish is identified by its place and a random name, because an older copy of the file repeats
+places. A process takes a new name when it opens the file, when it finds the file empty, and when
+the file's last place is lower than before.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError
+from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock, Part, here, register
 from ..store.limits import BATCH, BATCH_BYTES, LONG_MS
 from . import SCHEME, is_spool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 CERTAIN_MS = LONG_MS - 1_000_000
 """How long a broker certainly keeps a number. Publishers renew this period every 15 minutes."""
 Publish: TypeAlias = "tuple[str, str, int, bytes, str | None, str | None, int | None]"
 """Exchange, routing key, time in ms, and the rest of the message. For a publish whose reply was
 lost, also the broker that may have it, the id of that broker's data, and since when; else None."""
-Taken: TypeAlias = "tuple[int, str, str, int, bytes, bool]"
-"""The position, the first four fields of a publish, and whether it may be stored twice."""
+Taken: TypeAlias = "tuple[int, str, str, int, bytes, bool, str]"
+"""The place, the first four fields of a publish, whether it may be stored twice, and the name under
+which its place is its number."""
+T = TypeVar("T")
 _PATIENCE_S = 10.0
 # A forwarder is considered dead after this silence. If it lives, numbers prevent duplicates.
 _LEASE_MS = 3000
@@ -40,7 +47,8 @@ _FORMAT = (1919249521, 1)  # "relq" distinguishes the file from those of other p
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS publishes (id INTEGER PRIMARY KEY AUTOINCREMENT, exchange TEXT,
-  routing_key TEXT, stored_ms INT, message BLOB, broker TEXT, data TEXT, sent_ms INT);
+  routing_key TEXT, stored_ms INT, message BLOB, broker TEXT, data TEXT, sent_ms INT,
+  publisher TEXT);
 CREATE TABLE IF NOT EXISTS declarations (id INTEGER PRIMARY KEY, kind TEXT, name TEXT, body BLOB,
   UNIQUE (kind, name, body));
 CREATE TABLE IF NOT EXISTS about (publisher TEXT, expired INT, doubtful INT);
@@ -48,6 +56,17 @@ INSERT INTO about SELECT lower(hex(randomblob(9))), 0, 0 WHERE NOT EXISTS (SELEC
 PRAGMA application_id = 1919249521;
 PRAGMA user_version = 1;
 COMMIT"""
+# Files of 0.2.0 lack this column. 0.2.0 can use a file that has it, and leaves it empty.
+_NAMED = "SELECT count(*) FROM pragma_table_info('publishes') WHERE name = 'publisher'"
+_NAME_THEM = "ALTER TABLE publishes ADD COLUMN publisher TEXT"
+
+
+_FULL = "raise spool_max, free space, or wait until a broker answers and the spool is forwarded"
+_REMEDIES = {
+    "database or disk is full": _FULL,
+    "attempt to write a readonly database": "let this user write to the file and its directory",
+}
+_DAMAGED = "move a damaged file away (sqlite3 FILE .recover)"
 
 
 class Journal:
@@ -57,25 +76,36 @@ class Journal:
         self.path = path
         self.told = False
         """Whether this process has logged that it forwards from the file."""
+        self.checked = False
+        """Whether this process has checked it, or has logged that it cannot be used."""
+        self._reported = ""
         self._opened: sqlite3.Connection | None = None
-        self._mark = (0, 0)
+        self._mark = (0, 0, 0)
         self._settings = ""
+        self._name, self._last = "", 0
 
     def __str__(self) -> str:
         """Return its URL."""
         return f"{SCHEME}:///{self.path}"
 
     def check(self) -> None:
-        """Create a missing file; raise an error if the file is unusable."""
-        with self._transaction():
-            pass
+        """Create a missing file; raise an error if the file is unusable. Waits for no lock."""
+        self.look("SELECT 1 FROM publishes LIMIT 1")
+        self.checked = True
+
+    def report(self, error: ReliqError) -> None:
+        """Log that it cannot be used, once for each reason, because a broker answers."""
+        self.checked = True
+        if self._reported != str(error):
+            self._reported = str(error)
+            logger.warning("the spool would refuse publishes now if no broker answered: %s", error)
 
     def close(self) -> None:
         """Close the file until its next use."""
         with JOURNALS.lock:
             if self._opened is not None and self._mark[0] == here():
-                self._opened.close()
-                self._opened = None
+                opened, self._opened = self._opened, None
+                opened.close()
 
     def _files(self) -> list[os.stat_result]:
         found = []
@@ -85,33 +115,49 @@ class Journal:
         return found
 
     def _open(self) -> sqlite3.Connection:
+        """Open the file, unless it is open; a file that was removed or replaced is opened anew."""
+        if self._opened is not None and self._mark != (here(), *self._inodes()):
+            if self._mark[0] != here():
+                raise self._refused(
+                    "this process was forked without Python's fork hooks while the spool was open",
+                    "restart it, and enable the hooks (uWSGI: py-call-osafterfork) or publish only "
+                    "in the children",
+                )
+            with suppress(sqlite3.Error):
+                (left,) = self._opened.execute("SELECT count(*) FROM publishes").fetchone()
+                logger.warning(
+                    "%s: the file was removed or replaced in use, with %d publishes; the file that "
+                    "is there now is used, or a new one",
+                    *(self, left),
+                )
+            self.close()  # SQLite notices that it has moved, and leaves the new one's side files
         if self._opened is None:
             self._make()
             options: Any = {"timeout": _PATIENCE_S, "isolation_level": None}
-            self._opened = sqlite3.connect(self.path, check_same_thread=False, **options)
-            self._mark, self._settings = (here(), self._inode()), ""
+            opened = sqlite3.connect(self.path, check_same_thread=False, **options)
             try:
-                self._prepare(self._opened)
+                self._prepare(opened)
             except BaseException:
-                self.close()
+                opened.close()
                 raise
-        if self._mark != (here(), self._inode()):
-            raise self._refused(
-                "the file was removed or replaced in use, or this process was forked without "
-                "Python's fork hooks while the spool was open: restart the process, and enable the "
-                "hooks (uWSGI: py-call-osafterfork) or publish only in the children"
-            )
+            self._mark, self._settings = (here(), *self._inodes()), ""
+            self._name = os.urandom(9).hex()
+            self._opened = opened
         return self._opened
 
-    def _inode(self) -> int:
-        try:
-            return os.lstat(self.path).st_ino
-        except FileNotFoundError:
-            return 0
+    def _inodes(self) -> tuple[int, int]:
+        """Return the numbers of the file and of its log, which SQLite keeps open; 0: missing."""
+        found = [0, 0]
+        for place, side in enumerate(("", "-wal")):
+            with suppress(OSError):
+                found[place] = os.lstat(self.path + side).st_ino
+        return found[0], found[1]
 
     def _make(self) -> None:
         """Create the file for its owner only; refuse a file that another user can open."""
         try:
+            if not os.path.lexists(self.path):
+                self._make_new()
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
         except OSError as exc:
             raise self._unusable(f"it cannot be opened ({exc.strerror})") from exc
@@ -120,6 +166,22 @@ class Journal:
             for found in self._files()
         ):
             raise self._unusable(f"other users may open it: chmod 600 {self.path}*")
+
+    def _make_new(self) -> None:
+        """Create the file, after removing the side files of one that was removed.
+
+        Another process may still use those. The lock lets one process do this at a time, because a
+        new file may get side files at once.
+        """
+        folder = os.open(os.path.dirname(self.path), os.O_RDONLY)  # noqa: PTH120
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if not os.path.lexists(self.path):
+                for side in ("-wal", "-shm"):
+                    Path(self.path + side).unlink(missing_ok=True)
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
+        finally:
+            os.close(folder)
 
     def _prepare(self, opened: sqlite3.Connection) -> None:
         tables, *found = opened.execute(
@@ -131,82 +193,118 @@ class Journal:
         opened.execute("PRAGMA journal_mode = WAL")
         if not tables:
             opened.executescript(_SCHEMA)
+        if not opened.execute(_NAMED).fetchone()[0]:
+            opened.execute("BEGIN IMMEDIATE")
+            if not opened.execute(_NAMED).fetchone()[0]:  # unless another process has just done it
+                opened.execute(_NAME_THEM)
+            opened.execute("COMMIT")
 
-    @contextmanager
-    def _transaction(
-        self, kind: str = "IMMEDIATE", *, most_bytes: int = 2**42, fsync: bool = False
-    ) -> Iterator[sqlite3.Connection]:
-        """Run a block as one transaction.
+    def _run(
+        self,
+        do: Callable[[sqlite3.Connection], T],
+        kind: str = "IMMEDIATE",
+        *,
+        most_bytes: int = 2**42,
+        fsync: bool = False,
+    ) -> T:
+        """Run *do* as one transaction, which ends whatever interrupts it; return its result.
 
-        *most_bytes* limits the size of the file. *fsync*: the result is on disk afterwards.
+        *most_bytes* limits the size of the file. *fsync*: the result is on disk afterwards. Not a
+        context manager: an interrupt between its steps would leave the transaction open.
         """
         with JOURNALS.lock:
             try:
                 opened = self._open()
-                settings = (
-                    f"PRAGMA max_page_count = {most_bytes // 4096};"
-                    f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}"
-                )
-                if settings != self._settings:  # setting them takes as long as a publish
-                    opened.executescript(settings)
-                    self._settings = settings
-                opened.execute(f"BEGIN {kind}")
-                with opened:
-                    yield opened
+                begun = opened.in_transaction
+                if begun:
+                    raise self._refused(
+                        "a signal handler or destructor has interrupted this thread's use of the "
+                        "spool",
+                        "publish after it has returned",
+                    )
+                try:
+                    settings = (
+                        f"PRAGMA max_page_count = {most_bytes // 4096};"
+                        f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}"
+                    )
+                    if settings != self._settings:  # setting them takes as long as a publish
+                        self._settings = ""
+                        opened.executescript(settings)
+                        self._settings = settings
+                    opened.execute(f"BEGIN {kind}")
+                    result = do(opened)
+                    opened.execute("COMMIT")
+                finally:
+                    if opened.in_transaction:
+                        opened.rollback()
             except sqlite3.Error as exc:
                 if "not a database" in str(exc):
                     raise self._unusable("another program made it") from exc
                 if "locked" in str(exc):
                     raise BrokerUnavailable(
                         f"{self}: locked for {_PATIENCE_S:g} s, perhaps by a stopped process: "
-                        "continue or kill it"
+                        f"continue or kill it (fuser {self.path})"
                     ) from exc
-                raise self._refused(str(exc)) from exc
+                raise self._refused(str(exc), _REMEDIES.get(str(exc), _DAMAGED)) from exc
+            return result
 
     def _unusable(self, why: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self}: {why}; nothing was changed. A spool must be a file of its own, no link, in a "
-            "directory where this user may write: correct this, or use another file"
+            f"{self}: {why}; nothing was changed. A spool must be a file of its own, no link, in "
+            "an existing directory where this user may write: correct this, or use another file"
         )
 
-    def _refused(self, why: str) -> BrokerRefused:
-        return BrokerRefused(
-            f"{self}: nothing was stored: {why}. If spool_max is reached or the disk is full, "
-            "raise spool_max, free space, or wait until a broker answers and the spool is "
-            "forwarded. Move a damaged file away (sqlite3 FILE .recover)"
-        )
+    def _refused(self, why: str, remedy: str) -> BrokerRefused:
+        return BrokerRefused(f"{self}: nothing was stored: {why}: {remedy}")
 
     def add(self, publishes: Iterable[Publish], most_bytes: int, *, fsync: bool = False) -> None:
         """Append publishes, all or none. *fsync*: they are on disk when this returns."""
         query = (
             "INSERT INTO publishes (exchange, routing_key, stored_ms, message, broker, data, "
-            "sent_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            "sent_ms, publisher) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         )
-        disk = os.statvfs(os.path.dirname(self.path))  # noqa: PTH120 - 2 µs
+        places = (
+            "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'publishes'), "
+            "(SELECT min(id) FROM publishes)"
+        )
+
+        def append(opened: sqlite3.Connection) -> None:
+            last, lowest = opened.execute(places).fetchone()
+            if lowest is None or last < self._last:
+                self._name = os.urandom(9).hex()
+            rows = [(*publish, self._name) for publish in publishes]
+            self._last = (last or 0) + len(rows)
+            opened.executemany(query, rows)
+
+        try:
+            disk = os.statvfs(os.path.dirname(self.path))  # noqa: PTH120 - 2 µs
+        except OSError as exc:
+            raise self._unusable(f"its directory cannot be opened ({exc.strerror})") from exc
         if disk.f_bavail * disk.f_frsize < _ROOM:
-            raise self._refused(f"the disk has less than {_ROOM} bytes")
-        with self._transaction(most_bytes=most_bytes, fsync=fsync) as opened:
-            opened.executemany(query, publishes)
+            raise self._refused(f"the disk has less than {_ROOM} bytes", _FULL)
+        self._run(append, most_bytes=most_bytes, fsync=fsync)
 
     def declare(self, kind: str, name: str, body: bytes) -> None:
         """Store a publisher's declaration, which is repeated before forwarding."""
         query = "INSERT OR IGNORE INTO declarations (kind, name, body) VALUES (?, ?, ?)"
-        with self._transaction() as opened:
-            opened.execute(query, (kind, name, body))
+        self._run(lambda opened: opened.execute(query, (kind, name, body)))
 
-    def take(self, after: int, broker: str, data: str) -> tuple[list[Taken], str, int]:
-        """Return the next publishes after *after* for *broker*.
+    def take(self, after: int, broker: str, data: str) -> tuple[list[Taken], int]:
+        """Return the next publishes after *after* for *broker*, and the lowest place in use.
 
-        Also return the spool's publisher name, and the low-water mark of its numbers. Each publish
-        is recorded as sent to this broker. For a day, or until the result is known, no other broker
-        gets it. Return no publishes while another forwarder works, to avoid double work.
+        Each publish is recorded as sent to this broker. For a day, or until the result is known, no
+        other broker gets it. Return no publishes while another forwarder works, to avoid double
+        work.
         """
-        now, found, size = int(time() * 1000), list[Taken](), 0
+        now = int(time() * 1000)
         known = {"broker": broker, "data": data, "now": now, "day": now - CERTAIN_MS}
+        # Places without a name are of 0.2.0. The inode makes a copy of its file another publisher.
         known.update(id=after, most=BATCH)
         query = (
             "SELECT id, exchange, routing_key, stored_ms, message, "
-            "broker IS NOT NULL AND (sent_ms < :day OR data IS NOT :data), sent_ms FROM publishes "
+            "broker IS NOT NULL AND (sent_ms < :day OR data IS NOT :data), "
+            "coalesce(publishes.publisher, about.publisher || :inode), sent_ms "
+            "FROM publishes, about "
             "WHERE id > :id AND (broker IS NULL OR broker = :broker OR data = :data "
             "OR sent_ms < :day) ORDER BY id LIMIT :most"
         )
@@ -214,9 +312,11 @@ class Journal:
             "UPDATE publishes SET broker = :broker, data = :data, sent_ms = :now "
             "WHERE id > :id AND id <= :last AND broker IS NULL"
         )
-        about = "SELECT publisher, (SELECT min(id) FROM publishes) FROM about"
-        with self._transaction() as opened:
-            for *row, sent_ms in opened.execute(query, known):
+
+        def chosen(opened: sqlite3.Connection) -> tuple[list[Taken], int]:
+            found, size = list[Taken](), 0
+            inode = f"{self._mark[1]:x}"
+            for *row, sent_ms in opened.execute(query, {**known, "inode": inode}):
                 if not found and sent_ms is not None and now - _LEASE_MS < sent_ms <= now:
                     break
                 found.append(tuple(row))
@@ -225,21 +325,43 @@ class Journal:
                     break
             if found:
                 opened.execute(note, {**known, "last": found[-1][0]})
-            publisher, lowest = opened.execute(about).fetchone()
-        # the inode makes a copy of the file a different publisher
-        return found, f"{publisher}{self._mark[1]:x}", lowest or 0
+            return found, opened.execute("SELECT min(id) FROM publishes").fetchone()[0] or 0
 
-    def done(self, places: Iterable[int], *, expired: int = 0, doubtful: int = 0) -> None:
-        """Remove settled publishes, and count those that expired or may be stored twice."""
+        return self._run(chosen)
+
+    def done(self, settled: Iterable[Taken], *, expired: int = 0, doubtful: int = 0) -> None:
+        """Remove settled publishes, and count those that expired or may be stored twice.
+
+        If the file was replaced meanwhile, its other publishes at the same places stay.
+        """
+        delete = "DELETE FROM publishes WHERE id = ? AND coalesce(publisher, ?) = ?"
         count = "UPDATE about SET expired = expired + ?, doubtful = doubtful + ?"
-        with self._transaction() as opened:
-            opened.executemany("DELETE FROM publishes WHERE id = ?", ((one,) for one in places))
+
+        def remove(opened: sqlite3.Connection) -> None:
+            opened.executemany(delete, ((one[0], one[6], one[6]) for one in settled))
             opened.execute(count, (expired, doubtful))
+
+        self._run(remove)
+
+    def reason(self, data: str, tried: bool) -> str:
+        """Return why publishes were not forwarded to the broker with *data*, and the remedy."""
+        query = (
+            "SELECT count(*), max(broker) FROM publishes "
+            "WHERE broker IS NOT NULL AND data IS NOT ? AND sent_ms >= ?"
+        )
+        count, other = self.look(query, data, int(time() * 1000) - CERTAIN_MS)[0]
+        if count:
+            return (
+                f"{count} wait for {other}, which may have stored them: forward to that broker, or "
+                "repeat the command after a day"
+            )
+        if tried:
+            return "their queues are full and reject publishes: add consumers, or raise the limits"
+        return f"another process forwards: repeat the command after {_LEASE_MS // 1000} s"
 
     def look(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT."""
-        with self._transaction("DEFERRED") as opened:
-            return opened.execute(query, values).fetchall()
+        return self._run(lambda opened: opened.execute(query, values).fetchall(), "DEFERRED")
 
     @property
     def holds(self) -> int:

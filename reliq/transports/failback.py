@@ -19,6 +19,7 @@ from kombu import Connection
 from .. import spool, transports
 from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError, logger
 from ..failover.brokers import BROKERS, admit, without_password
+from ..integrations.celery import WATCH
 from ..signals import broker_switched, emit
 from ..spool import is_spool
 from ..store.protocol import goes_on
@@ -133,7 +134,7 @@ class Failback:
                     f"{self.spool}: expected a spool at the end of the list of brokers, and "
                     "confirm other than 'replicated', which a spool cannot provide"
                 )
-            spool.JOURNALS.at(self.spool).check()
+            self._check_spool()
         admit(self.url, self.urls, self._fresh_s)
         try:
             self._open()
@@ -147,6 +148,21 @@ class Failback:
         BROKERS.answered(self.url)
         self._say_where("it was the first to answer")
         self.watch_primary()
+
+    def _check_spool(self) -> None:
+        """Check the spool once in a process. Raises ConfigurationError, unless a worker connects.
+
+        While a broker answers, no other error of a spool matters: it is logged.
+        """
+        journal = spool.JOURNALS.at(self.spool)
+        if journal.checked or self.url == self.spool:
+            return
+        try:
+            journal.check()
+        except ReliqError as exc:
+            if isinstance(exc, ConfigurationError) and not WATCH.serves:
+                raise
+            journal.report(exc)
 
     def _open(self) -> None:
         """Connect to a writable broker, with a pause after a lost or failed connection.
@@ -292,6 +308,11 @@ class Failback:
     def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
         """Forward the spool to each broker for which *answers* returns True."""
         journal = spool.JOURNALS.at(self.spool)
+        try:
+            journal.holds  # noqa: B018 - raises an error if the file is unusable
+        except ReliqError as exc:
+            journal.report(exc)
+            return
         for url in self.urls[:-1]:
             if journal.holds and (url == self.url or answers(url)):
                 with self.temporary_connection(url) as broker:

@@ -1,7 +1,7 @@
 """Forwarding: send the messages of a spool to a broker, in order, each once.
 
 Each publish has a number at the broker: the number of an earlier attempt whose reply was lost, or
-its place in the journal under the spool's own name. So a kill in between, several forwarders, and
+its place in the journal under a name of the spool. So a kill in between, several forwarders, and
 lost replies result in one stored message. The journal removes a message last.
 """
 
@@ -31,17 +31,23 @@ if TYPE_CHECKING:
     from .base import Transport
 
 
-def forward(journal: Journal, broker: Transport, stopped: Callable[[], bool] = bool) -> int:
+def forward(
+    journal: Journal,
+    broker: Transport,
+    stopped: Callable[[], bool] = bool,
+    said: Callable[[str], None] | None = None,
+) -> int:
     """Forward the messages of *journal* to *broker*; return how many were stored.
 
-    Does nothing while another process forwards. Raises ReliqError; other messages stay.
+    Does nothing while another process forwards. *said* gets the reason why messages are left.
+    Raises ReliqError; other messages stay.
     """
     if not journal.holds:
         return 0
     store, total, after, held = broker.link.store, 0, 0, set[str]()
     store.keeps_long, data = True, store.broker_id()
     while not (after and stopped()):  # forward at least some before the process forks again
-        items, publisher, lowest = journal.take(after, store.broker, data)
+        items, lowest = journal.take(after, store.broker, data)
         if not items:
             break
         if not after:
@@ -51,13 +57,16 @@ def forward(journal: Journal, broker: Transport, stopped: Callable[[], bool] = b
             logger.warning("forwarding messages from %s to %s", journal, store.broker)
             journal.told = True
         after = items[-1][0]
-        total += _forward_some(journal, broker, items, publisher, lowest, held)
+        total += _forward_some(journal, broker, items, lowest, held)
     if held:
         raise BrokerUnavailable(
             f"{store.broker}: {total} forwarded; the node of {', '.join(map(repr, sorted(held)))} "
             "is not reachable, so its messages stay in the spool"
         )
-    if journal.told and not journal.holds:
+    left = journal.holds
+    if left and said is not None:
+        said(journal.reason(data, tried=after > 0))
+    if journal.told and not left:
         logger.warning("%s is empty: %d messages forwarded by this process", journal, total)
         journal.told = False
     return total
@@ -101,7 +110,7 @@ class _Place:
 
 def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:
     """Return *item* with its numbers, ready to send; None if its TTL has ended."""
-    _, exchange, routing_key, stored_ms, message, _ = item
+    exchange, routing_key, stored_ms, message = item[1:5]
     own, envelope, rank, delay_ms, ttl_ms, creates, key, tried = unpack(message)
     waited_ms = max(int(time() * 1000) - stored_ms, 0)
     overdue_ms = max(waited_ms - delay_ms, 0)
@@ -118,12 +127,7 @@ def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:
 
 
 def _forward_some(
-    journal: Journal,
-    broker: Transport,
-    items: list[Taken],
-    publisher: str,
-    lowest: int,
-    held: set[str],
+    journal: Journal, broker: Transport, items: list[Taken], lowest: int, held: set[str]
 ) -> int:
     """Send *items*, remove settled ones from the journal, and return how many are stored.
 
@@ -131,7 +135,7 @@ def _forward_some(
     """
     confirm = by_default(broker.options)
     confirm = confirm._replace(level="accepted") if confirm.level == "none" else confirm
-    made = {one[0]: _entry(one, _Place(publisher, one[0], lowest), confirm) for one in items}
+    made = {one[0]: _entry(one, _Place(one[6], one[0], lowest), confirm) for one in items}
     expired = [place for place, entry in made.items() if entry is None]
     entries = {place: entry for place, entry in made.items() if entry is not None}
     _send(broker, entries, held)
@@ -149,7 +153,9 @@ def _forward_some(
             "may have contained them",
             *(journal, doubtful),
         )
-    journal.done([*stored, *dropped, *expired], expired=len(expired), doubtful=doubtful)
+    settled = {*stored, *dropped, *expired}
+    gone = [item for item in items if item[0] in settled]
+    journal.done(gone, expired=len(expired), doubtful=doubtful)
     return len(stored)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import BrokerUnavailable, ConfigurationError, MessageRefused
+from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, MessageRefused
 from ..failover.brokers import BROKERS
 from ..integrations.celery import WATCH
 from ..integrations.outcomes import BATCH
@@ -58,7 +58,20 @@ class SpoolStore:
         self.broker = str(journal)
         self.partitions: dict[str, int] = {}
         self.notifier = self
-        self.connect, self.close = journal.check, journal.close
+        self.close = journal.close
+
+    def connect(self) -> None:
+        """Check the file; a Celery worker with an unusable one waits for a broker, too."""
+        self._use(self.journal.check)
+
+    @staticmethod
+    def _use(do: Callable[..., None], *arguments: Any) -> None:
+        try:
+            do(*arguments)
+        except (BrokerRefused, ConfigurationError) as exc:
+            if WATCH.serves:  # any other error would end it
+                raise BrokerUnavailable(str(exc)) from exc
+            raise
 
     def __getattr__(self, name: str) -> Any:
         """Refuse all other methods of a store: they need a broker, and none answers."""
@@ -78,7 +91,7 @@ class SpoolStore:
 
     def declare_exchange(self, exchange: str, declaration: bytes) -> bytes:
         """Record an exchange."""
-        self.journal.declare("exchange", exchange, declaration)
+        self._use(self.journal.declare, "exchange", exchange, declaration)
         return declaration
 
     def declare_queue(
@@ -86,7 +99,7 @@ class SpoolStore:
     ) -> QueueDeclared:
         """Record a durable queue; a passive declaration always succeeds."""
         if not passive and is_durable(meta):
-            self.journal.declare("queue", queue, pack([arguments, meta]))
+            self._use(self.journal.declare, "queue", queue, pack([arguments, meta]))
         return QueueDeclared("existed", 0, 0, arguments)
 
     def bind(
@@ -94,7 +107,7 @@ class SpoolStore:
     ) -> int:
         """Record bindings of *queue*."""
         for binding in bindings if bound else ():
-            self.journal.declare("binding", exchange, pack([queue, binding]))
+            self._use(self.journal.declare, "binding", exchange, pack([queue, binding]))
         return 1
 
 

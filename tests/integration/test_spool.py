@@ -652,7 +652,7 @@ def another_programs(path):
 
 def newer(path):
     """Make a spool of a newer format."""
-    JOURNALS.at(str(path)).check()
+    JOURNALS.at(str(path)).look("SELECT 1")
     JOURNALS.at(str(path)).close()
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 99")
@@ -813,3 +813,76 @@ def test_a_forwarder_that_stopped_is_replaced(tmp_path, monkeypatch):
         monkeypatch.setattr("reliq.spool.journal.time", lambda later_s=later_s: now + later_s)
         assert 2 == taken("localhost")
     assert 0 == taken("elsewhere", "other data")
+
+
+def test_a_file_of_an_earlier_version(away):
+    """A file of 0.2.0 is used by it and by this version, and each publish is stored once."""
+    journal = JOURNALS.at(str(away.path))
+    with away.connect(probe_interval=60) as connection:
+        away.server.kill()
+        away.publish(connection, 0)
+        away.publish(connection, 1)
+    journal.close()
+    with closing(sqlite3.connect(away.path)) as other, other:
+        other.execute("ALTER TABLE publishes DROP COLUMN publisher")
+    columns = "exchange, routing_key, stored_ms, message, broker, data, sent_ms"
+    old = f"INSERT INTO publishes ({columns}) SELECT {columns} FROM publishes WHERE id = 1"
+    with away.connect(probe_interval=60) as connection:
+        away.publish(connection, 2)
+    journal.close()
+    with closing(sqlite3.connect(away.path)) as other, other:
+        other.execute(old)
+    taken = journal.take(0, "broker", "data")[0]
+    names = [item[6] for item in taken]
+    ((own,),) = journal.look("SELECT publisher FROM about")
+    inode = f"{away.path.stat().st_ino:x}"
+    assert [own + inode] * 2 == names[:2]
+    assert own not in names[2]
+    assert own + inode == names[3]
+    away.server.start()
+
+
+def test_a_forwarder_does_not_remove_what_a_restore_brought(tmp_path):
+    """A publish at the same place as a settled one, in a file that was restored, stays."""
+    path = tmp_path / "spool.db"
+    journal = JOURNALS.at(str(path))
+    journal.add([PUBLISH], 10**9)
+    taken = journal.take(0, "broker", "data")[0]
+    path.unlink()
+    journal.add([PUBLISH], 10**9)
+    journal.done(taken)
+    assert 1 == journal.holds
+
+
+def forwarding(away):
+    """Run the command; return its exit status, and what it said."""
+    done = run(None, "spool", "forward", away.path, "--url", away.home)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_forward_of_nothing_says_why(away, redis_factory):
+    """The command names the reason and the remedy if it leaves messages; a missing file is 2."""
+    code, text = forwarding(away)
+    assert (2, True) == (code, "does not exist" in text)
+    journal = JOURNALS.at(str(away.path))
+    with away.connect(probe_interval=60) as connection:
+        arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        Queue("full", queue_arguments=arguments, channel=connection).declare()
+        away.publish(connection, 0, "full")
+        away.server.kill()
+        away.publish(connection, 1, "full")
+    away.server.start()
+    with Connection(away.home) as connection:
+        connection.connect()
+        store = connection.transport.link.store
+        journal.take(0, store.broker, store.broker_id())
+    code, text = forwarding(away)
+    assert (0, True) == (code, "0 forwarded, 1 left in the spool: another process" in text)
+    journal.look("UPDATE publishes SET sent_ms = sent_ms - 4000 RETURNING 1")
+    code, text = forwarding(away)
+    assert (0, True) == (code, "1 left in the spool: their queues are full" in text)
+    other = Away(redis_factory(), away.path.parent)
+    code, text = forwarding(other)
+    assert (0, True) == (code, f"1 wait for {away.home}, which may have stored them" in text)
+    assert [0] == away.bodies("full")
+    assert forwarding(away)[1].startswith("1 forwarded, 0 left in the spool\n")

@@ -31,14 +31,16 @@ class Interrupter:
         self._last: dict[FrameType, str] = {}
         self.where = ""
         """The place of the interrupt; empty if there were fewer points."""
+        self.kept: Interrupted | None = None
+        """The interrupt. As in a program that keeps errors, it keeps the interrupted frames."""
 
     def run(self, do: Callable[[], None]) -> None:
         """Call *do*; raises its exceptions, but not the interrupt."""
         sys.settrace(self._calls)
         try:
             do()
-        except Interrupted:
-            pass
+        except Interrupted as interrupted:
+            self.kept = interrupted
         finally:
             sys.settrace(None)
 

@@ -34,7 +34,7 @@ BUDGETS = {
     "metrics": 520,
     "migration": 670,
     "routing": 1_690,
-    "spool": 350,
+    "spool": 470,
     "store": 1_460,
     "transfer": 590,
     "transports": 6_200,

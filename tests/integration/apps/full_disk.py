@@ -27,7 +27,7 @@ def main(directory: str) -> None:
     journal = JOURNALS.at(spool)
     forwarded = 0
     while items := journal.take(0, "broker", "data")[0]:
-        journal.done([item[0] for item in items])
+        journal.done(items)
         forwarded += len(items)
     print(forwarded)
 

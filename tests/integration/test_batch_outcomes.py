@@ -55,6 +55,16 @@ def jobs(request, scheme, tmp_path_factory):
         yield Jobs(site, request.param)
 
 
+def in_pools(*pools):
+    """Return a mark: the test concerns these pools alone."""
+    return pytest.mark.parametrize("jobs", pools, indirect=True)
+
+
+IN_ALL_BUT_SOLO = in_pools(*(pool for pool in POOLS if pool != "solo"))  # it hears between tasks
+IN_PREFORK = in_pools("prefork")  # a child can be interrupted and killed
+IN_KILLABLE = in_pools("prefork", "gevent")  # a child or a greenlet can be killed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(
@@ -109,10 +119,9 @@ def test_a_failed_job_that_is_not_acked(jobs):
 
 
 @pytest.mark.slow
+@IN_ALL_BUT_SOLO
 def test_a_revoked_job(jobs):
     """A job that is revoked before it begins is dropped by the worker, and is an error."""
-    if jobs.pool == "solo":
-        pytest.skip("it hears of it only between two tasks")
     with jobs.batch() as batch:
         result = jobs.site.send("end_late", "succeed", countdown=2)
         jobs.site.app.control.revoke(result.id)
@@ -121,47 +130,42 @@ def test_a_revoked_job(jobs):
     assert "revoked" in status.failures[0].reason
 
 
+@IN_PREFORK
 def test_a_soft_time_limit(jobs):
     """A soft time limit is an exception like any other."""
-    if jobs.pool != "prefork":
-        pytest.skip("only a child can be interrupted")
     state, (why,) = jobs.run("end_late", "soft limit", soft_time_limit=1)
     assert ("error", True) == (state, "SoftTimeLimitExceeded" in why)
 
 
 @pytest.mark.parametrize("task", TASKS)
+@IN_PREFORK
 def test_a_hard_time_limit(jobs, task):
     """A worker reports the job of a child that was killed at its hard time limit."""
-    if jobs.pool != "prefork":
-        pytest.skip("only a child can be killed")
     state, (why,) = jobs.run(task, "sleep", time_limit=1)
     assert ("error", True) == (state, "TimeLimitExceeded" in why)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
+@IN_PREFORK
 def test_a_child_that_dies(jobs, task):
     """A worker reports the job of a child that died."""
-    if jobs.pool != "prefork":
-        pytest.skip("only a child can be killed")
     state, (why,) = jobs.run(task, "kill always")
     assert ("error", True) == (state, "WorkerLostError" in why)
 
 
 @pytest.mark.slow
+@IN_PREFORK
 def test_a_child_that_dies_and_the_job_is_delivered_again(jobs):
     """A job that is delivered again after its child died counts once."""
-    if jobs.pool != "prefork":
-        pytest.skip("only a child can be killed")
     assert ("succeeded", []) == jobs.run("end_late_requeued", "kill")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
+@IN_KILLABLE
 def test_a_terminated_job(jobs, task):
     """A worker reports a running job that was terminated."""
-    if jobs.pool not in {"prefork", "gevent"}:
-        pytest.skip("only a child or a greenlet can be killed")
     with jobs.batch() as batch:
         result = jobs.site.send(task, "sleep")
         wait_until(lambda: batch.status().counts["working"], what="the job to begin")
@@ -171,10 +175,9 @@ def test_a_terminated_job(jobs, task):
 
 
 @pytest.mark.slow
+@IN_KILLABLE
 def test_a_cancelled_batch_that_is_terminated(jobs):
     """cancel(terminate=True) kills running jobs, which count as cancelled."""
-    if jobs.pool not in {"prefork", "gevent"}:
-        pytest.skip("only a child or a greenlet can be killed")
     with jobs.batch(app=jobs.site.app) as batch:
         first = jobs.site.send("end_late", "sleep")
         wait_until(lambda: batch.status().counts["working"], what="the job to begin")

@@ -287,7 +287,7 @@ exec "$@"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # needs root
 def test_a_read_only_root_without_a_home(place):
     """A broker needs write access only to the parent of its folder."""
     script = (

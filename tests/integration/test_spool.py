@@ -634,6 +634,7 @@ def test_a_full_spool_refuses(away):
         assert list(range(confirmed)) == [body[0] for body in away.bodies()[1:]]
 
 
+@pytest.mark.slow  # needs the right to make a namespace
 def test_a_full_disk_refuses(tmp_path):
     """A spool on a full disk refuses publishes, and can be emptied there."""
     done = run_on_small_disk("tests.integration.apps.full_disk", tmp_path, 35)

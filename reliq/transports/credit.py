@@ -43,6 +43,8 @@ class Credit:
 
     def of(self, item: Subscription, known: dict[QoS, int] | None = None) -> int:
         """Return how many messages *item* may reserve; *known* caches credits of channels."""
+        if item.behind:
+            return 0
         if item.no_ack:
             return _NO_ACK_AHEAD - len(item.buffer)
         if ISOLATION.active and self.shuts_out(item):

@@ -57,16 +57,21 @@ class Reserver:
 
     def request(self) -> None:
         """Reserve and wait until a message arrives or all queues with credit were queried."""
-        if self._schedule.fed and self._read_logs():
+        schedule = self._schedule
+        if schedule.fed and self._read_logs():
             self.wait_for_replies()
-        wanting = self._schedule.wanting(self._link.store)
+        tried: set[Subscription] = set()
+        wanting = schedule.wanting(self._link.store)
         while wanting and (asked := self._post_requests(wanting)):
             self.wait_for_replies()
             self.raise_failure()
             if any(item.buffer for item in asked):
                 break
             # They returned their credit, which is now available to the others.
-            wanting = [item for item in wanting if item not in asked]
+            tried |= asked
+            if not schedule.is_round_robin:
+                wanting = schedule.wanting(self._link.store)
+            wanting = [item for item in wanting if item not in tried]
         if ISOLATION.active and self._ask_isolated():
             self.wait_for_replies()
             self.raise_failure()

@@ -54,6 +54,8 @@ class Subscription:
     """Whether the broker refuses reserves now."""
     feed: Feed | None = field(default=None, init=False)
     """Its place in the log of an exchange."""
+    behind: bool = field(default=False, init=False)
+    """Whether the credit of its channel belongs to a queue that comes before it."""
 
     def __post_init__(self) -> None:
         """Notify the session if the subscription is collected without being cancelled."""
@@ -91,6 +93,11 @@ class Subscription:
     def can_deliver(self) -> bool:
         """Whether a buffered message may be delivered now."""
         return bool(self.buffer) and (self.no_ack or self.qos.can_consume())
+
+    @property
+    def stocked(self) -> bool:
+        """Whether more than half of the last messages are still buffered."""
+        return len(self.buffer) > self._batch // 2
 
     @property
     def running_low(self) -> bool:
@@ -176,6 +183,7 @@ class Schedule:
         """The subscriptions that read the log of an exchange."""
         self._of_queue: dict[str, list[Subscription]] = {}
         for item in self.subscriptions:
+            item.behind = False
             self._of_queue.setdefault(item.of_queue, []).append(item)
         self._cycle.update(self._of_queue)
 
@@ -214,12 +222,44 @@ class Schedule:
     def wanting(self, store: Store) -> list[Subscription]:
         """Return, in order, the subscriptions for which the broker may have messages."""
         unheard = self._unheard(store)
+        if not self.is_round_robin:
+            return self._next_of(self._by_rank(store, unheard))
         found = [
             item
             for item in self.in_order()
             if not item.buffer and not item.in_flight and (item.wanted or item.queue in unheard)
         ]
         return found if len(self._of_queue) == len(self.subscriptions) else self._next_of(found)
+
+    def _by_rank(self, store: Store, unheard: set[str]) -> list[Subscription]:
+        """Return those to ask, and note which are behind a queue that may have messages.
+
+        On each channel, the first queue that is not known to be empty has all the credit, even
+        while some of its messages are buffered. A queue is known to be empty if a wait for its
+        notification is in progress, or if it was asked after the last request to a queue behind it.
+        """
+        notifier = store.notifier
+        heard = notifier.queues if notifier.listening else ()
+        found: list[Subscription] = []
+        first: dict[QoS, str] = {}
+        ahead: dict[QoS, list[Subscription]] = {}
+        for item in self.in_order():
+            qos, queue, wanted = item.qos, item.of_queue, item.wanted or item.queue in unheard
+            before = ahead.setdefault(qos, [])
+            item.behind = first.get(qos, queue) != queue
+            if wanted and not item.in_flight and not item.stocked:
+                for other in () if item.behind else before:
+                    unsure = other.asked_at <= item.asked_at and other.queue not in heard
+                    if unsure and other.of_queue != queue and not other.refused:
+                        found.append(other)
+                        first[qos] = other.of_queue
+                        item.behind = True
+                        break
+                found.append(item)  # if it is behind, for its due messages only
+            if wanted or item.in_flight:
+                first.setdefault(qos, queue)
+            before.append(item)
+        return found
 
     def _next_of(self, found: Sequence[Subscription]) -> list[Subscription]:
         """Keep only the next partition if another one has buffered or requested messages."""

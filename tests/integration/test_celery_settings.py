@@ -155,3 +155,27 @@ def test_two_queues_share_a_worker(site):
     site.settled("left")
     site.settled("right")
     site.settled("other", ready=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["priority", "sorted"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_the_order_of_queues(site_factory, redis_factory, pool, strategy):
+    """With two processes, the tasks of a lower queue start after those of all higher queues."""
+    options = {"queue_order_strategy": strategy}
+    site = site_factory(redis_factory(), broker_transport_options=options)
+    names = ["high", "low", "middle"] if strategy == "sorted" else ["middle", "high", "low"]
+    sent = {
+        name: [site.send("record_late", 0.02, queue=name).id for _ in range(40)] for name in names
+    }
+    site.worker(pool=pool, concurrency=2, queues=names, config=LATE)
+    for name in names:
+        for task_id in sent[name]:
+            site.journal.wait_finished(task_id)
+    started = list(site.journal.started())
+    for n, name in enumerate(names):
+        # Two processes start at the same moment, in any order.
+        block = started[n * 40 + 1 : n * 40 + 39]
+        assert set(block) <= set(sent[name]), name
+    for name in names:
+        site.settled(name)

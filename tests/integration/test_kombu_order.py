@@ -144,6 +144,7 @@ def test_round_robin_is_fair_with_a_prefetch(client):
     assert 12 <= bodies.count("a") <= 28
 
 
+@pytest.mark.parametrize("prefetch", [1, 3, 8, 0])
 @pytest.mark.parametrize(
     ("strategy", "names", "expected"),
     [
@@ -151,14 +152,43 @@ def test_round_robin_is_fair_with_a_prefetch(client):
         ("sorted", ["b", "a", "c"], ["a", "b", "c"]),
     ],
 )
-def test_queue_order(client, strategy, names, expected):
-    """With "priority", the first named queue is served first; with "sorted", the first by name."""
+def test_queue_order(client, strategy, names, expected, prefetch):
+    """With "priority", the first named queue is served first; with "sorted", the first by name.
+
+    A lower queue is served only after all higher ones, whatever the prefetch limit.
+    """
     connection = client.connect(queue_order_strategy=strategy)
     for name in names:
         declare(connection, name)
-        publish(connection, name, *[name] * 5)
-    bodies = Taker(connection, *names, prefetch_count=1).take_bodies(15)
-    assert bodies == [name for name in expected for _ in range(5)]
+        publish(connection, name, *[name] * 25)
+    bodies = Taker(connection, *names, prefetch_count=prefetch).take_bodies(75)
+    assert bodies == [name for name in expected for _ in range(25)]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3, 8])
+def test_a_message_of_a_higher_queue_is_next(client, prefetch):
+    """A new message of a higher queue follows at most the lower ones that were prefetched."""
+    connection, other = client.connect(queue_order_strategy="priority"), client.connect()
+    taker = Taker(connection, "high", "low", prefetch_count=prefetch)
+    publish(other, "low", *["low"] * 40)
+    assert ["low"] * 10 == taker.take_bodies(10)
+    publish(other, "high", *["high"] * 20)
+    bodies = taker.take_bodies(50)
+    before = bodies.index("high")
+    # One more: the first arrives at the moment of the the notification arrives.
+    assert before <= prefetch + 1
+    assert ["high"] * 20 == bodies[before : before + 20]
+    assert 20 == bodies.count("high")
+
+
+def test_a_divided_queue_has_its_rank(client):
+    """The partitions of a queue are served in turn, and before the queues behind it."""
+    connection = client.connect(queue_order_strategy="priority")
+    for name in ("high", "low"):
+        declare(connection, name, queue_arguments={"x-partitions": 3})
+        publish(connection, name, *[name] * 30)
+    bodies = Taker(connection, "high", "low", prefetch_count=4).take_bodies(60)
+    assert ["high"] * 30 + ["low"] * 30 == bodies
 
 
 def test_a_blocked_queue_does_not_block_the_other(client):

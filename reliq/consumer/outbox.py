@@ -196,12 +196,17 @@ class Outbox:
         for tag in tags:
             self.unconfirmed.pop(tag, None)
 
-    def release(self, store: Store, queue: str, how: How, leases: Sequence[Lease]) -> Released:
-        """Return messages, over the next connection if necessary; return the result."""
+    def release(
+        self, store: Store, queue: str, how: How, leases: Sequence[Lease], error: str = "nacked"
+    ) -> Released:
+        """Return messages, over the next connection if necessary; return the result.
+
+        *error*: of messages that are dead-lettered at their delivery limit now.
+        """
         with self._being_returned():
             self._leases.let_go(leases)
             try:
-                return store.release(queue, how, leases)
+                return store.release(queue, how, leases, error)
             except ReliqError as exc:
                 if exc.passes:
                     self.release_later(queue, how, leases)

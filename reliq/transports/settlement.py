@@ -73,7 +73,8 @@ class Settlement:
         if message is not None and error is not None and WATCH.takes_from(self._over):
             message.error = in_words(error)  # Celery rejects invalid messages
         if requeue:
-            self.release("nacked", messages)
+            # A task whose process died, for example, returns with this error.
+            self.release("nacked", messages, next((one.error for one in messages), "") or "nacked")
             for one in messages:
                 self.jobs.returned(one)
         else:
@@ -110,14 +111,17 @@ class Settlement:
         rest = [message for message in messages if message not in failed]
         return [("nacked", failed), (how, rest)]
 
-    def release(self, how: How, messages: list[Message]) -> None:
-        """Return *messages*, now or over the next connection; raises BrokerUnavailable."""
+    def release(self, how: How, messages: list[Message], error: str = "nacked") -> None:
+        """Return *messages*, now or over the next connection; raises BrokerUnavailable.
+
+        *error*: of messages that are dead-lettered at their delivery limit.
+        """
         outbox = self._link.session.outbox
         groups = iter(_leases_of(messages))
         for queue, leases in groups:
             store = self._store
             try:
-                released = outbox.release(store, queue, how, leases)
+                released = outbox.release(store, queue, how, leases, error)
             except BrokerUnavailable:
                 for other, rest in groups:
                     outbox.release_later(other, how, rest)
@@ -127,7 +131,7 @@ class Settlement:
             log_at_the_limit(queue, released.dead)
             if released.dead:
                 known = {message.delivery_tag: message.headers for message in messages}
-                emit_at_the_limit(store.broker, queue, released.dead, "nacked", known)
+                emit_at_the_limit(store.broker, queue, released.dead, error, known)
                 self._route_soon(queue)
 
     def dead_letter(self, messages: list[Message]) -> None:

@@ -28,7 +28,10 @@ def limited(redis_server, redis_url, site_factory):
 
 @pytest.mark.slow
 def test_a_task_that_kills_its_child_meets_its_limit(limited):
-    """A task that kills its child is a dead letter after its third failure; other tasks run."""
+    """A task that kills its child is a dead letter after its third failure; other tasks run.
+
+    The dead letter's error names the death of the process.
+    """
     worker = limited.worker(pool="prefork", concurrency=2)
     poison = limited.send("poison")
     others = [limited.send("record_late").id for _ in range(20)]
@@ -42,6 +45,7 @@ def test_a_task_that_kills_its_child_meets_its_limit(limited):
         dead_letter.reason,
         dead_letter.count,
     )
+    assert "WorkerLostError: Worker exited prematurely" in dead_letter.error
     worker.wait_log("was dead-lettered: it reached its delivery limit with 3 failed")
 
 

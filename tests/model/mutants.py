@@ -248,7 +248,7 @@ MUTANTS = (
     Mutant(
         "jobs: a requeue that is the last is not told",
         "release",
-        "keep_events({tag}, 'dead', 'delivery_limit', 'nacked')",
+        "keep_events({tag}, 'dead', 'delivery_limit', error)",
         "",
         found_by="test_job_events.py::test_a_requeue_that_is_the_last",
     ),

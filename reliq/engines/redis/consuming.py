@@ -155,16 +155,18 @@ class RedisConsuming(StoreBase):
 
     # -- leases
 
-    def release(self, queue: str, how: How, leases: Sequence[Lease]) -> Released:
+    def release(
+        self, queue: str, how: How, leases: Sequence[Lease], error: str = "nacked"
+    ) -> Released:
         """Give messages back to their old place.
 
         A nacked message is counted and may have to wait (``redelivery_backoff``); at its delivery
-        limit, it is dead-lettered instead. Ordered with posts: a reserve that is posted later
+        limit, it is dead-lettered with *error* instead. Ordered with posts: a reserve that is posted later
         finds the messages.
         """
         result = Released([], [])
         for chunk in chunks(leases):
-            args = (how, self._delivery_limit, *self._backoff_ms, *flat_of(chunk))
+            args = (how, self._delivery_limit, *self._backoff_ms, error, *flat_of(chunk))
             refused, died = self._run_in_order(scripts.RELEASE, queue, args)
             result.refused.extend(texts(refused))
             for tag, count in zip(died[::2], died[1::2], strict=True):

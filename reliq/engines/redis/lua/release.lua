@@ -8,7 +8,8 @@
 -- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
 -- ARGV[3] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[4] backoff_max (ms)
--- ARGV[5..] tag, token (pairs: delivery tag, lease token)
+-- ARGV[5] error (text; of the message if it is dead-lettered)
+-- ARGV[6..] tag, token (pairs: delivery tag, lease token)
 --
 -- Returns {refused, died}: the tags without this lease (leased again, or gone), which are
 --   unchanged; and {tag, count, ...} of those that were dead-lettered.
@@ -16,7 +17,7 @@
 -- keys: stats, meta, messages, job_events, failed_deliveries, guard
 -- limits: RANK, JOB_MARK, FAILURES_KEPT
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
-local backoff_min, backoff_max = tonumber(ARGV[3]), tonumber(ARGV[4])
+local backoff_min, backoff_max, error = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 -- use: add, whole, notify, intact, lease_of, head_of_rank, old_place, backoff, without_body
 -- use: keep_events, note_failures
@@ -28,7 +29,7 @@ local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
 delivery_limit = whole(limits[1]) or delivery_limit
 
 local refused, died, returned, bytes, noted = {}, {}, 0, 0, {}
-for i = 5, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   local record = redis.call('HGET', unacked, tag)
   local held, score, expires, owner = lease_of(record)
@@ -47,8 +48,8 @@ for i = 5, #ARGV, 2 do
     end
     if delivery_limit > 0 and failed >= delivery_limit then
       redis.call('ZADD', dead, now, tag)
-      redis.call('HSET', dead_info, tag, 'delivery_limit|' .. failed .. '|' .. owner .. '|nacked')
-      keep_events({tag}, 'dead', 'delivery_limit', 'nacked')
+      redis.call('HSET', dead_info, tag, 'delivery_limit|' .. failed .. '|' .. owner .. '|' .. error)
+      keep_events({tag}, 'dead', 'delivery_limit', error)
       died[#died + 1] = tag
       died[#died + 1] = failed
     else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from ..printable import plain
 from ..units import duration, per_second, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999. Later times have no date."""
@@ -68,6 +69,27 @@ def cut(text: str | None, most: int = 80) -> str:
     return shortened if len(shortened) <= most else shortened[: most - 1] + "…"
 
 
+_CELL = re.compile("<tr|<t[hd]")
+
+
+def labelled(rows: Markup, heads: Sequence[tuple[str, str]]) -> Markup:
+    """Return table rows in which each cell has the title of its column, for phones.
+
+    There, a row is a card with one line for each cell. The texts of *rows* are escaped.
+    """
+    titles: Iterator[tuple[str, str]] = iter(())
+
+    def label(found: re.Match[str]) -> str:
+        nonlocal titles
+        if found[0] == "<tr":
+            titles = iter(heads)
+            return found[0]
+        title, _ = next(titles, ("", ""))
+        return f'{found[0]} data-label="{Markup(title).striptags()}"'  # noqa: S704 - our own
+
+    return Markup(_CELL.sub(label, rows))  # noqa: S704 - our own
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "n": _known("{:,}".format),
     "rate": rate,
@@ -77,4 +99,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "clock": clock,
     "lines": lines,
     "cut": cut,
+    "labelled": labelled,
 }

@@ -90,6 +90,19 @@ def overflow(page: Page) -> int:
     return int(page.evaluate(width))
 
 
+def beside_the_screen(page: Page) -> list[str]:
+    """Return the texts of table cells and links of the navigation that end beside the screen.
+
+    Tables of numbers may scroll sideways (the overview's and the audit's).
+    """
+    return page.evaluate(
+        """() => [...document.querySelectorAll("main th, main td, .top nav a")]
+          .filter((it) => !it.closest(".queues, .ledgers") && it.checkVisibility()
+            && it.getBoundingClientRect().right > innerWidth)
+          .map((it) => it.textContent.trim().slice(0, 60))"""
+    )
+
+
 def squeezed(page: Page) -> list[str]:
     """Return the texts of the table cells that are so narrow that words break."""
     return list(

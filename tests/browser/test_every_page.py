@@ -10,7 +10,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import expect
 
 from reliq.web.pages import PAGES
-from tests.browser.looking import Browsing, overflow, row, squeezed
+from tests.browser.looking import Browsing, beside_the_screen, overflow, row, squeezed
 from tests.browser.stock import fill
 from tests.support.waiting import wait_until
 
@@ -117,6 +117,8 @@ def test_every_page_is_fit_for_every_reader(addresses, stocked, sign_in):
         wrong += serious(page, address, "dark", ["color-contrast"])
         page.set_viewport_size(_PHONE)
         wrong += [f"{address}: {overflow(page)} px too wide on a phone"] * bool(overflow(page))
+        hidden = beside_the_screen(page)
+        wrong += [f"{address}: beside a phone's screen: {text}" for text in hidden]
         wrong += [f"{address}: squeezed on a phone: {text}" for text in squeezed(page)]
     assert [] == wrong, "\n".join(wrong)
 

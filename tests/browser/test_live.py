@@ -160,7 +160,8 @@ def test_news_leave_focus_selection_and_scroll(stand, as_operator):
     for n in range(60):
         stand.site.send("record", n, queue="list", countdown=3600 + n)
     page = as_operator.open("/queue?queue=list&state=delayed", live=True)
-    page.set_viewport_size({"width": 280, "height": 400})
+    page.set_viewport_size({"width": 641, "height": 400})  # on a phone, the rows are cards
+    page.evaluate("document.documentElement.style.zoom = 1.5")  # the list is wider than the page
     stays(page)
     rows = page.locator("#messages tbody tr")
     expect(rows).to_have_count(50)

@@ -155,6 +155,11 @@ def shown(width, **how):
     return console.file.getvalue().splitlines()
 
 
+def cells(line):
+    """Return the texts of one row of a table."""
+    return [cell.strip() for cell in line[1:-1].split("│")]
+
+
 def test_a_narrow_terminal_leaves_out_optional_columns():
     """A table loses its last optional columns first, names them, and breaks no cell."""
     whole = shown(100, optional=("age", "id"))
@@ -162,10 +167,10 @@ def test_a_narrow_terminal_leaves_out_optional_columns():
         cell.strip() for cell in whole[3][1:-1].split("│")
     ]
     narrow = shown(55, optional=("age", "id"))
-    assert ["orders", "x" * 30, "5s"] == [cell.strip() for cell in narrow[3][1:-1].split("│")]
+    assert ["orders", "x" * 30, "5s"] == cells(narrow[3])
     assert "without id: too narrow" == narrow[-1]
     narrower = shown(48, optional=("age", "id"))
-    assert ["orders", "x" * 30] == [cell.strip() for cell in narrower[3][1:-1].split("│")]
+    assert ["orders", "x" * 30] == cells(narrower[3])
     assert "without age, id: too narrow" == narrower[-1]
 
 
@@ -175,12 +180,10 @@ def test_a_table_that_does_not_fit_becomes_records():
     assert [["name", "orders"], ["error", "x" * 30], ["age", "5s"], ["id", "7" * 20], []] == lines
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("batch",), ("dead",), ("embedded",), ("queue",), ("spool",)]
-)
+@pytest.mark.parametrize("words", ["", "batch", "dead", "embedded", "queue", "spool"])
 def test_the_summaries_of_commands_are_whole(words):
     """The help of a group shows the whole first sentence of each command."""
-    done = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
+    done = CliRunner().invoke(main, [*words.split(), "--help"], terminal_width=80)
     listed = done.output.partition("\nCommands:\n")[2]
     assert listed
     assert "..." not in listed

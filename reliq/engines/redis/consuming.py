@@ -161,8 +161,8 @@ class RedisConsuming(StoreBase):
         """Give messages back to their old place.
 
         A nacked message is counted and may have to wait (``redelivery_backoff``); at its delivery
-        limit, it is dead-lettered with *error* instead. Ordered with posts: a reserve that is posted later
-        finds the messages.
+        limit, it is dead-lettered with *error* instead. Ordered with posts: a reserve that is
+        posted later finds the messages.
         """
         result = Released([], [])
         for chunk in chunks(leases):

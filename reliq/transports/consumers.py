@@ -101,6 +101,8 @@ class Consumers:
         # A partition is created after its queue and never expires. It needs only its own node:
         # patience is short here, and other nodes may be unreachable.
         is_partition = queue != subscription.of_queue
+        if not self._schedule.subscriptions:
+            self._pull.forget_losses()
         if not is_partition:
             session.duties.dead_consumers.clear(queue, store)
         count = session.subscribe(queue, subscription.no_ack)

@@ -5,6 +5,7 @@ With an event loop, no code here waits. Without one, :meth:`PullLoop.drain` does
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -131,6 +132,13 @@ class PullLoop:
                 f"the connection to {self._link.store.broker} was lost, and its consumers with it: "
                 "another broker answers; consume again"
             )
+
+    def forget_losses(self) -> None:
+        """Close connections that were lost since the last consumer: they concern no new one."""
+        # Twice: the end of a connection is read after its last reply.
+        for look in (self._link.store.receive, self.heed_notification) * 2:
+            with suppress(BrokerUnavailable):
+                look()
 
     def begin_to_consume(self) -> None:
         """Record the connection over which the consumers start."""

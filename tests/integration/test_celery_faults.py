@@ -12,6 +12,8 @@ from reliq.admin import Inspector
 from tests.support.waiting import wait_until
 from tests.support.workers import POOLS, TASKS_APP
 
+from .test_kombu_lost_connections import idle_for_long
+
 TICKING_APP = "tests.integration.apps.ticking"
 LATE = {"task_acks_late": True, "task_ignore_result": True}
 
@@ -188,3 +190,15 @@ def test_unregistered_task_is_not_fatal(site):
     site.journal.wait_finished(site.send("record").id)
     worker.wait_log("unregistered task")
     site.settled(dead=1)
+
+
+@pytest.mark.slow
+def test_remote_control_over_a_connection_that_was_cut(redis_server, site):
+    """A remote control call over a connection of the pool that was just cut gets its answers."""
+    site.worker(pool="threads")
+    call = site.app.control.inspect(timeout=1).ping
+    assert 1 == len(call())
+    for _ in range(3):
+        redis_server.client().client_kill_filter(_type="normal", skipme=True)
+        idle_for_long()
+        assert 1 == len(call())

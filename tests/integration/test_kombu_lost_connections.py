@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from uuid import uuid4
 
 import pytest
 from kombu import Exchange, Queue
 
+from reliq.engines.redis.calls import LOOK_AFTER_S
 from tests.support.waiting import stays_true, wait_until
 
 from .kombu_client import Taker, declare, exists, get, publish
@@ -26,6 +28,12 @@ def reconnected(connection):
     return connection
 
 
+def idle_for_long():
+    """Wait until connections count as idle: before its next use, each is examined for a loss."""
+    ends_at = monotonic() + 2 * LOOK_AFTER_S
+    wait_until(lambda: monotonic() > ends_at)
+
+
 def vanish(connection):
     """Be silent: stop the background loop and close the connection."""
     connection.transport.link.session.background.stop()
@@ -37,6 +45,23 @@ def listen(connection, queue):
     bound = Queue(queue, Exchange("events", "fanout"), auto_delete=True)
     bound(connection.default_channel).declare()
     return Taker(connection, queue, auto_declare=False, no_ack=True)
+
+
+@pytest.mark.parametrize("notified", [False, True])
+def test_a_loss_between_two_consumers(client, notified):
+    """A connection that was cut while nothing consumed over it serves the next consumer."""
+    connection, other = client.connect(), client.connect()
+    taker = Taker(connection, "first")
+    assert taker.gets_nothing()
+    declare(other, "second")
+    if notified:  # its notification is under way as the consumer ends
+        publish(other, "first", "x")
+    taker.consumer.cancel()
+    cut(client)
+    idle_for_long()
+    publish(connection, "second", "y")
+    assert ["y"] == Taker(connection, "second").take_bodies(1)
+    assert int(notified) == client.status("first").ready
 
 
 def test_what_lost_connections_leave_goes(client):

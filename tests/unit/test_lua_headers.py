@@ -220,7 +220,7 @@ def test_commands_fit_the_types(name):
             assert {kind} == {types[key] for key in names.split(", ")}, names
     for key in _ADD.findall(body):
         assert types[key] == "HASH", key
-    for given_its_keys in {"add", "intact"} & set(functions(body)):
+    for given_its_keys in {"add", "intact", "permitted"} & set(functions(body)):
         body = body.replace(functions(body)[given_its_keys], "")
     for command, key in _CALL.findall(body):
         if command in _KEYLESS:

@@ -12,8 +12,10 @@
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- use: add, intact, lease_of, remove, trim_dead, without_body, keep_events, note_failures
+-- use: permitted
 
 intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead, job_events})
+permitted(unacked, dead)
 -- clock: now
 local refused, died, noted = {}, 0, {}
 for i = 4, #ARGV, 2 do
@@ -22,7 +24,6 @@ for i = 4, #ARGV, 2 do
   local held, _, _, owner = lease_of(record)
   if held == token then
     local failed = redis.call('HGET', deliveries, tag) or '0'
-    -- Removing first makes this possible when memory is full.
     redis.call('ZREM', unacked_index, tag)
     redis.call('ZADD', dead, now, tag)
     redis.call('HSET', dead_info, tag, reason .. '|' .. failed .. '|' .. owner .. '|' .. err)

@@ -38,6 +38,7 @@ if if_idle then
   end
   -- clock: now
   if users > 0 then
+    -- begin: HDEL meta
     redis.call('HSET', meta, 'used_at', now)
   end
   local left = (users > 0 and now or whole(idle[2]) or now) + expires - now

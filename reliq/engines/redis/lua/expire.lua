@@ -8,7 +8,7 @@
 -- limits: BATCH, JOB_MARK
 
 -- use: intact, add, keep_expired, remove, without_body, keep_events, expire, bytes_of
--- use: count_down_bytes
+-- use: count_down_bytes, permitted
 
 -- clock: now
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
@@ -16,6 +16,7 @@ if #overdue == 0 then
   return 0
 end
 intact({messages, deliveries, dead_info, stats, meta}, {ready, delayed, dead, job_events})
+permitted(stats, dead)
 local flags = redis.call('HMGET', meta, 'dead_expired', 'max_bytes')
 local bytes = flags[2] and bytes_of(overdue)
 expire(overdue, now, flags[1])

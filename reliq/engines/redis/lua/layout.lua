@@ -17,6 +17,9 @@ if not known[1] then
   return {0}
 end
 local count, last = whole(known[2]) or 1, whole(known[3]) or 1
+if partitions > 0 or finish > 0 or closed == '1' then
+  -- begin: HDEL meta
+end
 if partitions > 0 and partitions ~= count then
   count = partitions
   redis.call('HSET', meta, 'partitions', count)

@@ -15,11 +15,12 @@
 local target = ARGV[1]
 
 -- use: add, whole, intact, lease_of, last_number, settled_below, number_of_move
+-- use: permitted
 
 intact({messages, unacked, deliveries, stats, moves},
   {ready, delayed, unacked_index, expiry, dead})
+permitted(moves, ready)
 -- clock: now
--- begin: HDEL moves
 local last, begun = last_number(clock), redis.call('HGETALL', moves)
 local low_water, going = settled_below(last + 1, begun), {}
 for i = 1, #begun, 2 do
@@ -41,9 +42,9 @@ if #going < MOVED_AT_ONCE then
     local tag = waiting[i]
     local due = place == delayed and waiting[i + 1] or ''
     local expires = redis.call('ZSCORE', expiry, tag) or ''
+    number_of_move(tag, last)
     redis.call('ZREM', place, tag)
     redis.call('ZREM', expiry, tag)
-    number_of_move(tag, last)
     redis.call('ZADD', unacked_index, 'inf', tag)
     redis.call('HSET', unacked, tag, '0|' .. due .. '|' .. expires .. '|move/' .. target)
     bytes = bytes + redis.call('HSTRLEN', messages, tag)

@@ -5,12 +5,13 @@
 -- keys: ready, delayed, notification, stats, meta, guard
 -- limits: BATCH, RANK
 
--- use: add, whole, intact, head_of_rank, promote, notify
+-- use: add, whole, intact, head_of_rank, promote, notify, permitted
 
 -- clock: now
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   intact({stats, meta}, {ready})
+  permitted(stats, ready)
   redis.call('ZREM', delayed, unpack(due))
   promote(due)
 end

@@ -4,9 +4,10 @@
 -- keys: messages, ready, delayed, deliveries, expiry, stats, job_events, guard
 -- limits: BATCH, JOB_MARK
 
--- use: add, bytes_of, intact, without_body, keep_events
+-- use: add, bytes_of, intact, without_body, keep_events, permitted
 
 intact({messages, deliveries, stats}, {expiry, job_events})
+permitted(messages, expiry)
 local source = ready
 local tags = redis.call('ZRANGE', ready, 0, BATCH - 1)
 if #tags == 0 then

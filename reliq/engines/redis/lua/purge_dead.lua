@@ -7,9 +7,10 @@
 -- keys: messages, deliveries, dead, dead_info, stats, moves, guard
 -- limits: DAY_US
 
--- use: add, remove, intact, is_moving
+-- use: add, remove, intact, is_moving, permitted
 
 intact({messages, deliveries, dead_info, stats}, {dead})
+permitted(messages, dead)
 local gone = {}
 local clock = redis.call('TIME')
 for _, tag in ipairs(ARGV) do

@@ -20,10 +20,11 @@ local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max, error = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 -- use: add, whole, notify, intact, lease_of, head_of_rank, old_place, backoff, without_body
--- use: keep_events, note_failures
+-- use: keep_events, note_failures, permitted
 
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead, job_events})
+permitted(unacked, ready)
 -- clock: now
 local limits = redis.call('HMGET', meta, 'delivery_limit', 'max_bytes')
 delivery_limit = whole(limits[1]) or delivery_limit
@@ -34,8 +35,9 @@ for i = 6, #ARGV, 2 do
   local record = redis.call('HGET', unacked, tag)
   local held, score, expires, owner = lease_of(record)
   if held == token then
-    -- Removing first makes this possible when memory is full: Redis refuses a
-    -- growing command only as the first write of a script.
+    if how == 'released' then
+      redis.call('HSETNX', deliveries, tag, 0)
+    end
     redis.call('ZREM', unacked_index, tag)
     redis.call('HDEL', unacked, tag)
     local failed = 0
@@ -43,8 +45,6 @@ for i = 6, #ARGV, 2 do
       failed = add(deliveries, tag, 1)
       noted[#noted + 1] = table.concat(
         {tag, string.format('%.0f', now), 'requeued', failed, owner}, '|')
-    elseif how == 'released' then
-      redis.call('HSETNX', deliveries, tag, 0)
     end
     if delivery_limit > 0 and failed >= delivery_limit then
       redis.call('ZADD', dead, now, tag)

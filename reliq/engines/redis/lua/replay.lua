@@ -11,9 +11,10 @@
 -- limits: RANK, DAY_US, JOB_MARK
 
 -- use: add, notify, bytes_of, intact, whole, head_of_rank, promote, is_moving, without_body
--- use: keep_events
+-- use: keep_events, permitted
 
 intact({messages, deliveries, dead_info, stats, meta}, {ready, job_events})
+permitted(stats, ready)
 local replayed = {}
 local died = redis.call('ZMSCORE', dead, unpack(ARGV))
 local moving = redis.call('HMGET', moves, unpack(ARGV))

@@ -4,6 +4,9 @@ Only this module changes the set of held leases. It sends nothing to a broker. T
 requests due leases (:meth:`Leases.due`) and reports the results. The outbox, which returns and
 finishes messages, reports the leases to drop.
 
+Each lease has an owner: the :class:`Delivery` until it reaches the application, then the message
+object. The end of the owner, for example by an interrupt, returns the message.
+
 A message that moves to the outbox is recorded there before its lease is dropped here. Code that
 checks the leases first and the outbox second therefore finds it in one of them.
 """
@@ -13,7 +16,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
     from ..store.values import Returned
 
 
+class _Watch(weakref.ref[Any]):
+    """Detects the end of a lease's owner. Its callback is not Python code: see publish_ids."""
+
+    tag: str
+
+
 @dataclass(slots=True)
 class Held:
     """A lease as known to this process."""
@@ -44,14 +52,18 @@ class Held:
     """Length of the lease in seconds, which may be specific to the queue."""
     until: float
     """Earliest possible end of the lease, by the broker's replies."""
+    owner: weakref.ref[object]
+    """The delivery, then the message. The lease is kept while this object exists."""
     message: weakref.ref[object] | None = None
-    """Set at the delivery. The lease is kept while the message object exists."""
+    """Set at the delivery."""
     failed: bool = False
     """Whether the application raised at the delivery. The return of the message then counts."""
 
     @property
     def how(self) -> How:
         """How the message goes back if the application has not settled it."""
+        if self.message is None:
+            return "undelivered"
         return "nacked" if self.failed else "released"
 
 
@@ -73,7 +85,8 @@ class Leases:
         self.adrift: dict[str, weakref.ref[Any]] = {}
         """Messages in progress whose lease was lost; read-only for other modules."""
         self._overstayed: set[str] = set()
-        self._abandoned: deque[str] = deque()
+        # Filled when an owner is collected: at any point of any thread.
+        self._abandoned: deque[Any] = deque()
         self.period_s = min(1.0, options.visibility_timeout / 6, options.restore_interval)
         """Seconds between checks for due leases, short enough for the shortest lease."""
         self.on_shorter: Callable[[], object] = bool
@@ -89,7 +102,10 @@ class Leases:
         return sum(1 for held in self._held.copy().values() if held.queue == queue)
 
     def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
-        """Record granted leases. Their time counts from *asked_at*, when they were requested."""
+        """Record granted leases, each kept while its delivery exists.
+
+        Their time counts from *asked_at*, when they were requested.
+        """
         lease_s = lease_ms / 1000
         times = monotonic(), asked_at, lease_s, asked_at + lease_s
         self._heed(lease_s)
@@ -97,7 +113,9 @@ class Leases:
             for delivery in deliveries:
                 if delivery.tag in self._held:  # its loss was not reported yet
                     self._set_adrift(delivery.tag)
-                self._held[delivery.tag] = Held(delivery.queue, delivery.token, *times)
+                owner = _Watch(delivery, self._abandoned.append)
+                owner.tag = delivery.tag
+                self._held[owner.tag] = Held(delivery.queue, delivery.token, *times, owner)
 
     def _heed(self, lease_s: float) -> None:
         if lease_s / 6 < self.period_s:
@@ -208,34 +226,34 @@ class Leases:
             return False
         if held.token != token or held.until < monotonic():
             return False
-        held.message = weakref.ref(message, partial(self._collected, tag, token))
+        owner = _Watch(message, self._abandoned.append)
+        owner.tag = tag
+        held.owner = held.message = owner
         return True
-
-    def _collected(self, tag: str, token: str, _ref: weakref.ref[object]) -> None:
-        # May run at any point of any thread: touch only the deque.
-        self._abandoned.append(f"{token} {tag}")
 
     @property
     def has_abandoned(self) -> bool:
-        """Whether collected unacked messages are still to be returned."""
+        """Whether messages without an owner are still to be returned."""
         return bool(self._abandoned)
 
     def abandoned(self) -> Iterator[tuple[str, How, Lease]]:
-        """Yield queue, way of return and lease of each message that was collected unacked.
+        """Yield queue, way of return and lease of each message whose owner was collected.
 
         The lease remains held until it is dropped (:meth:`let_go`).
         """
         while True:
             try:
-                token, _, tag = self._abandoned.popleft().partition(" ")
+                owner = self._abandoned.popleft()
             except IndexError:
                 return
+            tag = owner.tag
             adrift = self.adrift.get(tag)
             if adrift is not None and adrift() is None:
                 self.adrift.pop(tag, None)
                 self._overstayed.discard(tag)
-            if (held := self.own(tag, token)) is not None:
-                yield held.queue, held.how, Lease(tag, token)
+            held = self._held.get(tag)
+            if held is not None and held.owner is owner:  # otherwise it has another owner now
+                yield held.queue, held.how, Lease(tag, held.token)
 
     def all(self) -> Iterator[tuple[str, How, Lease]]:
         """Yield queue, way of return and lease of each held message."""

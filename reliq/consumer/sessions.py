@@ -99,9 +99,9 @@ class Session:
         owing = (lambda: self.owes), self.send_owed, self._others.is_of_this_process
         duties = consumer.BackgroundDuties(self.id, self.options, *parts, *owing)
         over = self.leases, self.outbox, self.transports, self.open_store, self.maybe_end
-        self.background = consumer.BackgroundLoop(self.options, duties, *over)
-        self.duties = duties
-        self.works = True
+        background = consumer.BackgroundLoop(self.options, duties, *over)
+        if not self.works:  # a signal handler may have begun meanwhile
+            self.duties, self.background, self.works = duties, background, True
 
     @property
     def stays(self) -> bool:

@@ -27,9 +27,13 @@ class Lease(NamedTuple):
     token: str
 
 
+class _Watchable:
+    __slots__ = ("__weakref__",)  # dataclasses of Python 3.10 cannot add it
+
+
 @dataclass(slots=True, unsafe_hash=True)
-class Delivery:
-    """One reserved message."""
+class Delivery(_Watchable):
+    """One reserved message. Its lease is held while this object or its message exists."""
 
     queue: str
     tag: str

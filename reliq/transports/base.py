@@ -139,15 +139,17 @@ class Transport(virtual.Transport):
         link, schedule, failback = self.link, self.schedule, self.failback
         poll_interval, split = self.options.poll_interval, self.schedule.is_round_robin
         of_worker = partial(WATCH.takes_from, self)
-        self.credit = transports.Credit(link, of_worker, self._began_at, split)
-        reserving = link, schedule, self.credit
-        self.reserver = transports.Reserver(*reserving, poll_interval)
-        self.pull = transports.PullLoop(*reserving, self.reserver, poll_interval, failback)
-        driving = link, schedule, self.reserver, self.pull, failback, poll_interval
-        self.loop = transports.EventLoop(*driving, self.publishing.posting.do_deferred)
-        consuming = self.declarations, schedule, self.pull, self.loop, failback
-        self.consumers = transports.Consumers(link, *consuming)
-        self.consumes = True
+        credit = transports.Credit(link, of_worker, self._began_at, split)
+        reserver = transports.Reserver(link, schedule, credit, poll_interval)
+        pull = transports.PullLoop(link, schedule, credit, reserver, poll_interval, failback)
+        driving = link, schedule, reserver, pull, failback, poll_interval
+        loop = transports.EventLoop(*driving, self.publishing.posting.do_deferred)
+        consuming = self.declarations, schedule, pull, loop, failback
+        consumers = transports.Consumers(link, *consuming)
+        if not self.consumes:  # a signal handler may have consumed meanwhile
+            # Together: an interrupt leaves all parts or none.
+            self.credit, self.reserver, self.pull = credit, reserver, pull
+            self.loop, self.consumers, self.consumes = loop, consumers, True
 
     @property
     def client(self) -> Any:

@@ -241,8 +241,13 @@ class Channel(virtual.Channel):
         deliver = partial(self.receiver.deliver, bool(no_ack), callback)
         consumer = queue, consumer_tag, bool(no_ack), self.transport.link.session
         subscription = Subscription(self.qos_, deliver, *consumer)
-        self.transport.consumers.add(subscription)
         self.subscriptions[consumer_tag] = subscription
+        try:
+            self.transport.consumers.add(subscription)
+        except BaseException:
+            self.subscriptions.pop(consumer_tag, None)
+            self.transport.consumers.abandon(subscription)
+            raise
         if no_ack:
             self.no_ack_consumers.add(consumer_tag)
         return consumer_tag
@@ -258,7 +263,11 @@ class Channel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """Take one message of *queue*; return None for an empty queue."""
         refuse_partition(queue)
-        return self.receiver.get(queue, no_ack)
+        message = self.receiver.get(queue, no_ack)
+        if message is not None and not no_ack:
+            # Not earlier: an interrupt returns a message that no caller has.
+            self.qos_.delivered[message.delivery_tag] = message
+        return message
 
     def basic_qos(
         self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False

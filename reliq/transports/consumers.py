@@ -9,7 +9,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable, NotFound, ReliqError, logger
+from ..errors import BrokerUnavailable, NotFound, logger
 from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
@@ -60,7 +60,7 @@ class Consumers:
     def add(self, subscription: Subscription) -> None:
         """Start to consume. Raises NotFound for a missing queue, and BrokerUnavailable.
 
-        On an error, nothing is consumed. However, a Celery worker starts without its queues on
+        After an error, call :meth:`abandon`. However, a Celery worker starts without its queues on
         unreachable nodes, and adds each of them when its node answers. A divided queue is consumed
         from every partition, and the consumer follows changes of the layout.
         """
@@ -71,12 +71,16 @@ class Consumers:
                 self._begin(subscription)
         except BrokerUnavailable as exc:
             if not declarations.may_be_late(queue):
-                subscription.ended()
                 raise
             self.late.add(subscription, str(exc))
-        except BaseException:
-            subscription.ended()
-            raise
+
+    def abandon(self, subscription: Subscription) -> None:
+        """Undo an :meth:`add` that raised, also half way; sends nothing."""
+        for item in (*subscription.partitions.values(), subscription):
+            if item in self._schedule.subscriptions:
+                self._take_out(item)
+                self._owe(item)
+        subscription.ended()
 
     def _begin(self, subscription: Subscription) -> None:
         self._add(subscription)
@@ -110,11 +114,11 @@ class Consumers:
             if not is_partition:
                 session.duties.heartbeat.register(store)
             if not self._attach(queue, count):
-                raise NotFound(f"no queue {queue!r} to consume from; declare it first")
+                raise NotFound(f"no queue {queue!r} to consume from; declare it first")  # noqa: TRY301
             if subscription.no_ack:
                 declared = self._declarations.queues.get(queue)
                 subscription.feed = begin_to_read(self._link, queue, declared)
-        except ReliqError as exc:
+        except BaseException as exc:
             session.registration.unsubscribe(queue, subscription.no_ack)
             if not isinstance(exc, NotFound):
                 session.registration.detach_later(queue)  # the broker may have registered it

@@ -51,7 +51,7 @@ class Feed:
         on_result = partial(self._found, on_found)
         try:
             store.post_read_log(self._exchange, self._place, self._ttl_ms, _AT_ONCE, on_result)
-        except ReliqError:
+        except BaseException:
             self.due_at = monotonic() + EVERY_S
             raise
 

@@ -68,7 +68,7 @@ class PullLoop:
             if item.can_deliver():
                 if len(self._schedule.subscriptions) > 1:
                     self._schedule.next(item)
-                item.deliver(item.buffer.popleft())
+                item.deliver(item.buffer)
                 return True
         return False
 
@@ -89,7 +89,7 @@ class PullLoop:
             ):
                 if only.running_low:
                     self._reserver.post_request(only, self._credit.of(only))
-                only.deliver(only.buffer.popleft())
+                only.deliver(only.buffer)
                 return
             # With several subscriptions, deliver a buffered message if a request can wait.
             here = only is None and not failed and self._asking_may_wait
@@ -97,6 +97,13 @@ class PullLoop:
                 self._wait_and_deliver(timeout)
         except BrokerUnavailable:
             self._schedule.loss_told = True
+            raise
+        except TimeoutError:
+            raise
+        except BaseException:
+            # An interrupt may have dropped a notification.
+            for item in self._schedule.subscriptions:
+                item.want()
             raise
 
     def _wait_and_deliver(self, timeout: float | None) -> None:
@@ -106,6 +113,7 @@ class PullLoop:
             link = self._link
             if any(item.in_flight for item in self._schedule.subscriptions):
                 self._reserver.wait_for_replies()
+                self._reserver.note_interrupted()
             self._reserver.raise_failure()
             link.store.check()
             self._require_no_gap()

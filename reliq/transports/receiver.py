@@ -18,6 +18,7 @@ from .encoder import ETA, NATIVE_ETA
 from .message import Message, raw_message
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Sequence
 
     from ..store.values import Delivery
@@ -72,22 +73,36 @@ class Receiver:
                     return message
         return None
 
-    def deliver(self, no_ack: bool, callback: Callable[[Any], Any], delivery: Delivery) -> None:
-        """Pass a delivery to *callback*; raises the errors of the callback.
+    def deliver(
+        self, no_ack: bool, callback: Callable[[Any], Any], buffer: deque[Delivery]
+    ) -> None:
+        """Pass the first delivery of *buffer* to *callback*; raises the errors of the callback.
 
         However, if a Celery worker's code raises for its content, the message is returned once,
         and dead-lettered the second time.
+        An interrupt before the callback begins leaves the delivery in the buffer.
         """
-        message = self.open(delivery, no_ack)
+        delivery = buffer[0]
+        try:
+            message = self.open(delivery, no_ack)
+        except ReliqError:
+            buffer.popleft()  # its end returns the message
+            raise
+        if not buffer or buffer[0] is not delivery:
+            return  # a signal handler has delivered it meanwhile
+        # Python handles no signal from this line on until the callback begins.
+        del buffer[0]
         if message is not None:
             try:
+                if not no_ack:
+                    self._qos.delivered[message.delivery_tag] = message
                 callback(message)
             except BaseException as exc:
                 if not self.callback_raised(message, exc, no_ack):
                     raise
 
     def open(self, delivery: Delivery, no_ack: bool) -> Message | None:
-        """Return the message of *delivery*, which now belongs to the channel.
+        """Return the message of *delivery*; its lease is held while the message exists.
 
         Returns None for a dead letter, and for a message that must not run here. Its lease ended
         while it was buffered (it is returned unless another consumer has it), or this process
@@ -114,11 +129,9 @@ class Receiver:
                 message.eta = eta  # as a header, the worker would wait for it again
             else:
                 message.headers[ETA] = eta
-        if not no_ack:
-            if not session.leases.keep_while_alive(tag, delivery.token, message):
-                session.outbox.return_later((delivery,))
-                return None
-            self._qos.delivered[tag] = message
+        if not no_ack and not session.leases.keep_while_alive(tag, delivery.token, message):
+            session.outbox.return_later((delivery,))
+            return None
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:

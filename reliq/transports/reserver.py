@@ -120,6 +120,7 @@ class Reserver:
 
     def post_requests(self) -> None:
         """Start to reserve for every subscription with demand and credit."""
+        self.note_interrupted()
         if self._schedule.fed:
             self._read_logs()
         if ISOLATION.active:
@@ -174,6 +175,12 @@ class Reserver:
                 item.unanswered()
             else:
                 self._post(item, n, self._credit.occupancy)
+
+    def note_interrupted(self) -> None:
+        """End each reserve that was interrupted before it was posted, or while it was answered."""
+        for item in self._schedule.subscriptions:
+            if item.in_flight and not self._link.store.waiting:
+                self._not_reserved(item)
 
     def _post(self, item: Subscription, n: int, occupancy: int) -> None:
         link = self._link

@@ -33,8 +33,8 @@ class Subscription:
     """The state of one ``basic_consume``."""
 
     qos: QoS
-    deliver: Callable[[Delivery], None]
-    """Passes a delivery to the application; the caller handles its errors."""
+    deliver: Callable[[deque[Delivery]], None]
+    """Passes the first of the deliveries to the application; the caller handles its errors."""
     queue: str
     """The queue, or one of the partitions of a divided queue."""
     tag: str

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dis
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import reliq
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +25,14 @@ class Interrupted(BaseException):
     """Raised at one of these points."""
 
 
+PACKAGE = tuple(str(path) for path in Path(reliq.__file__).parent.rglob("*.py"))
+"""All files of reliq."""
+
+
 class Interrupter:
     """Raises at the point with a given number, in the code of some files and one thread."""
+
+    error: type[BaseException] = Interrupted
 
     def __init__(self, files: Sequence[str], point: int) -> None:
         self._files = tuple(files)
@@ -31,7 +40,7 @@ class Interrupter:
         self._last: dict[FrameType, str] = {}
         self.where = ""
         """The place of the interrupt; empty if there were fewer points."""
-        self.kept: Interrupted | None = None
+        self.kept: BaseException | None = None
         """The interrupt. As in a program that keeps errors, it keeps the interrupted frames."""
 
     def run(self, do: Callable[[], None]) -> None:
@@ -39,10 +48,11 @@ class Interrupter:
         sys.settrace(self._calls)
         try:
             do()
-        except Interrupted as interrupted:
+        except self.error as interrupted:
             self.kept = interrupted
         finally:
             sys.settrace(None)
+            self._last.clear()  # frames keep what they were working on
 
     def _calls(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         if not frame.f_code.co_filename.endswith(self._files):
@@ -62,6 +72,33 @@ class Interrupter:
             if self._left == 0:
                 code = frame.f_code
                 self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_name} {operation}"
-                sys.settrace(None)
-                raise Interrupted
+                self.hit()
         return self._steps
+
+    def hit(self) -> None:
+        """Raise."""
+        sys.settrace(None)
+        raise self.error
+
+
+class Limit(Exception):
+    """A time limit, as applications raise it from a signal handler."""
+
+
+class Limiter(Interrupter):
+    """Raises an Exception, which broad handlers catch."""
+
+    error = Limit
+
+
+class Nester(Interrupter):
+    """Calls a function at the point instead of raising, as a handler or a destructor does."""
+
+    def __init__(self, files: Sequence[str], point: int, call: Callable[[], None]) -> None:
+        super().__init__(files, point)
+        self._call = call
+
+    def hit(self) -> None:
+        """Call the function, without counting its points."""
+        sys.settrace(None)
+        self._call()

@@ -37,7 +37,7 @@ BUDGETS = {
     "spool": 470,
     "store": 1_460,
     "transfer": 590,
-    "transports": 6_200,
+    "transports": 6_320,
     "web": 4_120,
 }
 NAMES = {RedisStore: 72, RedisBatches: 17, RedisNotifier: 9, RedisReads: 14}

@@ -24,7 +24,15 @@ class Message:
 
 
 class Watched(Leases):
-    """Leases that check, whenever one is dropped, that the outbox already has its message."""
+    """Leases that check, whenever one is dropped, that the outbox already has its message.
+
+    A buffer keeps their deliveries.
+    """
+
+    def take(self, deliveries, asked_at, lease_ms):
+        """Record leases, and buffer their deliveries."""
+        self.buffer.extend(deliveries)
+        super().take(deliveries, asked_at, lease_ms)
 
     def settle(self, tags, now=0.0):
         """Drop leases, and record whether the outbox was filled before."""
@@ -41,7 +49,7 @@ def leases():
     running.begin("me")
     leases.outbox = Outbox(leases, WeakSet(), running)
     leases.outbox.begin()
-    leases.owed = []
+    leases.owed, leases.buffer = [], []
     leases.take([delivery()], monotonic(), LEASE_MS)
     return leases
 
@@ -69,6 +77,23 @@ ENDINGS = {
     "collected": lose_the_message,
     "at exit": lambda leases: leases.outbox.return_all(),
 }
+
+
+def test_a_dropped_delivery_returns_uncounted(leases):
+    """A delivery that no code has any more, as after an interrupt, returns as undelivered."""
+    leases.buffer.clear()
+    leases.outbox.return_abandoned()
+    assert not leases.held
+    assert [("q", "undelivered", Lease("t", "1"))] == list(leases.outbox._returns)
+
+
+def test_a_second_delivery_to_the_application_keeps_the_lease(leases):
+    """If a delivery was interrupted and is repeated, the lease belongs to the second message."""
+    leases.keep_while_alive("t", "1", Message())
+    second = Message()
+    leases.keep_while_alive("t", "1", second)
+    leases.outbox.return_abandoned()
+    assert leases.held
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -63,8 +63,8 @@ class RedisNotifier:
 
     @property
     def listening(self) -> bool:
-        """Whether a BLPOP is pending at the broker."""
-        return self._listening and self._wire.alive
+        """Whether a BLPOP is pending at the broker. An interrupt may have dropped it or its end."""
+        return self._listening and self._wire.alive and self._wire.waiting
 
     def take_notification(self) -> str | None:
         """Return a queue whose notification has arrived, each once, or None."""
@@ -116,7 +116,7 @@ class RedisNotifier:
         """Take the reply if it has arrived; True if the wait is over. Raises BrokerUnavailable."""
         self._wire.receive()
         self._raise()
-        return not self._listening
+        return not self.listening
 
     def wait(self, timeout_s: float) -> bool:
         """Wait up to *timeout_s* for a notification or :meth:`wake`; True if the BLPOP is over."""

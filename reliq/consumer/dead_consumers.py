@@ -95,8 +95,11 @@ class DeadConsumers:
                 continue
             if self._stays_away(self._missing, key, liveness, store):
                 self._missing.pop(key, None)
-                end = partial(self._end_absent, queue, name, liveness, in_use=True)
-                self._deferred.extend((end, partial(self._forget, name, liveness)))
+                # Its other queues, such as its mailbox, do not wait for the check of all consumers.
+                for each in dict.fromkeys((queue, *liveness.queues)):
+                    end = partial(self._end_absent, each, name, liveness, in_use=each == queue)
+                    self._deferred.append(end)
+                self._deferred.append(partial(self._forget, name, liveness))
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Check *names* from the register, and end those that are gone."""

@@ -116,10 +116,10 @@ def holder(open_store):
     return steps
 
 
-def live(steps, ttl_ms=60_000):
+def live(steps, ttl_ms=60_000, queues="q"):
     """Send the consumer's heartbeat over its current connection."""
     client_id, run_id = steps.store.server()
-    record = {"client_id": client_id, "run_id": run_id, "queues": "q", "host": "h", "pid": "1"}
+    record = {"client_id": client_id, "run_id": run_id, "queues": queues, "host": "h", "pid": "1"}
     steps.heartbeat("s", ttl_ms, **record)
 
 
@@ -141,6 +141,20 @@ def test_an_absence_is_one(looker, holder):
     assert 1 == looker.look()
     time.sleep(GRACE_S + 0.1)
     assert 0 == looker.look()
+
+
+def test_its_other_queues_end_too(looker, holder):
+    """A consumer of one of its queues also ends a dead consumer's mailbox."""
+    holder.declare("mailbox", auto_delete="1")
+    holder.store.attach("mailbox", "s", 1)
+    live(holder, queues="q\nmailbox")
+    holder.store.close()
+    looker.look()
+    assert looker.steps.store.reads.status("mailbox") is not None
+    time.sleep(GRACE_S + 0.1)
+    looker.look()
+    assert looker.steps.store.reads.status("mailbox") is None
+    assert {"s": None} == looker.steps.store.liveness(["s"])
 
 
 @pytest.mark.parametrize("look", [Looker.look, Looker.look_after_all])

@@ -31,6 +31,8 @@ MOST = 5000
 """The number of batches that one query reads: the most recently opened ones."""
 
 _MISSING = "no batch {!r}: it was not opened here, or its batch_ttl has expired"
+_WHOLE_ID = 32
+_NAMED = 5
 # Seconds that a command waits for an unreachable node or a moving slot.
 _PATIENCE_S = 2.0
 
@@ -198,6 +200,21 @@ class JobBatches:
         except BrokerUnavailable as exc:
             return Partial(found, [*_untold(lost), _unlisted(self._store, exc)])
         return Partial(found, _untold(lost))
+
+    def batch_id(self, beginning: str) -> str:
+        """Return the id of the only recent batch whose id begins so, or *beginning* without one.
+
+        Raises ConfigurationError if there are several.
+        """
+        listed: list[str] = []
+        if len(beginning) < _WHOLE_ID:
+            with suppress(BrokerUnavailable), self._store.patience(_PATIENCE_S):
+                listed = self._store.batches.batches(MOST)
+        found = [batch for batch in listed if batch.startswith(beginning)]
+        if len(found) > 1 and beginning not in found:
+            ids = ", ".join(found[:_NAMED])
+            raise ConfigurationError(f"{len(found)} batches begin with {beginning!r}: {ids}")
+        return found[0] if len(found) == 1 else beginning
 
     # -- changing
 

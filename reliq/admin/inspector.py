@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..engines.urls import connect
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, PreconditionFailed, require_one_of
+from ..engines.urls import connect, require_url
+from ..errors import BrokerRefused, BrokerUnavailable, PreconditionFailed, require_one_of
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of
 from ..routing.routes import Routes
-from ..store.protocol import status_of
+from ..store.protocol import no_queue, status_of
 from ..transfer.numbered import move_queue
 from . import doctor, partitions
 from .audit import AuditResult, audit
@@ -58,6 +58,11 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         self._store = connect(url, transport_options, name, create=create, lost_node_s=lost_node_s)
         self.url = url
         """The URL as given, including its password."""
+
+    @staticmethod
+    def require_url(url: str) -> None:
+        """Raise ConfigurationError unless *url* is one of a broker; connects to nothing."""
+        require_url(url)
 
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
@@ -182,7 +187,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         partitions.refuse_part(self._store, queue)
         there = in_each(self._store, queue, lambda name: self._store.pause(name, paused))
         if not there[-1]:
-            raise NotFound(f"no queue {queue!r}")
+            raise no_queue(self._store, queue)
         if len(there) > 1:
             # A process that created or settled a partition meanwhile may have read the old state.
             in_each(self._store, queue, lambda name: self._store.pause(name, paused))
@@ -208,7 +213,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         partitions.require_nodes(self._store, queue)
         outcome, number = delete(self._store, queue, if_empty=if_empty, if_unused=if_unused)
         if outcome == "missing":
-            raise NotFound(f"no queue {queue!r}")
+            raise no_queue(self._store, queue)
         if outcome == "not_empty":
             raise PreconditionFailed(f"queue {queue!r} is not empty: {number} messages wait in it")
         if outcome == "in_use":

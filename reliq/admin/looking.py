@@ -143,15 +143,16 @@ class Looking:
     ) -> Search:
         """Return the messages held by *consumer*, an id of the register, as :meth:`find` does.
 
-        Queue by queue, by the end of the leases. Raises NotFound for an unknown consumer.
+        Queue by queue, by the end of the leases. The consumer of a message has the number of its
+        connection after a slash, which is ignored. Raises NotFound for an unknown consumer.
         """
+        consumer = consumer.partition("/")[0]
         known = [item for item in self._store.reads.consumers() if item.id == consumer]
         if not known:
             raise NotFound(f"no consumer {consumer!r}")
         return search(
             self._store,
             known[0].queues,
-            # After the slash comes the number of its connection.
             lambda message: (message.consumer or "").startswith(f"{consumer}/"),
             limit,
             looks,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..errors import BrokerUnavailable, ConfigurationError, NotFound, again
+from ..errors import BrokerUnavailable, ConfigurationError, again
 from ..message.queue_arguments import FIELDS, queue_arguments
 from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import configure, divide, names_of
-from ..store.protocol import goes_on, status_of
+from ..store.protocol import goes_on, no_queue, status_of
 from .names import CHANGEABLE
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
     _, meta = queue_arguments(queue, False, declared)
     before = store.configure(queue, {})
     if before is None:
-        raise NotFound(f"no queue {queue!r}")
+        raise no_queue(store, queue)
     wanted: dict[str, str | None] = {}
     for name, value in (changes or {}).items():
         field = FIELDS[name]
@@ -268,7 +268,7 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
         _divide(store, queue, int(count or 1))
         after = store.configure(queue, {})
     if after is None:
-        raise NotFound(f"no queue {queue!r}")
+        raise no_queue(store, queue)
     held = {
         **after,
         **{field: after[whole] for field, whole in WHOLE_FIELDS.items() if whole in after},

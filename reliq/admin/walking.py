@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ..errors import ConfigurationError, NotFound
+from ..errors import ConfigurationError
 from ..message.delivery_tag import published_ms, rank_of
 from ..message.queue_names import queue_of
 from ..store.inspection import SCANNED_AT_ONCE, Position
-from ..store.protocol import status_of
+from ..store.protocol import no_queue, status_of
 from .views import of_stored
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _behind(through: Ground, cursor: Cursor) -> tuple[str, AnyPlace] | None:
 def require_queue(store: Store, queue: str) -> None:
     """Raise NotFound for an unknown queue, without counting messages."""
     if store.layout(queue) is None:
-        raise NotFound(f"no queue {queue!r}")
+        raise no_queue(store, queue)
 
 
 def page(store: Store, queue: str, place: AnyPlace, limit: int, skip: int) -> list[Stored]:

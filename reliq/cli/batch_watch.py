@@ -61,6 +61,8 @@ class _Following:
         self._done: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
 
     def look(self, inspector: Inspector) -> Look:
+        if not self._done:
+            self._batch = inspector.batch_id(self._batch)
         info = inspector.batch(self._batch)
         most = _AT_ONCE if self._done else _AT_FIRST
         failures = self._failures(inspector, most) if info.bad else []

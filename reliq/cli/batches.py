@@ -102,9 +102,9 @@ def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -
     """
 
     def find(inspector: Inspector) -> list[dict[str, Any]]:
-        info = inspector.batch(batch)
-        jobs = [] if state is None else inspector.jobs(batch, state, limit, skip)
-        failures = inspector.job_failures(batch, limit, skip) if state is None else []
+        info = inspector.batch(inspector.batch_id(batch))
+        jobs = [] if state is None else inspector.jobs(info.id, state, limit, skip)
+        failures = inspector.job_failures(info.id, limit, skip) if state is None else []
         listed = {
             "failures": [item._asdict() for item in failures],
             "jobs": list(map(asdict, jobs)),
@@ -167,16 +167,16 @@ def cancel(target: Target, batch: str, yes: bool) -> None:
     """
 
     def work(inspector: Inspector) -> dict[str, Any]:
-        info = inspector.batch(batch)
+        info = inspector.batch(inspector.batch_id(batch))
         if not (info.ended_ms or info.cancelled_ms):
             left = info.total - info.done
             out.confirmed(
-                f"Cancel batch {plain(batch)} ({plain(info.name)}) at {inspector.broker}, with "
+                f"Cancel batch {plain(info.id)} ({plain(info.name)}) at {inspector.broker}, with "
                 f"{left} of {info.total} jobs not yet ended?",
                 inspector.broker,
                 yes,
             )
-        return {"cancelled": inspector.cancel_batch(batch)}
+        return {"cancelled": inspector.cancel_batch(info.id)}
 
     target.change("batch", batch, work, _done("cancelled"))
 
@@ -196,7 +196,7 @@ def seal(target: Target, batch: str) -> None:
     target.change(
         "batch",
         batch,
-        lambda inspector: {"sealed": inspector.seal_batch(batch)},
+        lambda inspector: {"sealed": inspector.seal_batch(inspector.batch_id(batch))},
         _done("sealed"),
     )
 

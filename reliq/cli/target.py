@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from reliq import admin
 from reliq.errors import NotFound, ReliqError, again
 from reliq.failover.brokers import without_password
+from reliq.printable import plain
 from reliq.spool import is_spool
 
 from . import console as out
@@ -156,14 +157,21 @@ def target_of(
         its_own = not urls or from_environment
         chosen = split_urls((";".join(its_urls),) if its_own else urls)
         given = {**its_options, **given}
-    elif not urls:
-        raise click.UsageError("Missing option '--url' (env var: 'RELIQ_URL').")
     else:
         if from_environment:  # click splits the variable at spaces
             urls = (";".join(url.rstrip(";") for url in urls),)
         chosen = split_urls(urls)
     spools = tuple(url for url in chosen if is_spool(url))
     brokers = tuple(url for url in chosen if url not in spools)
+    if not chosen:
+        raise click.UsageError(
+            "Missing option '--url' (env var: 'RELIQ_URL'), such as reliq://localhost:6379/0."
+        )
     if not brokers:
         raise click.UsageError("a spool is not a broker; use: reliq spool status PATH")
+    try:
+        for url in brokers:
+            admin.Inspector.require_url(url)
+    except ReliqError as error:
+        raise click.UsageError(plain(str(error))) from None
     return Target(brokers, given, spools, as_json)

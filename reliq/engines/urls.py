@@ -30,6 +30,17 @@ def address(url: str, username: str | None = None, password: str | None = None) 
     return address_of(said, show="@" not in url)
 
 
+def require_url(url: str) -> None:
+    """Raise ConfigurationError unless :func:`store_of` can read *url*."""
+    if url.startswith("reliq-sqlite:"):
+        refuse_sqlite()
+    if url.startswith((f"{SENTINEL}://", f"{CLUSTER}://")):
+        for part in url.split(";"):
+            read(part, _SCHEMES)
+    elif not url.startswith(f"{EMBEDDED}:"):
+        address(url)
+
+
 def connect(
     url: str,
     transport_options: Mapping[str, Any] | None,

@@ -6,18 +6,18 @@ document the contract.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import BrokerRefused, BrokerUnavailable, NotFound, again
+from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, again, near
+from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterator
 
     from ..engines.redis.store import RedisStore
-    from ..errors import ReliqError
     from .inspection import QueueStatus
 
     Store: TypeAlias = RedisStore
@@ -38,8 +38,16 @@ def status_of(store: Store, queue: str) -> QueueStatus:
     """Return the status of *queue*; raises NotFound."""
     status = store.reads.status(queue)
     if status is None:
-        raise NotFound(f"no queue {queue!r}")
+        raise no_queue(store, queue)
     return status
+
+
+def no_queue(store: Store, queue: str) -> NotFound:
+    """Return an operator's error for an unknown *queue*, with similar names."""
+    known: set[str] = set()
+    with suppress(ReliqError):
+        known.update(map(queue_of, store.queues()))
+    return NotFound(f"no queue {queue!r}{near(queue, known) or '; reliq status lists all'}")
 
 
 class EachNode:

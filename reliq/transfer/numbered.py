@@ -23,6 +23,7 @@ from ..routing.routes import Routes
 from ..routing.sending import send
 from ..store.jobs import Change
 from ..store.limits import MOVED_AT_ONCE, chunks
+from ..store.protocol import status_of
 from ..store.values import FULL, NO_QUEUE
 
 if TYPE_CHECKING:
@@ -214,9 +215,7 @@ def declare(source: Store, target: Store, queue: str) -> bool:
 
     Returns whether it exists afterwards: a queue that only a publish created is not declared.
     """
-    status = source.reads.status(queue)
-    if status is None:
-        raise NotFound(f"no queue {queue!r} to move")
+    status = status_of(source, queue)
     arguments = status.declared
     auto_delete = bool(arguments.get("auto_delete"))
     if status.arguments.get("") or arguments:

@@ -177,7 +177,7 @@ def test_the_bytes_that_wait_are_counted_on_both_sides(source, target):
 
 def test_a_queue_that_does_not_exist(source, target):
     """A move of a missing queue is refused and declares nothing."""
-    with pytest.raises(NotFound, match="no queue 'q' to move"):
+    with pytest.raises(NotFound, match="no queue 'q'"):
         move(source, target)
     assert target.store.reads.status("q") is None
 

@@ -174,6 +174,25 @@ def test_one_batch(broker):
     assert re.search(r"jobs *│ *30, 15 done \(50 %\)", shown), shown
 
 
+def test_the_beginning_of_an_id(broker):
+    """Commands for one batch take the beginning of its id, if it is the only one."""
+    ids = [f"{beginning}{'0' * 28}" for beginning in ("5f0c", "5f1d", "7b21")]
+    for batch in ids:
+        broker.open(batch, jobs=1)
+    (row,) = broker.ask("batch", "show", "5f0", "--state", "waiting")
+    assert (ids[0], ["j0"]) == (row["id"], [job["id"] for job in row["jobs"]])
+    done = broker.run("batch", "show", "5f", code=2)
+    assert "2 batches begin with '5f': " in done.output
+    assert "no batch '6'" in broker.run("batch", "show", "6", code=2).output
+    broker.run("batch", "seal", "7b")
+    broker.run("batch", "cancel", "5f1", "--yes")
+    broker.end("j0", batch=ids[2])
+    broker.run("batch", "watch", "7b2")
+    stages = [broker.ask("batch", "show", batch)[0] for batch in ids]
+    assert ["open", "sealed", "ended"] == [row["stage"] for row in stages]
+    assert [False, True, False] == [bool(row["cancelled_ms"]) for row in stages]
+
+
 def test_jobs_of_a_batch_by_state(broker, inspector):
     """Jobs are listed by state in pages, each job once, with its queue and worker."""
     broker.open("b", 1200)

@@ -4,9 +4,11 @@ import json
 import re
 
 import pytest
+from click.testing import CliRunner
 
 from reliq import ConfigurationError, NotFound
 from reliq.admin import Inspector
+from reliq.cli import main
 from tests.integration.kombu_client import Taker, declare, publish
 from tests.support.commands import data, run
 from tests.support.waiting import wait_until
@@ -334,6 +336,31 @@ def test_audit_of_several_brokers(client, redis_factory):
     assert 2 == run([client.url, other.url(), NOBODY], "audit").returncode
     with Inspector(other.url()) as inspector:
         assert 1 == abs(only(inspector.audit()).difference)
+
+
+@pytest.mark.parametrize("source", ["--url", "RELIQ_URL"])
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "Missing option '--url' (env var: 'RELIQ_URL'), such as reliq://"),
+        (";", "Missing option '--url' (env var: 'RELIQ_URL'), such as reliq://"),
+        ("redis://localhost:7500/0", "Kombu's own transport: write reliq:// instead"),
+        ("sentinel://localhost:7500", "Kombu's own transport: write reliq-sentinel:// instead"),
+        ("localhost:7500", "got one without a scheme: write reliq:// before the host"),
+        ("localhost", "got one without a scheme: write reliq:// before the host"),
+        ("reliq://localhost:port/0", "a numeric port"),
+        ("reliq://127.0.0.1:1/0;redis://localhost/0", "the database in the URL to be a number"),
+    ],
+)
+def test_a_wrong_url_is_refused_first(monkeypatch, source, url, words):
+    """A command refuses a wrong URL with a remedy, and prints nothing else."""
+    if source == "RELIQ_URL":
+        monkeypatch.setenv(source, url)
+    given = ("--url", url) if source == "--url" else ()
+    for name in ("status", "consumers", "doctor", "top", "audit"):
+        done = CliRunner().invoke(main, [name, *given])
+        assert (2, "") == (done.exit_code, done.stdout)
+        assert words in done.stderr
 
 
 @pytest.mark.slow

@@ -28,7 +28,33 @@ def test_paused_and_resumed(client):
     assert "resumed" in run(client.url, "queue", "resume", "orders").stdout
     assert [1] == taker.take_bodies(1)
     done = run(client.url, "queue", "pause", "nothing")
-    assert (2, "Error: NOT_FOUND - no queue 'nothing'\n") == (done.returncode, done.stderr)
+    assert (2, "Error: NOT_FOUND - no queue 'nothing'; reliq status lists all\n") == (
+        done.returncode,
+        done.stderr,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("peek", "ordres"),
+        ("queue", "pause", "ordres"),
+        ("queue", "purge", "ordres", "--yes"),
+        ("queue", "delete", "ordres", "--yes"),
+        ("queue", "set", "ordres"),
+        ("dead", "list", "ordres"),
+        ("dead", "replay", "ordres"),
+        ("move", "ordres", "--from", "here", "--to", "here"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_queue_has_a_near_one(client, arguments):
+    """The error of each command for an unknown queue names the similar ones."""
+    declare(client.connect(), "orders")
+    url = None if "--from" in arguments else client.url
+    done = run(url, *(client.url if one == "here" else one for one in arguments))
+    assert 2 == done.returncode
+    assert "Error: NOT_FOUND - no queue 'ordres'; did you mean 'orders'?" in done.stderr
 
 
 @pytest.mark.slow

@@ -319,6 +319,7 @@ def test_what_a_consumer_holds(url, connection, inspector):
         assert 7 == len({message.tag for message in found})
         assert {"q", "other"} == {message.queue for message in found}
         assert all(message.lease_until_ms for message in found)
+        assert 7 == len(inspector.held_by(found[0].consumer).found)  # with its connection
         with pytest.raises(NotFound):
             inspector.held_by("stranger")
         for message in held:

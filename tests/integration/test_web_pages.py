@@ -314,6 +314,23 @@ def test_a_lease_that_has_ended_is_told_as_ended(url, browser):
     assert "lease expired" in told(browser, link)
 
 
+def test_the_consumer_of_a_message_is_linked(url, browser):
+    """The consumer of a held message has a page, from the list and from the message's page."""
+    fill(url, "q", 1, headers=HEADERS)
+    with Connection(url, transport_options=FAST) as connection:
+        taker = Taker(connection, "q")
+        (held,) = taker.take()
+        with Inspector(url) as inspector:
+            wait_until(inspector.consumers)
+        listed = read(browser.get("/queue?queue=q&state=unacked"))
+        (page,) = (link for link in listed.links if "tag=" in link)
+        for links in (listed.links, read(browser.get(page)).links):
+            link = next(link for link in links if link.startswith("/consumer?id="))
+            assert 200 == browser.get(link).status_code
+            assert "shop.pay" in told(browser, link)
+        held.ack()
+
+
 @pytest.mark.slow
 def test_a_number_says_of_what_it_is(url, browser):
     """Numbers state their scope: all queues of a consumer at its last heartbeat, or a 10 s mean."""

@@ -60,12 +60,19 @@ def read(url: str, schemes: Iterable[str]) -> Said:
             f"expected a URL such as reliq://host:6379/0, got an unreadable one; {_ENCODED}"
         )
     if parts.scheme not in schemes:
-        expected = ", ".join(f"{name}://" for name in schemes)
-        # Between semicolons, or with an @, it may be a part of a password.
-        shown = "://" in url and "@" not in url
-        got = parts.scheme if shown else "another, or none"
         if ours := our_scheme(parts.scheme):  # a known word reveals nothing
-            expected, got = f"{ours}://", f"{parts.scheme}://"
+            raise ConfigurationError(
+                f"expected a URL of {ours}://, got: {parts.scheme}://, which is Kombu's own "
+                f"transport: write {ours}:// instead"
+            )
+        if "://" not in url:
+            raise ConfigurationError(
+                "expected a URL such as reliq://host:6379/0, got one without a scheme: write "
+                f"reliq:// before the host; {_ENCODED}"
+            )
+        expected = ", ".join(f"{name}://" for name in schemes)
+        # With an @, it may be a part of a password.
+        got = "another" if "@" in url else parts.scheme
         raise ConfigurationError(f"expected a URL of {expected}, got: {got}; {_ENCODED}")
     if parts.fragment or "@" in parts.query:
         raise ConfigurationError(

@@ -29,7 +29,7 @@ def consumers(look: Look) -> dict[str, Any]:
 
 def consumer(look: Look) -> dict[str, Any]:
     """Return the data of one consumer, and a page of its held messages; raises ReliqError."""
-    name = look.asked.text("id")
+    name = look.asked.text("id").partition("/")[0]  # without the number of the connection
     found = next((one for one in look.inspector.consumers() if one.id == name), None)
     if found is None:
         raise NotFound(

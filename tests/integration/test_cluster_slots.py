@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from reliq.engines.redis import scripts
 from reliq.engines.redis.keys import batch_keys, queue_key
+from reliq.engines.redis.keys import log as log_key
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.errors import ReliqError
@@ -260,10 +262,67 @@ def test_a_script_of_a_batch_is_whole_or_refused(cluster, name, state):
         moving.close()
 
 
+# -- logs of exchanges
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", ["log", "read_log"])
+def test_a_script_of_a_log_is_whole_or_refused(cluster, name, state):
+    """During the move, an entry is appended or refused; a refused script succeeds afterwards."""
+    exchange = f"x{next(QUEUES)}"
+    source, target = cluster.masters
+    migration = Migration(source, target, log_key("", exchange))
+    at_source, at_target = (Moving._store(node) for node in cluster.masters)
+    at_source.bind(exchange, True, [b"binding"])
+    version = at_source.exchange_table(exchange).version
+    item = replace(message("", b"x"), exchange=exchange, version=version, logged=True)
+
+    def call(store):
+        if name == "log":
+            assert [1] == store.publish([replace(item, tag=f"t{next(QUEUES)}")])
+        return read(store)
+
+    def read(store):
+        found = []
+        store.post_read_log(exchange, "0", LONG_MS, 9, found.append)
+        store.wait_for_replies()
+        (logged,) = found
+        if isinstance(logged, ReliqError):
+            raise logged
+        return logged.entries
+
+    try:
+        assert [1] == at_source.publish([item])
+        migration.open()
+        migration.move(STATES[state](migration.keys(migration.source)))
+        before = migration.contents()
+        refusal = None
+        try:
+            call(at_source)
+        except ReliqError as exc:
+            refusal = str(exc)
+        if refusal is not None:
+            assert re.search(r"\b(ASK|TRYAGAIN)\b", refusal)
+            assert before == migration.contents()
+        migration.end()
+        if refusal is not None:
+            call(at_target)
+        assert (2 if name == "log" else 1) == len(read(at_target))
+    finally:
+        with suppress(ReliqError):
+            migration.end()
+        back = Migration(target, source, "")
+        back.slot = migration.slot
+        back.open()
+        back.end()
+        for store in (at_source, at_target):
+            store.close()
+
+
 def test_every_script_of_a_queue_is_called():
     """CALLS has every script of a queue; other scripts have one key or are tested elsewhere."""
     of_others = {"bind", "unbound", "once", "heartbeat", "look", "tell_running", "list_queue"}
-    of_others |= {"note_bound", "declare_exchange", "wake"}
+    of_others |= {"note_bound", "declare_exchange", "wake", "log", "read_log"}
     of_batches = {"open_batch", "change_jobs", "note_job", "said", "list_batch", "next_batches"}
     kombu = {"kombu_take", "kombu_take_unacked", "kombu_accept"}
     everything = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}

@@ -11,23 +11,33 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
 from reliq.embedded import start
 from reliq.embedded.folder import SCHEME, folder_of
-from reliq.embedded.keeper import ask, lock, logs, open_own, write_state
+from reliq.embedded.keeper import ask, free_space, lock, logs, open_own, write_state
 from reliq.embedded.start import find, writer_of
 from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 from reliq.units import duration, size
 
+from . import console as out
 from .endings import Group, Refused
+from .options import json_option
 
 if TYPE_CHECKING:
     from reliq.embedded.folder import Folder
 
+_NUMBERS = ("process_id", "connected_clients", "uptime_in_seconds", "used_memory")
+_SHOWN: dict[str, Any] = {
+    **dict.fromkeys(("running", "refuses_messages"), {True: "yes", False: "no"}.get),
+    **dict.fromkeys(("memory", "maxmemory", "disk", "free"), size),
+    "uptime_s": duration,
+    "error_at": time.ctime,
+}
 _NO_DATA = shutil.ignore_patterns("broker.*", "*.lock", "before-repair-*")
 
 
@@ -39,15 +49,20 @@ def embedded() -> None:
     """
 
 
-_folder = click.argument(
-    "folder", callback=lambda _context, _name, said: folder_of(said.removeprefix(f"{SCHEME}:///"))
-)
+def _folder_of(_context: object, _name: object, said: str) -> Folder:
+    """Return the folder in a path or URL; a path may contain any bytes."""
+    path = said.removeprefix(f"{SCHEME}:///")
+    return folder_of(said if path == said else unquote(path, errors="surrogateescape"))
+
+
+_folder = click.argument("folder", callback=_folder_of)
 _server_option = click.option("--server", help="Path of a valkey-server or redis-server.")
 
 
 @embedded.command()
 @_folder
-def status(folder: Folder) -> None:
+@json_option
+def status(folder: Folder, as_json: bool) -> None:
     """Show whether the broker in FOLDER runs, and its memory, disk, clients and last error.
 
     The command neither starts the broker nor keeps it running.
@@ -57,25 +72,47 @@ def status(folder: Folder) -> None:
       reliq embedded status /var/lib/shop
     """
     folder.require(create=False)
-    state, wrote, text = folder.state(), writer_of(folder), ""
+    state, said = folder.state(), ""
     with suppress(OSError), folder.socket() as path:
-        text = ask(path, "INFO").decode("utf-8", "replace")
-    said: dict[str, object] = {"running": "yes" if state["runs"] else "no", "server": wrote or "-"}
-    if info := dict(line.split(":", 1) for line in text.splitlines() if ":" in line):
-        pid = int(info["process_id"])
-        said["since"] = f"{duration(int(info['uptime_in_seconds']))}, by {state.get('by')}"
-        said["clients"] = int(info["connected_clients"]) - 1  # without this one
-        said["memory"] = f"{size(int(info['used_memory']))} of {size(state.get('maxmemory'))}"
-        with suppress(OSError):  # the process may be in another container
-            said["nice"] = f"{os.getpriority(os.PRIO_PROCESS, pid)} (pid {pid})"
-            said["cgroup"] = Path(f"/proc/{pid}/cgroup").read_text("utf-8").split("\n")[0]
-    data = sum(Path(path).stat().st_size for path in logs(folder.path))
-    said["disk"] = f"{size(data)}, {size(shutil.disk_usage(folder.path).free)} free"
-    said["log"] = folder.at("broker.log")
-    if "failed" in state:
-        said["last error"] = f"{time.ctime(state['failed_at'])}: {state['failed']}"
-    for name, value in said.items():
-        click.echo(f"{name:<11} {value}")
+        said = ask(path, "INFO").decode("utf-8", "replace")
+    info = dict(line.split(":", 1) for line in said.splitlines() if ":" in line)
+    number = {name: int(info[name]) for name in _NUMBERS if name in info}
+    pid, clients = number.get("process_id"), number.get("connected_clients")
+    nice = cgroup = None
+    with suppress(OSError):  # the process may be in another container
+        if pid:
+            nice = os.getpriority(os.PRIO_PROCESS, pid)
+            cgroup = Path(f"/proc/{pid}/cgroup").read_text("utf-8").split("\n")[0]
+    found: dict[str, Any] = {
+        "running": state["runs"],
+        "server": writer_of(folder),
+        "uptime_s": number.get("uptime_in_seconds"),
+        "started_by": state.get("by"),
+        "clients": clients and clients - 1,  # without this one
+        "memory": number.get("used_memory"),
+        "maxmemory": state.get("maxmemory"),
+        "pid": pid,
+        "nice": nice,
+        "cgroup": cgroup,
+        "disk": _size_of(folder.path),
+        "free": free_space(folder.path),
+        "refuses_messages": state["runs"] and bool(state.get("scarce")),
+        "log": folder.at("broker.log"),
+        "error": state.get("failed"),
+        "error_at": state.get("failed_at"),
+    }
+    shown = ((name, value) for name, value in found.items() if value is not None)
+    lines = (f"{name:<16} {_SHOWN.get(name, str)(value)}" for name, value in shown)
+    out.answer({**found, "server": str(found["server"] or "")}, as_json, lambda _: lines)
+
+
+def _size_of(folder: str) -> int:
+    """Return the bytes of the data files."""
+    total = 0
+    for path in logs(folder):
+        with suppress(FileNotFoundError):  # removed by a rewrite of the log
+            total += Path(path).stat().st_size
+    return total
 
 
 @embedded.command()
@@ -96,32 +133,47 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    while not ended.is_set():
-        with suppress(BrokerUnavailable):  # retry a second later
-            start.ensure(folder, options)
-        ended.wait(1)
-    start.stop(folder)
+    folder.require(create=True)
+    with folder.translated(), open(open_own(folder.at("run.lock")), "rb") as held:  # noqa: PTH123
+        while not ended.is_set():
+            lock(held.fileno(), 0)  # another `run` may hold it
+            with suppress(BrokerUnavailable):  # retry a second later
+                start.ensure(folder, options)
+            ended.wait(1)
+        start.stop(folder)
 
 
 @embedded.command()
 @_folder
-def stop(folder: Folder) -> None:
+@json_option
+def stop(folder: Folder, as_json: bool) -> None:
     """Stop the broker in FOLDER. The next connection of an application starts it again.
+
+    The command refuses to stop a broker that `reliq embedded run` would start again.
 
     \b
     Example:
       reliq embedded stop /var/lib/shop
     """
-    click.echo("stopped" if start.stop(folder) else "the broker was not running")
+    folder.require(create=False)
+    if folder.read("run.lock")[1]:
+        raise Refused(
+            f"{folder}: `reliq embedded run` keeps the broker running: end that process instead, "
+            "with SIGTERM or systemctl stop"
+        )
+    said = {True: "stopped", False: "the broker was not running"}
+    out.answer({"stopped": start.stop(folder)}, as_json, lambda found: [said[found["stopped"]]])
 
 
 @embedded.command()
 @_folder
 @_server_option
-def repair(folder: Folder, server: str | None) -> None:
+@json_option
+def repair(folder: Folder, server: str | None, as_json: bool) -> None:
     """Repair data in FOLDER that the broker cannot open, for example after a power loss.
 
-    The command first copies the data. It then cuts off the unreadable end of the log.
+    The command first copies the data. It then cuts off the unreadable end of the log, and starts
+    and stops the broker once to check the result.
 
     \b
     Example:
@@ -135,7 +187,7 @@ def repair(folder: Folder, server: str | None) -> None:
         files = [Path(path) for path in logs(folder.path)]
         if parts.is_dir():
             manifest = parts / "appendonly.aof.manifest"
-            text = manifest.read_text("utf-8") if manifest.exists() else ""
+            text = manifest.read_text("utf-8", "replace") if manifest.exists() else ""
             files = [parts / name for name in re.findall(r"(?m)^file (\S+) .*type [bi]", text)]
         if not (files and all(path.exists() for path in files)):
             raise Refused(
@@ -156,13 +208,23 @@ def repair(folder: Folder, server: str | None) -> None:
         if done.returncode:
             raise Refused(f"{folder}: the repair failed: {done.stdout}{done.stderr}")
         write_state(held.fileno(), {})
-    click.echo(f"{done.stdout}\nrepaired; a copy of the original data is in {copy}")
+    try:
+        start.ensure(folder, parse({"embedded_server": server}))
+    except BrokerUnavailable as error:
+        raise Refused(
+            f"the repair failed, restore the data from a backup; the original data is in {copy}. "
+            f"{error}"
+        ) from error
+    start.stop(folder)
+    text = f"{done.stdout}\nrepaired; a copy of the original data is in {copy}"
+    out.answer({"copy": copy, "report": done.stdout}, as_json, lambda _: [text])
 
 
 @embedded.command()
 @_folder
 @click.argument("to", type=click.Path())
-def backup(folder: Folder, to: str) -> None:
+@json_option
+def backup(folder: Folder, to: str, as_json: bool) -> None:
     """Copy the data in FOLDER to a new folder TO, which a broker can open.
 
     The broker in FOLDER may run: the copy has its state at one instant.
@@ -177,9 +239,16 @@ def backup(folder: Folder, to: str) -> None:
         shutil.copytree(folder.path, to, ignore=_NO_DATA)
     except FileExistsError as error:
         raise Refused(f"expected a path that does not exist, got: {to!r}") from error
-    except shutil.Error:
-        before = []  # a file was removed during the copy
+    except OSError as error:
+        # A file that was removed during the copy; other errors concern the disk or rights.
+        failures = error.args[0] if isinstance(error, shutil.Error) else [error]
+        if not all("[Errno 2]" in str(failure) for failure in failures):
+            shutil.rmtree(to, ignore_errors=True)
+            raise Refused(f"{folder}: the copy failed: {error}") from error
+        before = []
     if before != logs(folder.path):
         shutil.rmtree(to)
         raise Refused(f"{folder}: the broker was rewriting its log; retry")
-    click.echo(f"{size(sum(Path(path).stat().st_size for path in logs(to)))} copied to {to}")
+    copied = _size_of(to)
+    found = {"to": to, "bytes": copied}
+    out.answer(found, as_json, lambda _: [f"{size(copied)} copied to {to}"])

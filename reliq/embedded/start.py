@@ -49,38 +49,34 @@ def ensure(folder: Folder, options: Options) -> None:
     Raises ConfigurationError, or BrokerUnavailable with the last log lines of a failed server.
     """
     with folder.translated():
-        _ensure(folder, options)
-
-
-def _ensure(folder: Folder, options: Options) -> None:
-    here = folder.require(create=True)
-    if _known.setdefault(folder.path, here) != here:
-        _known[folder.path] = here
-        _logger.warning("%s: the folder was removed or replaced; a new broker starts", folder)
-    state = folder.state()
-    if not _is_ready(folder, state, options):
-        deadline = time.monotonic() + _WITHIN_S
-        with open(open_own(folder.at("start.lock")), "rb") as turn:  # noqa: PTH123 - closes it
-            lock(turn.fileno(), _WAITS_S)  # a failure: its holder is stopped, or waits for a load
-            while not _is_ready(folder, state := folder.state(), options):
-                if time.monotonic() > deadline:
-                    raise folder.broken(f"no server within {_WITHIN_S:g} s")
-                if not state["kept"]:
-                    _start_keeper(folder, state, options)
-                time.sleep(0.003)
-    for name, wanted, there in (
-        ("embedded_maxmemory", options.embedded_maxmemory, state["maxmemory"]),
-        ("embedded_server", options.embedded_server, state["binary"]),
-    ):
-        if wanted is not None and wanted != there:
-            raise ConfigurationError(
-                f"{folder}: expected {name} to be that of the running broker, {there!r}, got: "
-                f"{wanted!r}; use one value in all processes, or stop it: reliq embedded stop"
-            )
-    longest, idle = state["idle"], options.embedded_idle
-    if longest and (not idle or idle > longest):
-        with open(folder.at("keeper.lock"), "r+b") as file:  # noqa: PTH123 - the keeper reads it
-            write_state(file.fileno(), {**read_state(file.fileno()), "idle": idle})
+        here = folder.require(create=True)
+        if _known.setdefault(folder.path, here) != here:
+            _known[folder.path] = here
+            _logger.warning("%s: the folder was removed or replaced; a new broker starts", folder)
+        state = folder.state()
+        if not _is_ready(folder, state, options):
+            deadline = time.monotonic() + _WITHIN_S
+            with open(open_own(folder.at("start.lock")), "rb") as turn:  # noqa: PTH123 - closes it
+                lock(turn.fileno(), _WAITS_S)  # fails if its holder is stopped, or loads
+                while not _is_ready(folder, state := folder.state(), options):
+                    if time.monotonic() > deadline:
+                        raise folder.broken(f"no server within {_WITHIN_S:g} s")
+                    if not state["kept"]:
+                        _start_keeper(folder, state, options)
+                    time.sleep(0.003)
+        for name, wanted, there in (
+            ("embedded_maxmemory", options.embedded_maxmemory, state["maxmemory"]),
+            ("embedded_server", options.embedded_server, state["binary"]),
+        ):
+            if wanted is not None and wanted != there:
+                raise ConfigurationError(
+                    f"{folder}: expected {name} to be that of the running broker, {there!r}, got: "
+                    f"{wanted!r}; use one value in all processes, or stop it: reliq embedded stop"
+                )
+        longest, idle = state["idle"], options.embedded_idle
+        if longest and (not idle or idle > longest):
+            with open(folder.at("keeper.lock"), "r+b") as file:  # noqa: PTH123 - the keeper reads it
+                write_state(file.fileno(), {**read_state(file.fileno()), "idle": idle})
 
 
 def _is_ready(folder: Folder, state: dict[str, Any], options: Options) -> bool:

@@ -747,9 +747,9 @@ def test_the_commands(place, tmp_path):
     text = reliq_command("embedded", "status", place.url).stdout
     said = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert ("yes", "0") == (said["running"], said["clients"])
-    assert f"by process {os.getpid()} " in said["since"]
-    assert f"(pid {place.servers[0]})" in said["nice"]
-    assert {"server", "memory", "cgroup", "disk", "log"} <= {*said}
+    assert f"process {os.getpid()} " in said["started_by"]
+    assert str(place.servers[0]) == said["pid"]
+    assert {"server", "memory", "nice", "cgroup", "disk", "log"} <= {*said}
     copy = Place(tmp_path / "copy")
     assert 0 == reliq_command("embedded", "backup", place.path, copy.path).returncode
     assert 2 == reliq_command("embedded", "backup", place.path, copy.path).returncode

@@ -21,7 +21,7 @@ BUDGETS = {
     "": 1_970,
     "admin": 2_980,
     "batches": 570,
-    "cli": 4_480,
+    "cli": 4_600,
     "consumer": 3_480,
     "embedded": 835,
     "engines": 250,

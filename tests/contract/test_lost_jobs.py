@@ -130,7 +130,7 @@ def test_another_worker_took_it_over(store, sweep, publish, batches, state):  # 
     """A job that another worker begins between two checks is suspected anew."""
     works(store, batches, publish(), "s")
     assert 0 == sweep()
-    batches.change("b", [begin(token=9, tag=job_of(batches, "b", "j").tag, who="t")])
+    batches.change("b", [begin(token=2**52, tag=job_of(batches, "b", "j").tag, who="t")])
     assert [0, 1] == [sweep(), sweep()]
     assert ["its worker t was lost, or does not know it"] == why(batches)
 

@@ -192,9 +192,11 @@ class Model(DeadLetters, Surroundings):
             return
         store, oracle = self.store(number), self.oracle
         next_due_ms: list[int] = []
+        tokens = [0]
 
         def take() -> Any:
             got = store.reserve(QUEUE, n, lease_ms, no_ack, company)
+            tokens[:] = [int(d.token) for d in got.deliveries[:1]] or [0]
             next_due_ms.append(got.next_due_ms)
             if not no_ack:
                 self.leases += [Lease(d.tag, d.token) for d in got.deliveries]
@@ -203,7 +205,7 @@ class Model(DeadLetters, Surroundings):
             return [astuple(d)[:5] for d in got.deliveries], got[2:]
 
         def expect(now: int) -> Any:
-            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, company, now)
+            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, company, tokens[0], now)
             next_due_ms.append(want.next_due_ms)
             taken = [
                 (QUEUE, tag, str(want.first_token + i), failed, envelope)

@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "reserve: tokens repeat",
         "reserve",
-        "token = given - #tags + 1",
-        "token = given - #tags",
+        "math.max(last + 1, ",
+        "math.max(last, ",
     ),
     Mutant(
         "reserve: two candidates at a time",

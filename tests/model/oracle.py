@@ -71,6 +71,7 @@ class QueueOracle:
     finished: dict[str, Message] = field(default_factory=dict)
     """Messages reserved with no_ack, which may be handed back while the queue lives."""
     events: list[tuple[str, str, str, str]] = field(default_factory=list)
+    last_token: int = 0
     """Events of jobs: kind, tag, reason, error. Nothing reports them to their batches here."""
     last_move: int = 0
     """The last number of a move; it outlives the queue too."""
@@ -204,9 +205,9 @@ class QueueOracle:
     # -- reserving
 
     def reserve(
-        self, consumer: str, n: int, lease_ms: int, no_ack: bool, company: int, now: int
+        self, consumer: str, n: int, lease_ms: int, no_ack: bool, company: int, first: int, now: int
     ) -> Reserved:
-        """Expire, promote, and lease up to n."""
+        """Expire, promote, and lease up to n, under the tokens from *first*, which are unused."""
         lease_ms = self.arguments.lease or lease_ms
         next_due = self._expire_and_promote(now)
         taken, blocked, isolated, claims, own = self._judge(
@@ -215,14 +216,18 @@ class QueueOracle:
         if claims:
             self.claim = (claims.tag, consumer, now + lease_ms)
         told = [(m.tag, -1 if m.failed is None else m.failed, m.envelope) for m in taken]
-        first = 0 if no_ack or not taken else self.ledger["token"] + 1
+        if no_ack or not taken:
+            first = 0
+        else:
+            assert first > self.last_token, "a token repeats"
+            self.last_token = first + len(taken) - 1
         for number, message in enumerate(taken):
             self.ledger["redelivered"] += message.failed is not None
             if no_ack:
                 self.finished[message.tag] = self.messages.pop(message.tag)
                 self.ledger["acked"] += 1
             else:
-                self.ledger["token"] += 1
+                self.ledger["leased"] += 1
                 message.place, message.token = UNACKED, first + number
                 message.consumer, message.deadline = consumer, now + lease_ms
         waiting = not self.paused and bool(self.at(READY))
@@ -362,8 +367,6 @@ class QueueOracle:
     def _happened(self, message: Message, what: str, reason: str = "", error: str = "") -> None:
         """Keep an event of a job for its batch; only the tags of jobs end with "j"."""
         if message.tag.endswith("j"):
-            self.ledger["token"] += 1
-            self.ledger["job_events"] += 1
             self.events.append((what, message.tag, reason, error))
 
     def _leave(self, message: Message, counter: str) -> None:

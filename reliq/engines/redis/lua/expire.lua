@@ -7,8 +7,8 @@
 -- keys: guard
 -- limits: BATCH, JOB_MARK
 
--- use: intact, add, keep_expired, remove, without_body, keep_events, expire, bytes_of
--- use: count_down_bytes, permitted
+-- use: intact, add, keep_expired, remove, without_body, whole, next_number, keep_events, expire
+-- use: bytes_of, count_down_bytes, permitted
 
 -- clock: now
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)

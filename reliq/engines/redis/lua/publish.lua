@@ -65,7 +65,7 @@ if limited then
   for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
-  -- use: without_body, keep_events, remove
+  -- use: without_body, next_number, keep_events, remove
 
   -- Messages may have to be removed: check the types of the keys before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then

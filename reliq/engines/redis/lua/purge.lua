@@ -4,7 +4,7 @@
 -- keys: messages, ready, delayed, deliveries, expiry, stats, job_events, guard
 -- limits: BATCH, JOB_MARK
 
--- use: add, bytes_of, intact, without_body, keep_events, permitted
+-- use: add, bytes_of, intact, without_body, whole, next_number, keep_events, permitted
 
 intact({messages, deliveries, stats}, {expiry, job_events})
 permitted(messages, expiry)

@@ -20,7 +20,7 @@ local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max, error = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 -- use: add, whole, notify, intact, lease_of, head_of_rank, old_place, backoff, without_body
--- use: keep_events, note_failures, permitted
+-- use: next_number, keep_events, note_failures, permitted
 
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead, job_events})

@@ -11,7 +11,7 @@
 -- limits: RANK, DAY_US, JOB_MARK
 
 -- use: add, notify, bytes_of, intact, whole, head_of_rank, promote, is_moving, without_body
--- use: keep_events, permitted
+-- use: next_number, keep_events, permitted
 
 intact({messages, deliveries, dead_info, stats, meta}, {ready, job_events})
 permitted(stats, ready)

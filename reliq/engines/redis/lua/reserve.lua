@@ -31,7 +31,7 @@ local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
 
--- use: whole, add, intact, permitted
+-- use: whole, add, intact, permitted, next_number
 
 -- clock: now
 local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating =
@@ -219,12 +219,7 @@ elseif not paused then
       end
     else
       -- begin: ZREM unacked_index
-      local given = redis.pcall('HINCRBY', stats, 'token', #tags)
-      if type(given) == 'table' or given < #tags or given > 9007199254740991 then
-        given = clock[1] * 1000000 + clock[2] -- an invalid number: continue above all used ones
-        redis.call('HSET', stats, 'token', string.format('%d', given))
-      end
-      token = given - #tags + 1
+      token = next_number(#tags, clock)
       local index, records = {}, {}
       for i, tag in ipairs(tags) do
         index[2 * i - 1] = now + lease

@@ -32,7 +32,7 @@ local lease, told = tonumber(ARGV[6]), ARGV[9] == '1'
 local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- use: add, whole, notify, intact, remove, trim_dead, marks_of, lease_of, head_of_rank, old_place
--- use: backoff, forget_marks, without_body, keep_events, note_failures
+-- use: backoff, forget_marks, without_body, next_number, keep_events, note_failures
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})

@@ -3,7 +3,7 @@ local function keep_events(tags, what, reason, err)
   for _, tag in ipairs(tags) do
     if string.byte(tag, -1) == JOB_MARK then
       local envelope = redis.call('HGET', messages, tag) or ''
-      local number = add(stats, 'token', 1)
+      local number = next_number(1)
       add(stats, 'job_events', 1)
       redis.call('ZADD', job_events, number, table.concat({string.format('%.0f', number), what,
         tag, reason, #err, err}, '|') .. without_body(envelope))

@@ -54,6 +54,11 @@ class DeadConsumers:
         # The same for all consumers in the register, if this session checks them all.
         self._gone: dict[str, tuple[float, str]] = {}
 
+    @property
+    def suspects(self) -> bool:
+        """Whether the last check of all consumers found some without a connection."""
+        return bool(self._gone)
+
     def first_look(self, queue: str, store: Store) -> None:
         """Check the other consumers when consumption begins: a dead one may hold messages."""
         self.look_twice(queue, store.consumers_of(queue), store)

@@ -130,9 +130,9 @@ class BackgroundDuties:
         self.dead_consumers.tick()
         self._running.tell(store)
         if now >= self._next_look:
-            # Request the check at each heartbeat interval; more often with the duty assigned.
-            self._next_look = now + self.heartbeat.interval_s
-            store.post_look(self._name, int(self._look_s * 2500), self._look_after_all)
+            # Another consumer may have the duty, and may have died.
+            self._next_look = now + min(self.heartbeat.interval_s, self._look_s)
+            store.post_look(self._name, int(self._look_s * 1500), self._look_after_all)
         self.passes.tick(store)
         self.batches.tick()
 
@@ -227,7 +227,12 @@ class BackgroundDuties:
                 logger.error("the check for dead consumers failed: %s", result)
         elif result:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
-            self._deferred.append(partial(self.dead_consumers.look_after, result))
+            self._deferred.append(partial(self._look_after, result))
+
+    def _look_after(self, names: list[str], store: Store) -> None:
+        self.dead_consumers.look_after(names, store)
+        if self.dead_consumers.suspects:
+            self._next_look = min(self._next_look, monotonic() + self._options.orphan_grace)
 
     def visit(self, store: Store, gone: dict[str, str]) -> None:
         """Check the dead consumers and the batches of a broker that is only visited; waits.

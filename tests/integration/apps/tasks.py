@@ -138,6 +138,25 @@ def explode(self):
     raise ValueError("as told")
 
 
+@app.task(bind=True, name="end_first")
+def end_first(self, how, path):
+    """Raise, sleep, or kill this child or its worker in the first run; end at once in a later one.
+
+    The first run waits for a file. Its settings are those of the app.
+    """
+    journal.write(STARTED, self.request.id)
+    if journal.runs(self.request.id) == 1:
+        while not Path(path).exists():
+            time.sleep(0.05)
+        if how == "raises":
+            raise ValueError("as told")
+        if how == "times out":
+            time.sleep(60)
+        os.kill(os.getpid() if how == "is killed" else os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    journal.write(FINISHED, self.request.id)
+
+
 @app.task(bind=True, name="long_first", acks_late=True)
 def long_first(self, seconds):
     """Run for *seconds* the first time, and end at once in a later run."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
+from ..errors import BrokerRefused, BrokerUnavailable
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..admin import Inspector, Message
     from .brokers import Watch
     from .redaction import Redaction
     from .settings import User
+
+T = TypeVar("T")
 
 # The largest offset in a list: scripts count with it.
 _MOST = 2**31
@@ -134,6 +138,14 @@ class Look:
             )
             for message in messages
         ]
+
+
+def if_told(ask: Callable[[], T]) -> T | None:
+    """Return the reply; None without permission, or if a node is unreachable."""
+    try:
+        return ask()
+    except (BrokerRefused, BrokerUnavailable):
+        return None
 
 
 class Pager(NamedTuple):

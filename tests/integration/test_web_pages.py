@@ -80,7 +80,7 @@ def test_every_page_is_there(url, browser):
             assert any(path.startswith(start) for path in seen), (start, [*seen])
         text = told(browser, "/queue?queue=q&state=unacked")
         assert "shop.pay" in text
-        assert consumer.id in text
+        assert consumer.label in text
         text = told(browser, f"/consumer?id={quote(consumer.id)}")
         assert "shop.pay" in text
         held.ack()

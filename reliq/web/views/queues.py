@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ...admin.names import LEFT, STATES
 from ...errors import BrokerRefused, BrokerUnavailable, NotFound
 from ...message.queue_arguments import is_durable
-from ..asked import PAGE, Pager, pager
+from ..asked import PAGE, Pager, if_told, pager
 from ..charts import RANGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from ...admin import Message, QueueReport
     from ..asked import Asked, Look
     from ..charts import Series
-
-T = TypeVar("T")
 
 SORTS = ("queue", "ready", "delayed", "unacked", "dead", "consumers", "oldest_age_s")
 _SIZE = 2 * PAGE
@@ -104,25 +102,17 @@ def queue(look: Look) -> dict[str, Any]:
         "messages": look.hidden(messages),
         "pager": pager(look.asked, messages, getattr(found, state)),
         "untold": messages.unreachable,
-        "consumers": _if_told(
+        "consumers": if_told(
             lambda: [one for one in look.inspector.consumers() if name in one.queues]
         ),
-        "settings": _if_told(lambda: look.inspector.settings(name)),
+        "settings": if_told(lambda: look.inspector.settings(name)),
         "range": shown,
-        "history": _if_told(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
+        "history": if_told(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
     }
 
 
 def _one_of(known: Iterable[str], asked: str, otherwise: str) -> str:
     return asked if asked in known else otherwise
-
-
-def _if_told(ask: Callable[[], T]) -> T | None:
-    """Return the reply; None without permission, or if a node is unreachable."""
-    try:
-        return ask()
-    except (BrokerRefused, BrokerUnavailable):
-        return None
 
 
 def _reported(look: Look, name: str) -> QueueReport:

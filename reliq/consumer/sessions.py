@@ -63,6 +63,8 @@ class Session:
         self.outbox = Outbox(self.leases, self.transports, self._running)
         self.registration = Registration(self.transports, options.orphan_grace)
         self.lease_ms = int(options.visibility_timeout * 1000)
+        self.fewer: dict[str, tuple[int, float]] = {}
+        """By queue, the most messages of a reserve after a lost one, and the time of the loss."""
         self._begin()
 
     def _begin(self) -> None:

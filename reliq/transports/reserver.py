@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _STALE = 0.7
 # How long the requests to other nodes wait for a node that does not answer.
 _NODE_PATIENCE_S = 0.05
+# After a lost reserve, the interval in which the number of requested messages doubles again.
+_DOUBLES_S = 10.0
+_DOUBLINGS = 7  # from one to more than the most messages of a reserve
 # How often the claim to an isolated delivery is extended.
 _CLAIM_EVERY_S = 1.0
 
@@ -169,6 +172,8 @@ class Reserver:
     def post_request(self, item: Subscription, n: int) -> None:
         """Start to reserve up to *n* messages for *item*."""
         if n > 0:
+            if self._link.session.fewer:
+                n = self._after_a_loss(item.queue, n)
             item.asked(n)
             # Another thread may have received an isolated delivery a moment ago.
             if not item.no_ack and ISOLATION.active and self._credit.shuts_out(item):
@@ -195,8 +200,23 @@ class Reserver:
                 self._not_reserved(item)
             raise
 
-    def _not_reserved(self, item: Subscription) -> None:
-        """Request again, and search for leases of a reserve without a reply."""
+    def _after_a_loss(self, queue: str, n: int) -> int:
+        """Return how many of *n* messages to request: fewer for a while after a lost reserve."""
+        fewer = self._link.session.fewer
+        most, since = fewer.get(queue, (n, 0.0))
+        doublings = int((monotonic() - since) / _DOUBLES_S)
+        if doublings > _DOUBLINGS:
+            fewer.pop(queue, None)
+            return n
+        return min(most << doublings, n)
+
+    def _not_reserved(self, item: Subscription, lost: bool = False) -> None:
+        """Request again, and search for leases of a reserve without a reply.
+
+        *lost*: the reply may have exceeded ``client-output-buffer-limit``; request fewer messages.
+        """
+        if lost:
+            self._link.session.fewer[item.queue] = (max(item.asked_for // 2, 1), monotonic())
         item.unanswered()
         if not item.no_ack:
             self._link.session.outbox.reserve_lost(item.queue, self._link.store.consumer)
@@ -206,7 +226,7 @@ class Reserver:
         if isinstance(result, ReliqError):
             if self._goes_on_without(item, result):
                 return
-            self._not_reserved(item)
+            self._not_reserved(item, lost=not result.reply)
             # If only one node was lost, the next reserve waits until it is replaced.
             if not isinstance(result, BrokerUnavailable) or not goes_on(link.store):
                 self.failure = result

@@ -240,3 +240,22 @@ def test_a_process_that_ends_reports_unconfirmed_acks(owing, injector, redis_ser
     session.finish()
     for queue in "pq":
         wait_settled(redis_server.url(), queue)
+
+
+def test_a_reserve_larger_than_the_output_buffer(injector, redis_server):
+    """Messages arrive although a full prefetch of them exceeds client-output-buffer-limit."""
+    ran, is_over = Counter(), threading.Event()
+    with contextlib.closing(redis_server.client()) as client, Connection(injector.url()) as sender:
+        for number in range(12):
+            body = f"{number:02}".ljust(150_000)
+            sender.Producer().publish(body, routing_key="q", declare=[Queue("q")])
+        client.config_set("client-output-buffer-limit", "normal 200000 0 0")
+        taker = threading.Thread(target=_consume, args=(injector.url(), ran, is_over))
+        taker.start()
+        try:
+            wait_settled(redis_server.url(), "q", timeout_s=20)
+        finally:
+            client.config_set("client-output-buffer-limit", "normal 0 0 0")
+            is_over.set()
+            taker.join()
+    assert {1} == set(ran.values())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from contextlib import closing
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 
 import pytest
 
@@ -251,3 +253,72 @@ def test_what_has_not_come_is_too_late(fresh_redis):
             wire.check()
         fresh_redis.thaw()
         assert [BrokerTimeout] == [type(reply) for reply in replies]
+
+
+class Trickle:
+    """A peer that sends a large reply byte by byte, until the connection is closed."""
+
+    def __init__(self, sock):
+        self._sock = sock
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        with suppress(OSError):
+            self._sock.sendall(b"$100000\r\n")
+            while True:
+                self._sock.sendall(b"x")
+                time.sleep(0.02)
+
+
+def test_a_posts_reply_that_trickles_is_late():
+    """A reply of which only single bytes arrive is overdue after socket_timeout."""
+    peer = Peer(0.3)
+    with closing(peer.sock):
+        trickle = Trickle(peer.sock)
+        error = peer.call("GET", "x")
+        assert isinstance(error, BrokerTimeout)
+    trickle.thread.join()
+
+
+def test_a_calls_reply_that_trickles_is_late():
+    """A call whose reply trickles ends after socket_timeout."""
+    ours, theirs = socket.socketpair()
+    with closing(theirs), closing(ours):
+        trickle = Trickle(theirs)
+        stream = Stream(Connection(ours))
+        stream.write(pack(("GET", "x")))
+        with pytest.raises(TimeoutError):
+            stream.replies(1, 0.3, lambda: None)
+        stream.close()
+    trickle.thread.join()
+
+
+def test_a_login_that_trickles_is_late():
+    """A login whose reply trickles ends after socket_connect_timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = Address("127.0.0.1", server.getsockname()[1], password="x")
+        with ThreadPoolExecutor() as pool:
+            trying = pool.submit(client.connect, Options(socket_connect_timeout=0.3), "x")
+            peer, _ = server.accept()
+            with closing(peer):
+                trickle = Trickle(peer)
+                with pytest.raises(BrokerTimeout):
+                    trying.result(timeout=30)
+            trickle.thread.join()
+
+
+def test_a_reply_that_comes_in_parts_is_not_late():
+    """Each 4 KiB of a reply begin a new socket_timeout."""
+    peer = Peer(0.3)
+    parts = [b"$40960\r\n", *[b"x" * 4096] * 10, b"\r\n"]
+    came = []
+    with closing(peer.sock):
+        peer.write("GET", "x", handler=came.append)
+        for part in parts:
+            peer.pipeline.since -= 0.25
+            peer.sock.sendall(part)
+            peer.pipeline.take()
+        assert [b"x" * 40960] == came or peer.pipeline.waiting
+        peer.posts.wait()
+    assert [b"x" * 40960] == came

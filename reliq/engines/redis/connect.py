@@ -12,6 +12,7 @@ import socket
 import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hiredis import HiredisError, Reader, ReplyError, pack_command
@@ -140,11 +141,14 @@ class Dialled:
 
     def read(self) -> Any:
         """Return the next reply, errors included. Raises one of :data:`FAILURES`."""
+        late_at = monotonic() + self._timeout_s
         while (reply := self._reader.gets()) is False:
             data = self.sock.recv(READ_SIZE)
             if not data:
                 raise ConnectionError("it closed the connection")
             self._reader.feed(data)
+            if monotonic() > late_at:
+                raise TimeoutError
         return reply
 
     @contextmanager

@@ -167,8 +167,10 @@ class Pipeline:
             if stream is None or not (reads or stream.unsent):
                 return
             try:
-                if moved := reads and stream.read():
+                first, moved = self.asked[0] if self.asked else None, False
+                if reads and stream.read():
                     dismissed = self._match(stream)
+                    moved = not self.asked or self.asked[0] is not first or stream.progressed()
                     if dismissed is not None:
                         # The server does not serve, and a waiting thread may not notice it.
                         self._fail(dismissed)

@@ -31,6 +31,7 @@ Command: TypeAlias = tuple[Any, ...]
 
 FAILURES = (OSError, EOFError, ValueError, hiredis.ProtocolError)
 """The exceptions of a broken stream."""
+_PART = 1 << 12
 SILENCE_S = 1.0
 """Seconds without a byte after which :meth:`Stream.replies` notifies its caller."""
 _NUMBERS = frozenset((int, float))
@@ -128,6 +129,8 @@ class Stream:
         self.sends_texts = False
         """Whether all scripts are sent as text: the server refuses EVALSHA."""
         self._reads_first = False  # whether TLS must read before it can write
+        self._read = b""  # the last bytes
+        self._part = 0  # the bytes of incomplete replies since the last progress
         self._readable = Readable(self._sock.fileno())
 
     def fileno(self) -> int:
@@ -172,12 +175,21 @@ class Stream:
             data = self._sock.recv(READ_SIZE)
             if not data:
                 raise EOFError
+            self._read = data
             self._feed(data)
             if self._pending is not None:
                 while pending := self._pending():
                     self._feed(self._sock.recv(pending))
         except (BlockingIOError, SSLWantReadError, SSLWantWriteError):
             return bool(data)
+        return True
+
+    def progressed(self) -> bool:
+        """Whether a fair part of a reply was read; after :meth:`read`. A reply may not trickle."""
+        self._part += len(self._read)
+        if self._part < _PART:
+            return False
+        self._part = 0
         return True
 
     def wait(self, timeout_s: float) -> None:
@@ -196,10 +208,12 @@ class Stream:
     ) -> list[Reply]:
         """Return the *count* replies to the written commands; writes the rest meanwhile.
 
-        Raises TimeoutError after *limit_s* without progress, or at *ends_at*. Calls *silent* after
-        each second without a byte, and at the end; *silent* may raise.
+        Raises TimeoutError after *limit_s* without progress (a reply, 4 KiB of one, or a write), or
+        at *ends_at*. Calls *silent* after each second without a byte, and at the end; *silent* may
+        raise.
         """
         replies: list[Reply] = []
+        known = 0
         self.used = since = monotonic()
         left_s = limit_s if ends_at == inf else min(limit_s, ends_at - since)
         while True:
@@ -216,12 +230,12 @@ class Stream:
                     replies.append(reply)
                 if len(replies) >= count:
                     return replies
-            if self.unsent:
-                moved = self.flush() or moved
+            sent = bool(self.unsent) and self.flush()
             now = monotonic()
-            if moved:
+            if sent or (moved and (len(replies) > known or self.progressed())):
                 self.used = since = now
-            else:
+                known = len(replies)
+            elif not moved:
                 silent()
             left_s = min(since + limit_s, ends_at) - now
             if left_s <= 0:

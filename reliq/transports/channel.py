@@ -133,22 +133,31 @@ class Channel(virtual.Channel):
         *durable* and *exclusive* have no effect: the settings of Redis determine persistence.
         """
         del durable, exclusive
-        name = queue or f"amq.gen-{uuid4()}"
+        name, declarations = queue or f"amq.gen-{uuid4()}", self.transport.declarations
         with self.transport.failback.failing_over():
-            return self.transport.declarations.declare_queue(name, auto_delete, arguments, passive)
+            if not passive:
+                name = declarations.mailboxes.declare(name, auto_delete)
+            return declarations.declare_queue(name, auto_delete, arguments, passive)
+
+    def _own(self, queue: str) -> str:
+        """Return the queue at the broker: a mailbox has another name there."""
+        return self.transport.declarations.mailboxes.queue(queue)
 
     def queue_bind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
     ) -> None:
         """Bind *queue* to *exchange*; raises NotFound for an unknown exchange."""
         with self.transport.failback.failing_over():
-            self.transport.declarations.bind(queue, exchange or "amq.direct", routing_key or "")
+            self.transport.declarations.bind(
+                self._own(queue), exchange or "amq.direct", routing_key or ""
+            )
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any
     ) -> None:
         """Remove one binding; one that does not exist is ignored."""
-        self.transport.declarations.unbind(queue, exchange or "amq.direct", routing_key or "")
+        exchange = exchange or "amq.direct"
+        self.transport.declarations.unbind(self._own(queue), exchange, routing_key or "")
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, *_: Any, **__: Any
@@ -158,13 +167,13 @@ class Channel(virtual.Channel):
         Raises PreconditionFailed if a condition is not met.
         """
         refuse_partition(queue)
-        return self.transport.declarations.delete_queue(queue, if_unused, if_empty)
+        return self.transport.declarations.delete_queue(self._own(queue), if_unused, if_empty)
 
     def queue_purge(self, queue: str, *_: Any, **__: Any) -> int:
         """Remove the ready and delayed messages of *queue*; return their number."""
         refuse_partition(queue)
         store = self.transport.link.store
-        return sum(in_each(store, queue, store.purge))
+        return sum(in_each(store, self._own(queue), store.purge))
 
     def list_bindings(self) -> Iterable[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) of every binding."""
@@ -239,11 +248,12 @@ class Channel(virtual.Channel):
         """Start to deliver messages of *queue* to *callback*; raises NotFound."""
         refuse_partition(queue)
         deliver = partial(self.receiver.deliver, bool(no_ack), callback)
-        consumer = queue, consumer_tag, bool(no_ack), self.transport.link.session
+        consumer = self._own(queue), consumer_tag, bool(no_ack), self.transport.link.session
         subscription = Subscription(self.qos_, deliver, *consumer)
         self.subscriptions[consumer_tag] = subscription
         try:
             self.transport.consumers.add(subscription)
+            self.transport.declarations.mailboxes.warn(queue)
         except BaseException:
             self.subscriptions.pop(consumer_tag, None)
             self.transport.consumers.abandon(subscription)
@@ -263,7 +273,7 @@ class Channel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """Take one message of *queue*; return None for an empty queue."""
         refuse_partition(queue)
-        message = self.receiver.get(queue, no_ack)
+        message = self.receiver.get(self._own(queue), no_ack)
         if message is not None and not no_ack:
             # Not earlier: an interrupt returns a message that no caller has.
             self.qos_.delivered[message.delivery_tag] = message

@@ -22,6 +22,7 @@ from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 from ..routing.spread import SPREAD
 from ..store.protocol import goes_on
+from .mailboxes import Mailboxes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +51,10 @@ class Declarations:
     owed: dict[str, list[tuple[str, str]]] = field(default_factory=dict, init=False)
     """Pending bindings of each queue; they are declared when its node answers."""
     _settles_at: float = field(default=-inf, init=False)
+
+    def __post_init__(self) -> None:
+        """Start without mailboxes."""
+        self.mailboxes = Mailboxes(self._link)
 
     def declare_queue(
         self, queue: str, auto_delete: bool, arguments: dict[str, Any] | None, passive: bool

@@ -102,16 +102,15 @@ def test_a_worker_begins_without_the_queues_of_a_lost_node(
 ):
     """A worker starts without the queues of a lost node, and consumes from them after its return.
 
-    The worker's mailbox is at that node, too. The worker logs the missing queue. A queue that did
-    not exist before is declared and bound after the node's return.
+    The worker logs the missing queue. A queue that did not exist before is declared and bound after
+    the node's return.
     """
     known = [site.send("record", queue=lost).id] if way == "killed" else []
-    name = named(cluster, victim, "{}@test.celery.pidbox")
     if way == "killed":
         victim.kill()
     else:
         victim.freeze()
-    worker = site.worker(pool=pool, queues=(lost, other), name=name)
+    worker = site.worker(pool=pool, queues=(lost, other))
     site.journal.wait_finished(site.send("record", queue=other).id)
     assert f"starts without queue '{lost}'" in worker.log()
     if way == "killed":

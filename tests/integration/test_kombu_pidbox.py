@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from contextlib import suppress
 
 import pytest
@@ -119,12 +118,17 @@ def test_direct_mailbox(client, nodes):
     assert mailbox.call(["one"], "double", {"number": 3}, timeout=5) == [{"one": 6}]
 
 
-def test_a_second_node_of_one_name_is_noticed(client, nodes):
-    """A second node of one name is warned, because the queue already has a consumer."""
-    nodes("one")
-    connection = client.connect()
-    node = Mailbox("test", type="fanout")(connection).Node("one", channel=connection.channel())
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        node.Consumer()
-    assert any("already using this process mailbox" in str(item.message) for item in caught)
+def test_two_nodes_of_one_name(client, nodes, caplog):
+    """Two nodes of one name, in one process, both get each command; the second one is warned."""
+    seen = []
+    nodes("one", seen=seen)
+    assert "node name" not in caplog.text
+    nodes("one", seen=seen)
+    assert "another running worker has the node name 'one'" in caplog.text
+    mailbox = Mailbox("test", type="fanout")(client.connect())
+    for command in ("a", "b"):
+        mailbox.cast(["one"], "note", {"what": command})
+    wait_until(lambda: len(seen) == 4)
+    assert [("one", "a"), ("one", "a"), ("one", "b"), ("one", "b")] == sorted(seen)
+    answers = mailbox.multi_call("double", {"number": 4}, timeout=5, limit=2)
+    assert [{"one": 8}, {"one": 8}] == answers

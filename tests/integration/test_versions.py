@@ -154,6 +154,18 @@ def test_events(versions, first, second):
     versions.balanced()
 
 
+def test_one_node_name(versions, first, second):
+    """Workers of both versions with one node name both answer, and both learn of a revoke."""
+    workers = [versions.worker(version, name="same", pool="threads") for version in (first, second)]
+    log = workers[0]  # both write to one file
+    log.wait_log(" ready.", times=2)
+    for version in (first, second):
+        assert 2 == versions.run(version, "answers")
+    versions.run(first, "revoke", "a-task")
+    log.wait_log("flagged as revoked: a-task", times=2)
+    versions.balanced()
+
+
 def test_a_clone_without_the_history(tmp_path):
     """Without the git history, the error names the command that fetches it."""
     with pytest.raises(AssertionError, match="git fetch --unshallow"):

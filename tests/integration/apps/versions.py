@@ -66,6 +66,16 @@ def heartbeats(count):
     return sorted(seen)
 
 
+def answers():
+    """Return the number of answers to a ping."""
+    return len(app.control.ping(timeout=3))
+
+
+def revoke(task):
+    """Revoke a task."""
+    app.control.revoke(task)
+
+
 def audit():
     """Return the number of ledgers that do not balance."""
     with Inspector(app.conf.broker_url) as inspector:

@@ -8,6 +8,7 @@ message belongs either to them or to the migration.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -176,16 +177,21 @@ class Migration(AbstractContextManager["Migration"]):
         """Return the lists of Kombu's messages that belong to no known queue, with their lengths.
 
         Their prefix, separator or step of priority is not that of this migration, or no exchange
-        is bound to their queue. queues: only lists whose names contain one of these.
+        is bound to their queue. queues: only lists with such a name.
         """
         if not self.to_reliq:
             return {}
         known = {*queues, *(item.queue for item in self._bindings())}
         ours = {key for queue in known for key in self._kombu.keys_of(queue)}
+        # The whole name, perhaps after a prefix, and before a separator and a step.
+        names = "|".join(map(re.escape, queues))
+        fits = re.compile(
+            rf"(.*[^A-Za-z0-9])?({names})([^A-Za-z0-9]+[1-9])?" if names else ".*", re.DOTALL
+        )
         return {
             key: length
             for key, length, message in self._kombu.lists()
-            if key not in ours and is_task(message) and any(name in key for name in queues or ("",))
+            if key not in ours and fits.fullmatch(key) and is_task(message)
         }
 
     def _require(self, queue: str) -> None:

@@ -255,6 +255,9 @@ def test_lists_of_another_layout(client, redis_server, missing, named):
     there, here = redis_server.url("redis"), redis_server.url("reliq")
     options = {} if missing == "queue" else THEIRS
     ten_tasks(redis_server, **options)
+    if named:  # the list of another queue
+        with kombu(redis_server, **options) as connection:
+            publish(connection, "orders-archive", 1)
     flags = [flag for name in options for flag in FLAGS[name]]
     less = [flag for name in options if name != missing for flag in FLAGS[name]]
     wrong, expected = named, "'shop:orders"

@@ -236,16 +236,16 @@ def test_effect_of_socket_keepalive(redis_url):
 
 def test_effect_of_socket_keepalive_options(redis_url):
     """The socket has these TCP options, and reliq's values for the others."""
-    given = {socket.TCP_KEEPIDLE: 71, socket.TCP_USER_TIMEOUT: 7000}
+    given = {socket.TCP_KEEPIDLE: 71, socket.TCP_KEEPINTVL: 7}
     closing_, sock = dialled(redis_url, socket_keepalive_options=given)
     with closing_:
-        expected = {**given, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+        expected = {**given, socket.TCP_KEEPCNT: 3}
         found = {name: sock.getsockopt(socket.IPPROTO_TCP, name) for name in expected}
         assert expected == found
 
 
-@pytest.mark.parametrize(("interval_s", "pings"), [(1, 1), (0, 0)])
-def test_effect_of_health_check_interval(client, interval_s, pings):
+@pytest.mark.parametrize(("interval_s", "checked"), [(1, True), (0, False)])
+def test_effect_of_health_check_interval(client, interval_s, checked):
     """A connection that was silent for this time is checked before its next use; 0: never."""
     connection = client.connect(health_check_interval=interval_s)
     publish(connection, "q", "x")
@@ -254,7 +254,7 @@ def test_effect_of_health_check_interval(client, interval_s, pings):
     wait_until(lambda: time.monotonic() - silent_since > 1.1, what="the end of the interval")
     connection.default_channel.queue_declare("q", passive=True)
     after = client.raw.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"]
-    assert pings == after - before
+    assert checked == (after > before)
 
 
 def test_effect_of_client_name(client):

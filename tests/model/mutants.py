@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "reserve: tokens repeat",
         "reserve",
-        "math.max(last + 1, ",
-        "math.max(last, ",
+        "add(stats, 'token', gap + n)",
+        "add(stats, 'token', gap + 1)",
     ),
     Mutant(
         "reserve: two candidates at a time",

@@ -8,6 +8,7 @@
 
 intact({messages, deliveries, stats}, {expiry, job_events})
 permitted(messages, expiry)
+redis.call('TIME') -- events need this right, too
 local source = ready
 local tags = redis.call('ZRANGE', ready, 0, BATCH - 1)
 if #tags == 0 then

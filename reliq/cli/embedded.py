@@ -180,7 +180,8 @@ def repair(folder: Folder, server: str | None, as_json: bool) -> None:
       reliq embedded repair /var/lib/shop
     """
     folder.require(create=False)
-    with open(open_own(folder.at("keeper.lock")), "r+b") as held:  # noqa: PTH123 - blocks a start
+    lock_file = folder.at("keeper.lock")
+    with folder.translated(), open(open_own(lock_file), "r+b") as held:  # noqa: PTH123 - no start
         if not lock(held.fileno()) or folder.read("server.lock")[1]:
             raise Refused(f"{folder}: the broker runs; first: reliq embedded stop {folder.path}")
         binary, parts = find(folder, server), Path(folder.at("appendonlydir"))

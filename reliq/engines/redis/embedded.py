@@ -63,7 +63,7 @@ class EmbeddedAddress:
             else:
                 self.folder.require(create=False)
             try:
-                with self.folder.socket() as path:
+                with self.folder.translated(), self.folder.socket() as path:
                     return Address(path=path, shown=str(self)).connect(options, name)
             except BrokerUnavailable as exc:
                 tries -= 1  # a broker that has just ended is started again, once

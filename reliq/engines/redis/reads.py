@@ -399,8 +399,17 @@ class EmbeddedReads(RedisReads):
 
     def diagnose(self) -> list[Finding]:
         """Check the broker, except for logins, replicas and the network, which it does not have."""
+        scarce: str = getattr(self._wire.address, "advice", {}).get("OOM", "")
+        reason, _, remedy = scarce.partition(": ")
+        text = f"messages are refused: {reason}"
+        full: dict[str, Any] = {
+            "check": "disk",
+            "severity": "error",
+            "message": text,
+            "remedy": remedy,
+        }
         return [
-            item
+            replace(item, **full) if scarce and item.check == "memory" else item
             for item in super().diagnose()
             if item.check not in _OF_A_NETWORK and "without fsync" not in item.message
         ]

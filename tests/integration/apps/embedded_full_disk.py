@@ -13,6 +13,7 @@ from pathlib import Path
 from kombu import Connection, Exchange, Queue
 
 import reliq
+from reliq.admin import Inspector
 from tests.support.embedded import Place
 
 disk = Path(sys.argv[1])
@@ -53,6 +54,9 @@ with ThreadPoolExecutor(8) as pool:
     list(pool.map(publish, range(0, 800_000, 100_000)))
 assert all("of its disk are free" in text for text in refused), refused
 assert statvfs(disk).f_bavail * statvfs(disk).f_frsize > 16_000_000
+with Inspector(url) as inspector:
+    (found,) = [item for item in inspector.doctor() if item.check in {"disk", "memory"}]
+    assert ("disk", "error", "free some space") == (found.check, found.severity, found.remedy)
 with connected() as connection:  # consuming makes no room at once, but goes on
     messages = connection.SimpleQueue("q")
     message = messages.get(timeout=5)

@@ -155,6 +155,17 @@ def _options(consumers: list[Consumer]) -> Iterator[Finding]:
             "as if left over from redis://: messages of a frozen worker return after this time",
             "leave the option out, or set it to 60: it does not limit the run time of a task",
         )
+    exposed = [one for one in consumers if one.unprotected]
+    if exposed:
+        tasks = sorted({task for one in exposed for task in one.unprotected})
+        yield Finding(
+            "options",
+            "warning",
+            f"{len(exposed)} prefork worker(s) ({exposed[0].label}) lose the task of a killed pool "
+            f"process: {', '.join(tasks)} acknowledge late without "
+            "task_reject_on_worker_lost",
+            "set app.conf.task_reject_on_worker_lost = True, and restart the workers",
+        )
     said: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # Time that a new consumer waits for the register's node of a cluster to confirm its entry.
 _REGISTERED_WITHIN_S = 1.0
+# The most tasks in the warning about unprotected ones.
+_NAMED = 5
 # Returns, dead-lettering and order use the options of the acting process, so all should agree.
 _SHARED_OPTIONS = (
     "visibility_timeout",
@@ -159,6 +161,15 @@ class Heartbeat:
         self._next = monotonic() + self.interval_s
         self._pool = WATCH.pool
         self._told_failing = self._passes.failing.copy()
+        unprotected = WATCH.unprotected[:_NAMED]
+        if unprotected and not WATCH.warned:
+            WATCH.warned = True
+            logger.warning(
+                "if a pool process is killed, for example for its memory, its task does not run "
+                "again: %s acknowledge late without task_reject_on_worker_lost; set "
+                "task_reject_on_worker_lost = True",
+                ", ".join(unprotected),
+            )
         record = {
             **known[2],
             "pool": self._pool,
@@ -167,6 +178,7 @@ class Heartbeat:
             "queues": "\n".join(self._registration.queues),
             "held": str(len(self._leases.held)),
             "processes": str(WATCH.processes),
+            "unprotected": "\n".join(unprotected),
             "failing": json.dumps(self._told_failing),
         }
         ttl_ms = int(self.interval_s * 3000) + 1000

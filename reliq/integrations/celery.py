@@ -36,6 +36,8 @@ class WorkerWatch:
         """The present and former workers; empty in a process without one."""
         self._connected = False
         self._connected_to_embedded = False
+        self.warned = False
+        """Whether the log of this process has its unprotected tasks."""
         self.at_child_end: Callable[[], object] = bool
         """Called at the orderly end of a child of a prefork pool, which runs no atexit hooks."""
 
@@ -159,6 +161,14 @@ class WorkerWatch:
     def node(self) -> str:
         """Celery's name of this worker, such as celery@host; "" in other processes."""
         return ",".join(sorted({str(item.hostname) for item in self._workers if item.hostname}))
+
+    @property
+    def unprotected(self) -> list[str]:
+        """Tasks of a prefork worker that do not run again if their pool process is killed."""
+        workers = [item for item in self._workers if type(item.pool).__module__ == _PREFORK]
+        tasks = [task for item in workers for task in item.app.tasks.values()]
+        late = {task.name for task in tasks if task.acks_late and not task.reject_on_worker_lost}
+        return sorted(name for name in late if not name.startswith("celery."))
 
     @property
     def processes(self) -> int:

@@ -168,6 +168,9 @@ class Consumer:
     """For a Celery worker: the maximum number of concurrent tasks."""
     failing: dict[str, Any] = field(default_factory=dict)
     """Queue -> the error of its last failed pass."""
+    unprotected: tuple[str, ...] = ()
+    """For a prefork worker: some of its tasks that do not run again if their process is killed,
+    because they acknowledge late without ``task_reject_on_worker_lost``."""
 
     @property
     def label(self) -> str:

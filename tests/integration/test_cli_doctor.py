@@ -47,6 +47,26 @@ def test_a_sound_broker(sound, client):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rejects", [False, True])
+def test_a_task_that_a_killed_pool_process_loses(site_factory, redis_factory, rejects):
+    """A prefork worker with late acks that loses the task of a killed process is found."""
+    server = redis_factory()
+    site = site_factory(server, task_acks_late=True, task_reject_on_worker_lost=rejects)
+    worker = site.worker(pool="prefork", name="exposed")
+    line = "task_reject_on_worker_lost = True"
+    if not rejects:
+        worker.wait_log(line)
+    site.journal.wait_finished(site.send("record").id)
+
+    def found():
+        return [text for _, text, _ in findings(site.broker, "options") if "pool process" in text]
+
+    wait_until(lambda: rejects != bool(found()), what=found)
+    assert int(not rejects) == worker.log().count(line)
+    assert rejects or "exposed" in found()[0]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "value", "check", "severity", "words"),
     [

@@ -57,6 +57,7 @@ _FIELDS = (
     "options",
     "running",
     "processes",
+    "unprotected",
     "failing",
 )
 _OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
@@ -385,6 +386,7 @@ def _consumer_of(
         running=counts(record.get("running")),
         processes=int(record.get("processes") or 0),
         failing=mapping(record.get("failing")),
+        unprotected=tuple(filter(None, record.get("unprotected", "").split("\n"))),
     )
 
 

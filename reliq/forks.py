@@ -45,17 +45,18 @@ class Part(NamedTuple):
     forget: Callable[[], None] = _nothing
 
 
-Lock: TypeAlias = "threading.Lock | threading.RLock"
+Lock: TypeAlias = "threading.RLock"
 
 
 class OwnLock:
     """An attribute with a lock of this process. A forked child gets a new, free lock.
 
+    It is reentrant: a signal handler or a destructor of the application may publish or ack inside
+    a critical section of its own thread. Each section must therefore be right if, between any two
+    of its calls, another call runs completely. docs/design.md states how for each lock.
+
     Each read first checks for a fork (:func:`here`), so the lock guards the state of this process.
     """
-
-    def __init__(self, reentrant: bool = False) -> None:
-        self._reentrant = reentrant
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Set the name of the attribute in which each instance keeps its lock."""
@@ -73,8 +74,7 @@ class OwnLock:
             found: tuple[int, Lock] | None = getattr(instance, self._name, None)
             if found is None or found[0] != now:
                 # Look up the classes now: gevent may have replaced them.
-                made = threading.RLock() if self._reentrant else threading.Lock()
-                found = now, made
+                found = now, threading.RLock()
                 setattr(instance, self._name, found)
             return found[1]
 
@@ -173,7 +173,8 @@ class _Fork:
 
     def __init__(self) -> None:
         self.under_way = 0
-        self._held: Lock | None = None
+        # More than one, if a signal handler forks within a fork.
+        self._held: list[Lock] = []
 
     def before(self) -> None:
         with self._counting:
@@ -183,16 +184,15 @@ class _Fork:
         # Not earlier: one of the stopped threads may have been forking itself.
         lock = self._one_at_a_time
         lock.acquire()
-        self._held = lock
+        self._held.append(lock)
         for part in _parts:
             part.hold()
 
     def after_in_parent(self) -> None:
         for part in reversed(_parts):
             part.release()
-        held, self._held = self._held, None
-        if held is not None:
-            held.release()
+        if self._held:
+            self._held.pop().release()
         with self._counting:
             self.under_way = max(self.under_way - 1, 0)
             last = not self.under_way
@@ -202,10 +202,10 @@ class _Fork:
 
     def after_in_child(self) -> None:
         # Without a held lock, a foreign fork hook may already have used the package.
-        _become_child(certainly=self._held is not None)
+        _become_child(certainly=bool(self._held))
 
     def forget(self) -> None:
-        self.under_way, self._held = 0, None
+        self.under_way, self._held = 0, []
 
 
 _fork = _Fork()

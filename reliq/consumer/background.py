@@ -43,6 +43,7 @@ class BackgroundLoop:
     """Called after each tick, which may be the last."""
 
     _thread_lock = OwnLock()
+    """Guards the thread and its end. A nested start finds the thread that is being started."""
 
     def __post_init__(self) -> None:
         """Start without a thread."""
@@ -69,18 +70,27 @@ class BackgroundLoop:
     def start(self) -> None:
         """Start the thread unless it runs; during a fork, start it afterwards."""
         with self._thread_lock:
-            if self._thread is None:
-                self._next_tick = monotonic() + self._leases.period_s
-                self._rest = _Rest()
-                self._thread = self._new_thread()
+            if self.threaded:
+                return
+            self._next_tick = monotonic() + self._leases.period_s
+            rest = _Rest()
+            thread = self._new_thread(rest)
+            if self._thread is not None:
+                return  # started in a signal handler
+            self._rest, self._thread = rest, thread
+            try:
                 if under_way():
-                    self._rest.pause()
-                    self._paused = self._thread
+                    rest.pause()
+                    self._paused = thread
                 else:
-                    self._thread.start()
+                    thread.start()
+            except BaseException:  # an interrupt, perhaps after the start
+                rest.end()
+                self._thread = None
+                raise
 
-    def _new_thread(self) -> threading.Thread:
-        given = (self._rest,)
+    def _new_thread(self, rest: _Rest) -> threading.Thread:
+        given = (rest,)
         return threading.Thread(target=self._run, args=given, name="reliq-background", daemon=True)
 
     def stop(self) -> None:
@@ -116,7 +126,7 @@ class BackgroundLoop:
                 self._rest.paused = False
                 return
             self._rest = _Rest()
-            self._thread = self._new_thread()
+            self._thread = self._new_thread(self._rest)
             self._thread.start()
 
     def _run(self, rest: _Rest) -> None:
@@ -179,6 +189,7 @@ class _Rest:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._setting: set[int] = set()
         self._over = False
         self.paused = False
 
@@ -200,16 +211,23 @@ class _Rest:
         return not self.interrupted
 
     def cut(self) -> None:
-        self._event.set()
+        """Let the thread continue now. An event is not reentrant: a nested call leaves it set."""
+        me = threading.get_ident()
+        if me not in self._setting:
+            self._setting.add(me)
+            try:
+                self._event.set()
+            finally:
+                self._setting.discard(me)
 
     def end(self) -> None:
         self._over, self.paused = True, False
-        self._event.set()
+        self.cut()
 
     def pause(self) -> None:
         """End the thread for a fork: another one continues."""
         self.paused = True
-        self._event.set()
+        self.cut()
 
 
 def _join(thread: threading.Thread | None) -> None:

@@ -210,6 +210,7 @@ class RunningTasks:
     """
 
     _lock = OwnLock()
+    """Guards the last report. The broker ignores a report that a nested one has overtaken."""
 
     def begin(self, name: str) -> None:
         """Start as the consumer *name*, without any report."""
@@ -241,11 +242,11 @@ class RunningTasks:
                 self._said = running
 
     def _post(self, store: Store, running: dict[str, int]) -> None:
-        self._number += 1
-        told = partial(self._told, self._number)
+        number = self._number = self._number + 1
+        told = partial(self._told, number)
         self._said = running
         try:
-            store.post_running(self._name, self._number, running, told)
+            store.post_running(self._name, number, running, told)
         except BrokerUnavailable:
             self._said = {}
             raise  # this report, and then a following ack, use the next connection

@@ -49,7 +49,7 @@ class _Report:
 class JobReports:
     """The pending reports of one session to batches. Thread-safe."""
 
-    lock = OwnLock(reentrant=True)
+    lock = OwnLock()
     """Guards the pending reports. No code sends or waits while it holds the lock."""
 
     def __init__(self, look_soon: Callable[[str], None]) -> None:

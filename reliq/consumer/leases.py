@@ -70,7 +70,7 @@ class Held:
 class Leases:
     """The leases that one session holds. Thread-safe."""
 
-    lock = OwnLock(reentrant=True)
+    lock = OwnLock()
     """Guards the held leases. Taken last: no code under it takes another lock."""
 
     def __init__(self, options: Options) -> None:

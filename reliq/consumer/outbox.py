@@ -43,7 +43,7 @@ class Outbox:
     _transports: WeakSet[AttachedTransport]
     _running: RunningTasks
 
-    lock = OwnLock(reentrant=True)
+    lock = OwnLock()
     """Guards the pending reports. Taken before the lock of the leases: a message moves here in
     one step, and is recorded here before its lease is dropped there."""
 

@@ -51,7 +51,7 @@ class AttachedTransport(Protocol):
 class Registration:
     """The registration of one session as a consumer of queues. Thread-safe."""
 
-    lock = OwnLock(reentrant=True)
+    lock = OwnLock()
     """Guards the subscriptions."""
 
     def __init__(self, transports: WeakSet[AttachedTransport], grace_s: float) -> None:

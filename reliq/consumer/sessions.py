@@ -303,7 +303,7 @@ class Session:
 class Sessions:
     """The sessions of this process."""
 
-    lock = OwnLock(reentrant=True)
+    lock = OwnLock()
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Session] = {}

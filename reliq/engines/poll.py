@@ -108,7 +108,8 @@ class Pipe:
     """
 
     _lock = OwnLock()
-    """Guards the descriptors. No thread blocks while it holds the lock."""
+    """Guards the descriptors. No thread blocks while it holds the lock. A nested call may open the
+    pipe, whose ends are then used, or close it."""
 
     def __init__(self) -> None:
         self._ends: tuple[FileIO, FileIO] | None = None
@@ -120,27 +121,34 @@ class Pipe:
             if self._process != here():  # the inherited ends are the parent's
                 self._close()
                 self._process = here()
-            if self._ends is None:
+            while (ends := self._ends) is None:
                 reader, writer = os.pipe()
-                self._ends = FileIO(reader, "rb"), FileIO(writer, "wb")
-                for end in self._ends:
+                made = FileIO(reader, "rb"), FileIO(writer, "wb")
+                for end in made:
                     os.set_blocking(end.fileno(), False)
-            return self._ends[0].fileno()
+                if self._ends is None:
+                    self._ends = made
+                else:  # opened in a signal handler
+                    _close(made)
+            return ends[0].fileno()
 
     def write(self, why: bytes = b"-") -> None:
         """Wake the waiting thread. Does nothing if no thread has ever waited."""
         with self._lock:
-            if self._ends is not None and self._process == here():
-                with suppress(BlockingIOError):  # full: the thread is woken anyway
-                    os.writev(self._ends[1].fileno(), (why,))
+            ends = self._ends
+            if ends is not None and self._process == here():
+                # Full: the thread is woken anyway. Closed in a signal handler: no thread waits.
+                with suppress(BlockingIOError, ValueError):
+                    os.writev(ends[1].fileno(), (why,))
 
     def read(self) -> bytes:
         """Return the bytes written since the last read."""
         with self._lock:
-            if self._ends is not None and self._process == here():
+            ends = self._ends
+            if ends is not None and self._process == here():
                 found = bytearray(4096)
-                with suppress(BlockingIOError):
-                    return bytes(found[: os.readv(self._ends[0].fileno(), (found,))])
+                with suppress(BlockingIOError, ValueError):
+                    return bytes(found[: os.readv(ends[0].fileno(), (found,))])
         return b""
 
     def close(self) -> None:
@@ -150,6 +158,10 @@ class Pipe:
 
     def _close(self) -> None:
         ends, self._ends = self._ends, None
-        for end in ends or ():
-            with suppress(OSError):
-                end.close()
+        _close(ends or ())
+
+
+def _close(ends: Sequence[FileIO]) -> None:
+    for end in ends:
+        with suppress(OSError):
+            end.close()

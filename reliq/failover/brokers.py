@@ -128,7 +128,7 @@ class Brokers:
     """The brokers of this process, by URL. Thread-safe; a child inherits the records."""
 
     _lock = OwnLock()
-    """Guards changes of several steps."""
+    """Guards changes of several steps. Of a nested change of a record, one of both holds."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}

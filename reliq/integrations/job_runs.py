@@ -94,6 +94,7 @@ class _Connections:
     """One connection of this process to each broker of each app. Thread-safe."""
 
     _lock = OwnLock()
+    """Guards the connections; held while connecting. Of nested connections, the first is kept."""
 
     def __init__(self) -> None:
         self._process = here()
@@ -107,7 +108,7 @@ class _Connections:
             place = id(app), broker
             store = self._stores.get(place)
             if store is None:
-                store = self._stores[place] = _opened(app, broker)
+                store = self._stores.setdefault(place, _opened(app, broker))
             return store
 
     def ask_anew(

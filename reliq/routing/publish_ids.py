@@ -123,9 +123,11 @@ class GivenNumber:
 
 
 class Publisher:
-    """The publish numbers of this process. Thread-safe."""
+    """The publish numbers of this process. Thread-safe, also in a signal handler."""
 
     _lock = OwnLock()
+    """Guards the names, the last number and the unsettled numbers. A number is taken and recorded
+    in lines without a call, between which no other code of its thread runs."""
 
     def __init__(self) -> None:
         # Not reset in a forked child, where a tag of the parent may also be dropped.
@@ -169,40 +171,50 @@ class Publisher:
         """
         known = tag.numbers.get(queue) if tag.numbers else None
         if known is not None:
-            with self._lock:
-                if known.publisher == self._id:
-                    self._answered = False  # the previous try may still be in transit
-                if known.broker == broker:
-                    return known
-                if known.publisher == self._id:
-                    self._rename()
-            return replace(known, unconfirmed=True)
-        with self._lock:
-            if self._dropped:
-                self._settle_dropped()
-            self._used = True
-            number = self._last = self._last + 1
-            low_water = number
-            if queue in self._open:
-                unsettled = self._open[queue]
-                low_water = next(iter(unsettled))
-                unsettled[number] = None
-            else:
-                self._open[queue] = {number: None}
-            publisher = self._id
-            if number - low_water > _MOST_BEHIND:
-                self._rename()
-            self._forgets_in -= 1
-            if self._forgets_in >= 0:  # forgetting costs a command, so only sometimes
-                low_water = 0
-            else:
-                self._forgets_in = getrandbits(_FORGET_BITS)
+            return self._of_retry(known, broker)
         own = str(tag) if not tag.numbers else new_tag(rank, job=is_of_job(tag))
-        known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
-        if tag.watch is None:
-            watch = tag.watch = self._watched[number] = _Watch(tag, self._dropped.append)
-            watch.first, watch.numbers = number, tag.numbers
+        number = 0
+        unsettled: dict[int, None] = {}
+        try:
+            with self._lock:
+                if self._dropped:
+                    self._settle_dropped()
+                self._used = True
+                # No call from here until the number is recorded.
+                number = low_water = self._last = self._last + 1
+                if queue in self._open:
+                    unsettled = self._open[queue]
+                    for low_water in unsettled:  # noqa: B007 - the first one
+                        break
+                unsettled[number] = None
+                self._open[queue] = unsettled
+                publisher = self._id
+                if number - low_water > _MOST_BEHIND:
+                    self._rename()
+                self._forgets_in -= 1
+                if self._forgets_in >= 0:  # forgetting costs a command, so only sometimes
+                    low_water = 0
+                else:
+                    self._forgets_in = getrandbits(_FORGET_BITS)
+            known = tag.numbers[queue] = Number(own, number, low_water, publisher, broker)
+            if tag.watch is None:
+                watch = tag.watch = self._watched[number] = _Watch(tag, self._dropped.append)
+                watch.first, watch.numbers = number, tag.numbers
+        except BaseException:  # an interrupt: the number is not used
+            tag.numbers.pop(queue, None)
+            self._discard(queue, number)
+            raise
         return known
+
+    def _of_retry(self, known: Number, broker: str) -> Number:
+        with self._lock:
+            if known.publisher == self._id:
+                self._answered = False  # the previous try may still be in transit
+            if known.broker == broker:
+                return known
+            if known.publisher == self._id:
+                self._rename()
+        return replace(known, unconfirmed=True)
 
     def take_back(self, tag: PublishTag, queue: str) -> None:
         """Record that the message of *tag* was never sent to *queue*."""
@@ -231,17 +243,17 @@ class Publisher:
         """
         with self._lock:
             self._settle_dropped()
-            if self._open or not self._used:
+            if len(self._finished) >= _MOST_FINISHED:
+                del self._finished[next(iter(self._finished))]
+            name, now = os.urandom(9).hex(), monotonic()
+            # No call from here on.
+            if self._open or not self._used or (not self._answered and now < self._leave_at):
                 return
             if self._answered:
-                if len(self._finished) >= _MOST_FINISHED:
-                    del self._finished[next(iter(self._finished))]
                 self._finished[self._id] = None
-            elif monotonic() < self._leave_at:
-                return
             else:
-                self._leave_at = monotonic() + _LEFT_EVERY_S
-            self._rename()
+                self._leave_at = now + _LEFT_EVERY_S
+            self._id, self._open, self._answered, self._used = name, {}, True, False
 
     def _rename(self) -> None:
         # Unsettled numbers stay unsettled under the old name.

@@ -29,6 +29,7 @@ class Topology:
     """Queues, exchanges and bindings that survive their connection. Thread-safe."""
 
     _lock = OwnLock()
+    """Guards the declarations. Iterations use copies, which a nested call does not change."""
 
     def __init__(self) -> None:
         self._queues: Declared = {}
@@ -50,7 +51,8 @@ class Topology:
         created again after their end.
         """
         with self._lock:
-            durable = {q: given for q, given in declared.items() if is_durable(given[1])}
+            given_now = declared.copy().items()
+            durable = {queue: given for queue, given in given_now if is_durable(given[1])}
             for queue in consumed:
                 given = declared.get(queue)
                 if given is not None and queue not in durable:
@@ -59,8 +61,8 @@ class Topology:
                     self._temporary[queue] = given, routes.bindings_of(queue)
             self._queues.update(durable)
             known = {**routes.inherited, **routes.declared}
-            for exchange, bindings in routes.bound.items():
-                kept = {binding for binding in bindings if unpack(binding)[1] in durable}
+            for exchange, bindings in routes.bound.copy().items():
+                kept = {binding for binding in bindings.copy() if unpack(binding)[1] in durable}
                 if kept:
                     self._bindings.setdefault(exchange, set()).update(kept)
                     if exchange in known:
@@ -71,7 +73,7 @@ class Topology:
         with self._lock:
             declared.update(self._queues)
             routes.inherited.update(self._exchanges)
-            for exchange, bindings in self._bindings.items():
+            for exchange, bindings in self._bindings.copy().items():
                 routes.bound.setdefault(exchange, set()).update(bindings)
 
     def revive(self, queue: str, routes: Routes, store: Store) -> Declaration | None:
@@ -97,8 +99,8 @@ class Topology:
         with self._lock:
             self._temporary.pop(queue, None)
             self._queues.pop(queue, None)
-            for bindings in self._bindings.values():
-                bindings -= {item for item in bindings if unpack(item)[1] == queue}
+            for bindings in self._bindings.copy().values():
+                bindings -= {item for item in bindings.copy() if unpack(item)[1] == queue}
 
     def forget_exchange(self, exchange: str) -> None:
         """Record that *exchange* and its bindings were deleted."""

@@ -33,6 +33,7 @@ class Spread:
     """The next partition of each queue, for this process. Thread-safe."""
 
     _lock = OwnLock()
+    """Guards the turns. A nested call may repeat a turn, which is harmless."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}

@@ -398,7 +398,7 @@ class Journal:
 class Journals:
     """The journals of this process by path, and their common lock."""
 
-    lock = OwnLock(reentrant=True)
+    lock = OwnLock()
 
     def __init__(self) -> None:
         self._journals: dict[str, Journal] = {}

@@ -40,6 +40,7 @@ class FailbackRounds:
     """The failback thread, and the transports that it serves."""
 
     _lock = OwnLock()
+    """Guards the transports and the thread. Of nested starts, one starts the thread."""
 
     def __init__(self) -> None:
         self.forget()
@@ -71,19 +72,27 @@ class FailbackRounds:
             self._transports.discard(transport)
 
     def _start(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
+        known = self._thread
+        if known is not None and (known.ident is None or known.is_alive()):
             return
         if under_way():
             self._stopped = True  # the process forks; go_on starts the thread
             return
         if not self._stopped:
             self._next_round = monotonic() + self._pause_s()
-        self._stopped = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._stop,), name="reliq-failback", daemon=True
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=self._run, args=(stop,), name="reliq-failback", daemon=True
         )
-        self._thread.start()
+        if self._thread is not known:
+            return
+        self._stopped, self._stop, self._thread = False, stop, thread
+        try:
+            thread.start()
+        except BaseException:  # an interrupt, perhaps after the start
+            stop.set()
+            self._thread = None
+            raise
 
     def stop(self) -> None:
         """Stop the thread while the process forks."""

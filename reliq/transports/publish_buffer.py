@@ -57,7 +57,7 @@ class PublishBuffer:
     Thread-safe. A forked child starts with an empty buffer; the parent sends its own messages.
     """
 
-    _lock = OwnLock(reentrant=True)
+    _lock = OwnLock()
 
     def __init__(self, channel: Channel, max_size: int) -> None:
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
@@ -70,7 +70,7 @@ class PublishBuffer:
         self._reset()
 
     def _reset(self) -> None:
-        self._process = here()
+        self._process, self._flushing = here(), False
         self._new: list[Outgoing] = []
         self._uncertain: list[Outgoing] = []
         self._blind = False
@@ -230,6 +230,15 @@ class PublishBuffer:
         return len(found)
 
     def _flush(self, remark: str) -> None:
+        if self._flushing:
+            raise RuntimeError("the batch is being flushed: use another batch in a signal handler")
+        self._flushing = True
+        try:
+            self._flush_all(remark)
+        finally:
+            self._flushing = False
+
+    def _flush_all(self, remark: str) -> None:
         if not (self._new or self._uncertain):
             return
         self._uncertain += self._new

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,7 +20,7 @@ from ...errors import BrokerUnavailable, ReliqError, again
 from ..poll import readable
 from .calls import LOOK_AFTER_S, as_text, dismissal, needs_text
 from .error_replies import translate_reply
-from .stream import FAILURES, Command, Reply, Stream, failure, late, pack
+from .stream import FAILURES, SILENCE_S, Command, Reply, Stream, failure, late, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +69,8 @@ class Pipeline:
         self._lost = lost
         # Reentrant for signal handlers. A child has other posts, hence another lock.
         self.lock = threading.RLock()
-        """Guards the state. No thread waits or calls a handler while it holds the lock."""
+        """Guards the state. No thread waits or calls a handler while it holds the lock. A nested
+        call within a write or read closes the connection: it could split a command or a reply."""
         self.stream: Stream | None = None
         """The connection; None before the first one and after a failure."""
         self.asked: deque[Post] = deque()
@@ -83,12 +83,17 @@ class Pipeline:
         """The number of the last post."""
         self.failure: ReliqError | None = None
         """The reason why the last connection failed."""
-        self._polls = False
+        self._polls = 0
+        # The connection that is being written or read.
+        self._in_use: Stream | None = None
 
     def begin(self, stream: Stream) -> None:
         """Continue over *stream*."""
         with self.lock:
             self._end_asked()
+            if self.stream is not None:  # a nested call was faster
+                stream.close()
+                return
             self.failure = None
             self.stream = stream
 
@@ -110,8 +115,9 @@ class Pipeline:
             if stream is not None and not self.asked and now - stream.used > LOOK_AFTER_S:
                 self.take()
                 stream = self.stream
-            if stream is None:
+            if stream is None or self._is_nested(stream):
                 return None, 0
+            self._in_use = stream
             try:
                 script = post.script
                 if script is not None and (stream.sends_texts or script.sha not in stream.scripts):
@@ -120,16 +126,21 @@ class Pipeline:
                     stream.scripts.add(script.sha)
                     data = post.with_text()
                 stream.write(data)
+                if self.stream is not stream:
+                    raise EOFError  # noqa: TRY301 - a nested call has closed it
                 if not self.asked:
                     self.since = now
                 self.number = post.number = self.number + 1
                 self.asked.append(post)
                 stream.used = now
             except FAILURES as exc:
-                raise again(self._fail(failure(exc, self._address, self.timeout_s))) from exc
+                error = failure(exc, self._address, self.timeout_s)
+                raise again(self._fail(error, stream)) from exc
             except BaseException:  # it may be partly written or recorded
-                self.fail_interrupted()
+                self.fail_interrupted(stream)
                 raise
+            finally:
+                self._in_use = None
             return stream, stream.written
 
     # -- reading
@@ -141,17 +152,18 @@ class Pipeline:
         """
         with self.lock:
             stream = self.stream
-            self._polls = stream is not None
             if stream is None:
                 self._end_asked()
                 return
+            self._polls += 1
         try:
-            # Another thread may write the rest, which ends no poll.
-            pause_s = LOOK_AGAIN_S if stream.unsent else inf
+            # Another thread may write the rest, and a nested call may read the reply: that ends
+            # no poll.
+            pause_s = LOOK_AGAIN_S if stream.unsent else SILENCE_S
             stream.wait(min(self._left_s, longest_s, pause_s))
         finally:
             with self.lock:
-                self._polls = False
+                self._polls -= 1
                 if self.stream is not stream:
                     stream.close()  # it has failed meanwhile
         self.take()
@@ -164,8 +176,9 @@ class Pipeline:
         """
         with self.lock:
             stream = self.stream
-            if stream is None or not (reads or stream.unsent):
+            if stream is None or not (reads or stream.unsent) or self._is_nested(stream):
                 return
+            self._in_use = stream
             try:
                 first, moved = self.asked[0] if self.asked else None, False
                 if reads and stream.read():
@@ -173,7 +186,7 @@ class Pipeline:
                     moved = not self.asked or self.asked[0] is not first or stream.progressed()
                     if dismissed is not None:
                         # The server does not serve, and a waiting thread may not notice it.
-                        self._fail(dismissed)
+                        self._fail(dismissed, stream)
                         return
                 if stream.unsent:
                     moved = stream.flush() or moved
@@ -184,17 +197,29 @@ class Pipeline:
                     and self._left_s <= 0
                     and (reads or not readable((stream.fileno(),), 0.0))
                 ):
-                    self._fail(late(self._address, self._limit_s))
+                    self._fail(late(self._address, self._limit_s), stream)
             except FAILURES as exc:
-                self._fail(failure(exc, self._address, self._limit_s))
+                self._fail(failure(exc, self._address, self._limit_s), stream)
             except BaseException:
-                self.fail_interrupted()
+                self.fail_interrupted(stream)
                 raise
+            finally:
+                self._in_use = None
+
+    def _is_nested(self, stream: Stream) -> bool:
+        """Close *stream*, and return True, if this thread writes or reads it already.
+
+        A signal handler or destructor interrupts it, perhaps within a command or a reply.
+        """
+        if self._in_use is stream:
+            self.fail_interrupted(stream)
+            return True
+        return False
 
     def _match(self, stream: Stream) -> ReliqError | None:
         """Match replies to commands; return the error of a server that does not serve."""
         dismissed: ReliqError | None = None
-        while (reply := stream.next_reply()) is not False:
+        while (reply := stream.next_reply()) is not False and self.stream is stream:
             if not self.asked:
                 raise ValueError(f"{reply!r} is a reply to no command")
             post = self.asked[0]
@@ -202,7 +227,8 @@ class Pipeline:
                 text = str(reply)
                 if post.script is not None and needs_text(stream, text, self._address):
                     stream.write(post.with_text())
-                    self.asked.rotate(-1)
+                    if self.stream is stream:
+                        self.asked.rotate(-1)
                     continue
                 reply = translate_reply(text, self._address)
                 dismissed = dismissed or dismissal(reply)
@@ -210,11 +236,17 @@ class Pipeline:
         return dismissed
 
     def _arrive(self, post: Post, reply: Reply) -> None:
-        """Store the reply to the oldest command; after an interrupt, store it only once."""
+        """Store the reply to the oldest command; after an interrupt, store it only once.
+
+        Python runs no other code of this thread between a check and the call after it.
+        """
+        if not self.asked or self.asked[0] is not post:
+            return  # a nested call has ended it
         if not (post.begun or (self.arrived and self.arrived[-1] is post)):
             post.reply = reply
             self.arrived.append(post)
-        self.asked.popleft()
+        if self.asked and self.asked[0] is post:
+            self.asked.popleft()
 
     # -- failing
 
@@ -239,10 +271,10 @@ class Pipeline:
                 return None
             return self._fail(late(self._address, self._limit_s))
 
-    def fail_interrupted(self) -> None:
+    def fail_interrupted(self, stream: Stream | None = None) -> None:
         """Close the connection: later replies would be matched to the wrong commands."""
         with self.lock:
-            self._fail(BrokerUnavailable(f"{self._address}: a command was interrupted"))
+            self._fail(BrokerUnavailable(f"{self._address}: a command was interrupted"), stream)
 
     def hang_up(self, error: ReliqError) -> bool:
         """Close the connection; *error* is the reply to all commands. False if there is none."""
@@ -252,7 +284,9 @@ class Pipeline:
             self._fail(error)
             return True
 
-    def _fail(self, error: ReliqError) -> ReliqError:
+    def _fail(self, error: ReliqError, of: Stream | None = None) -> ReliqError:
+        if of is not None and of is not self.stream:
+            return error  # closed by a nested call, which may have opened another one
         stream, self.stream, self.failure = self.stream, None, error
         try:
             self._end_asked()
@@ -267,6 +301,6 @@ class Pipeline:
 
     def _end_asked(self) -> None:
         """Make the failure the reply to each pending command, also after an interrupt."""
-        while self.asked:
-            lost = BrokerUnavailable(f"{self._address}: the connection was lost")
-            self._arrive(self.asked[0], self.failure or lost)
+        lost = self.failure or BrokerUnavailable(f"{self._address}: the connection was lost")
+        while self.stream is None and self.asked:
+            self._arrive(self.asked[0], lost)

@@ -39,7 +39,7 @@ class Wire(Commands):
     reconnects. A forked child starts anew, without the parent's sockets.
     """
 
-    _lock = OwnLock(reentrant=True)
+    _lock = OwnLock()
     """Held by the thread that opens the first connection; other threads wait for it."""
 
     dials = 0

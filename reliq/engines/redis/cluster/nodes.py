@@ -48,7 +48,8 @@ class Nodes:
     """The connections of one client to a cluster, in one process."""
 
     _lock = OwnLock()
-    """Guards the state. No thread waits while it holds the lock."""
+    """Guards the state. No thread waits while it holds the lock. Of nested connections to a node,
+    the first is kept."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class Nodes:
             there = self.open(place)
             if there is None and not self._closed:
                 self._forget(place)
-                self._wires[place] = there = wire
+                there = self._wires.setdefault(place, wire)
         if there is not wire:
             wire.close()
         if there is None:
@@ -252,12 +253,12 @@ class Nodes:
         with self._lock:
             if self._closed:
                 return
-            jobs = self._jobs.get(place)
-            if jobs is not None:
+            first = deque([job])
+            jobs = self._jobs.setdefault(place, first)
+            if jobs is not first:
                 if place is not None:
                     jobs.append(job)
                 return
-            self._jobs[place] = deque([job])
         try:
             thread = threading.Thread(
                 target=self._run, args=(place,), name="reliq-dial", daemon=True

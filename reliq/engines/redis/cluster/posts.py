@@ -44,7 +44,8 @@ class ClusterPosts:
     """The posts of one client in one process; keeps the deferred ones by slot."""
 
     _lock = OwnLock()
-    """Guards the deferred posts. Nothing is sent or called while a thread holds the lock."""
+    """Guards the deferred posts. Nothing is sent or called while a thread holds the lock.
+    Iterations use copies, which a nested post does not change."""
 
     def __init__(self, nodes: Nodes, unserved: Unserved) -> None:
         self._slots = unserved.address.slots
@@ -145,14 +146,19 @@ class ClusterPosts:
         if not self._put_off:
             return False
         with self._lock:
-            return any(one.number < number for found in self._put_off.values() for one in found)
+            return any(one.number < number for one in self._all())
+
+    def _all(self) -> list[Request]:
+        return [one for found in self._put_off.copy().values() for one in found.copy()]
 
     def _again(self, request: Request, pause_s: float) -> None:
         """Resend *request* after *pause_s*, even if no thread reads replies at that time."""
         with self._lock:
-            found = self._put_off.setdefault(request.slot, [])
-            if request not in found:
-                found.append(request)
+            found: list[Request] = []
+            while self._put_off.get(request.slot) is not found:  # a nested call may remove it
+                found = self._put_off.setdefault(request.slot, [])
+                if request not in found:
+                    found.append(request)
             request.due = monotonic() + pause_s
             timed, self._timed = self._timed, True
         if not timed:
@@ -169,9 +175,7 @@ class ClusterPosts:
         finally:
             with self._lock:
                 # a post that was sent needs a thread that reads its reply, but no timer
-                self._timed = any(
-                    request.due is not None for found in self._put_off.values() for request in found
-                )
+                self._timed = any(request.due is not None for request in self._all())
             if self._timed:
                 self._start_timer()
 
@@ -184,15 +188,14 @@ class ClusterPosts:
             if request in found:
                 found.remove(request)
                 if not found:
-                    del self._put_off[request.slot]
+                    self._put_off.pop(request.slot, None)
 
     def hurry(self) -> None:
         """Resend all deferred posts now, after a new connection or a new slot map."""
         with self._lock:
-            for found in self._put_off.values():
-                for request in found:
-                    if request.due is not None:
-                        request.due = 0.0
+            for request in self._all():
+                if request.due is not None:
+                    request.due = 0.0
         self.pump()
 
     def pump(self) -> None:
@@ -201,14 +204,11 @@ class ClusterPosts:
             return
         now = monotonic()
         with self._lock:
-            due = [
-                request
-                for found in self._put_off.values()
-                for request in found
-                if request.due is not None and request.due <= now
-            ]
-            for request in due:
-                request.due = None
+            due = []
+            for request in self._all():
+                if request.due is not None and request.due <= now:
+                    request.due = None
+                    due.append(request)
         try:
             while due:
                 error = self._unserved.lateness(due[0])

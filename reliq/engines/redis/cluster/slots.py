@@ -64,9 +64,10 @@ class SlotMap:
     """The slots of one cluster, shared by all connections of a process to it."""
 
     _lock = OwnLock()
-    """Guards the map. No thread waits while it holds the lock."""
+    """Guards the map. No thread waits while it holds the lock. Each step leaves a usable map."""
     _asking = OwnLock()
-    """Held by the thread that queries a node, while others wait for the answer."""
+    """Held by the thread that queries a node, while others wait for the answer. A nested refresh
+    queries as well."""
 
     def __init__(self, seeds: tuple[Address, ...], reachable: Mapping[Place, Place]) -> None:
         self._seeds = seeds

@@ -42,7 +42,8 @@ class ClusterWire(Commands):
     """See :class:`..commands.Commands`."""
 
     _lock = OwnLock()
-    """Guards the new start in a child, which happens once. No thread waits while it holds this."""
+    """Guards the new start in a child, which happens once. No thread waits while it holds this. The
+    last of nested starts counts; posts over the connections of the others are sent again."""
 
     address: ClusterAddress
 

@@ -152,7 +152,7 @@ class Keeper:
         if not lock(server_lock):  # only where the kernel ends no server, or as it ends one
             self.say("ends a server that has lost its keeper")
             ask(_SOCKET if os.path.exists(_SOCKET) else _CLOSING, "SHUTDOWN NOSAVE")
-            if not lock(server_lock, 10):
+            if not lock(server_lock, 30):
                 sys.exit("a server without a keeper does not end: kill it")
         write_state(self.lock, self.state)
         os.set_inheritable(server_lock, True)
@@ -247,7 +247,8 @@ class Keeper:
         """Let the server refuse messages while the disk is nearly full, or would be in a second."""
         free, before = free_space(), self.free
         self.free = free
-        scarce = free - 2 * max(before - free, 0) < ROOM
+        margin = ROOM // 4 if self.refuses else 0  # the server's log has a line for each change
+        scarce = free - 2 * max(before - free, 0) < ROOM + margin
         if scarce != self.refuses:
             self.state = {**self.state, "scarce": scarce}
             write_state(self.lock, self.state)  # first: clients name it as the reason

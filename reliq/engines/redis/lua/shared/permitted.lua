@@ -1,7 +1,7 @@
--- Refuses a user who lacks a right that a later step needs, before the first write.
+-- Refuses a user who lacks a right that a later step needs; '-' is no tag, and '' may be junk.
 local function permitted(hash, zset)
-  redis.call('HDEL', hash, '')
-  redis.call('HGET', hash, '')
-  redis.call('ZREM', zset, '')
-  redis.call('ZADD', zset, 'XX', 0, '')
+  redis.call('HDEL', hash, '-')
+  redis.call('HGET', hash, '-')
+  redis.call('ZREM', zset, '-')
+  redis.call('ZADD', zset, 'XX', 0, '-')
 end

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 EVERY_S = 1.0
 """The interval between two reads."""
 _AT_ONCE = 100
+# After this time, a read without a reply is repeated: an interrupt may have ended it.
+_LOST_S = 10.0
 _EXPIRES = {"auto_delete", "expires", "message_ttl"}
 
 
@@ -43,21 +44,24 @@ class Feed:
     _ttl_ms: int
     _place: str
     due_at: float = field(default_factory=lambda: monotonic() + EVERY_S, init=False)
-    """When to read next; infinity while a read is under way."""
+    """When to read next."""
+    _reads: int = field(default=0, init=False)
 
     def read(self, store: Store, on_found: Callable[[Sequence[Delivery]], None]) -> None:
         """Start a read, and pass on what it finds. A failed read is repeated."""
-        self.due_at = inf
-        on_result = partial(self._found, on_found)
-        try:
-            store.post_read_log(self._exchange, self._place, self._ttl_ms, _AT_ONCE, on_result)
-        except BaseException:
-            self.due_at = monotonic() + EVERY_S
-            raise
+        self.due_at = monotonic() + _LOST_S
+        self._reads += 1
+        on_result = partial(self._found, self._reads, on_found)
+        store.post_read_log(self._exchange, self._place, self._ttl_ms, _AT_ONCE, on_result)
 
     def _found(
-        self, on_found: Callable[[Sequence[Delivery]], None], result: Logged | ReliqError
+        self,
+        read: int,
+        on_found: Callable[[Sequence[Delivery]], None],
+        result: Logged | ReliqError,
     ) -> None:
+        if read != self._reads:
+            return
         if isinstance(result, ReliqError):  # if the connection is lost, its other posts raise it
             self.due_at = monotonic() + EVERY_S
             return

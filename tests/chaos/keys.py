@@ -140,8 +140,9 @@ def _odd_other(
     if name.startswith("reliq:bindings:{"):
         known = name[len("reliq:bindings:{") : -1] in exchanges
         return [] if known else [f"{key}: bindings of an exchange that was not declared"]
-    if name.startswith("reliq:once:{"):  # the claim of a process that changes partitions
-        return [f"{key}: a claim that never ends"] if client.ttl(raw) == -1 else []
+    # The claim of a process that changes partitions, and the log of transient messages.
+    if name.startswith(("reliq:once:{", "reliq:log:{")):
+        return [f"{key}: never expires"] if client.ttl(raw) == -1 else []
     return [f"{key}: not in the catalogue ({client.type(raw).decode()})"]
 
 

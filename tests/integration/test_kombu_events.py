@@ -185,3 +185,17 @@ def test_the_mark_is_no_binding_of_the_application(client, publish):
     reader.wait("a")
     bindings = set(reader.connection.channel().list_bindings())
     assert {("celeryev.1", "celeryev", "worker.#")} == bindings
+
+
+def test_a_read_that_is_overtaken(client, publish):
+    """A read whose reply comes after a later read, as after an interrupt, delivers nothing."""
+    reader = Reader(client, event_queue("celeryev.1"))
+    transport = reader.connection.transport
+    ((_, feed),) = transport.schedule.fed
+    publish("a")
+    publish("b")
+    overtaken = []
+    feed.read(transport.link.store, overtaken.extend)
+    feed.due_at = 0.0
+    reader.wait("a", "b")
+    assert [] == overtaken

@@ -24,6 +24,7 @@ SAMPLES = 720
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--hours", default=2.0, show_default=True, help="Duration; 0.05 is three minutes.")
 @click.option("--rate", default=60.0, show_default=True, help="Tasks per second.")
+@click.option("--idle", default=50, show_default=True, help="Workers without tasks.")
 @click.option(
     "--reconnect-every",
     default=60.0,
@@ -35,13 +36,13 @@ SAMPLES = 720
     type=click.Path(path_type=Path),
     help="Write soak.json, soak.svg, the ledger and logs to this folder.",
 )
-def main(hours: float, rate: float, reconnect_every: float, out: Path | None) -> None:
+def main(hours: float, rate: float, idle: int, reconnect_every: float, out: Path | None) -> None:
     """Run a steady load for hours, and check for drift, growth and slowdown.
 
-    The command starts its own redis-server, producer, prefork worker, threads worker and
-    visitor, on loopback. The exit status is 1 if a worker's prefetch differs from its limit,
-    memory or keys do not level off, the last tenth is slower than the first, or a task is
-    lost or runs twice.
+    The command starts its own redis-server, producer, prefork worker, threads worker, idle
+    workers and visitor, on loopback. The exit status is 1 if a worker's prefetch differs from
+    its limit, memory or keys do not level off, the last tenth is slower than the first, or a
+    task is lost or runs twice.
     """
     with ExitStack() as stack:
         if out is None:
@@ -52,6 +53,7 @@ def main(hours: float, rate: float, reconnect_every: float, out: Path | None) ->
             directory=directory,
             duration_s=3600 * hours,
             rate=rate,
+            idle=idle,
             reconnect_every_s=reconnect_every,
             sample_every_s=max(1.0, 3600 * hours / SAMPLES),
         )

@@ -31,6 +31,7 @@ def summary(
         "surroundings": dict(about),
         "minutes": round(settings.duration_s / 60, 1),
         "rate": settings.rate,
+        "idle": settings.idle,
         "bounds": asdict(settings.bounds),
         "tasks": seen.tasks,
         "reconnects": [round(at, 1) for at in seen.reconnects],

@@ -14,14 +14,16 @@ from reliq.admin import Inspector
 from reliq.engines.redis.keys import queue_keys
 from tests.chaos import keys, ledger
 from tests.chaos.checker import Blame, Verdict, check, histories
-from tests.chaos.crew import Crew
+from tests.chaos.crew import APP, Crew
 from tests.chaos.settings import QUEUES
 from tests.soak import sampling
 from tests.soak.model import Probe, Seen, Visit
+from tests.soak.settings import CONFIG
+from tests.support.journal import Journal
 from tests.support.processes import Process
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.support.workers import ROOT
+from tests.support.workers import ROOT, CeleryWorker
 
 if TYPE_CHECKING:
     import redis
@@ -59,6 +61,7 @@ class _Run:
         self.tail = ledger.Tail(settings.directory)
         self.visits = settings.directory / "visits.jsonl"
         self.visitor: Process | None = None
+        self.idle: list[CeleryWorker] = []
         self.began = 0.0
         self.seen = Seen({})
         self._written = ledger.Writer(settings.directory / "published-probes.ledger")
@@ -73,8 +76,9 @@ class _Run:
 
     def end(self) -> None:
         """End the processes that the crew does not end."""
-        if self.visitor is not None:
-            self.visitor.kill_group()
+        for process in (self.visitor, *self.idle):
+            if process is not None:
+                process.kill_group()
         self._written.close()
         self._app.close()
 
@@ -84,6 +88,7 @@ class _Run:
         crew.start()
         by_pool = settings.limits
         self.seen.limits = {slot.name: by_pool[slot.pool] for slot in crew.slots}
+        self._start_idle()
         self._start_visitor()
         crew.hold(wait=False)
         wait_until(self._warm, timeout_s=_SETTLED_WITHIN_S, what="the first tasks and visits")
@@ -93,6 +98,29 @@ class _Run:
         self._drain()
         self._judge()
         return self.seen
+
+    def _start_idle(self) -> None:
+        """Start the workers without tasks, a few at a time."""
+        settings = self.settings
+        journal = Journal(settings.directory / "idle.ledger")
+        config = {**CONFIG, "broker_transport_options": dict(settings.options)}
+        for number in range(settings.idle):
+            worker = CeleryWorker(
+                self.server.url("reliq"),
+                journal,
+                directory=settings.directory,
+                name=f"idle{number}",
+                app=APP,
+                pool="solo",
+                queues=("idle",),
+                config=config,
+                mingle=True,
+            )
+            self.idle.append(worker)
+            if number % 4 == 3:
+                worker.wait_ready()
+        for worker in self.idle:
+            worker.wait_ready()
 
     def _start_visitor(self) -> None:
         settings = self.settings
@@ -143,6 +171,8 @@ class _Run:
             tail = "" if self.visitor is None else self.visitor.tail(5)
             raise AssertionError(f"the visitor ended by itself: {tail}")
         pids |= {"visitor": self.visitor.pid, "producer": self.crew.producers[0].pid}
+        if self.idle:
+            pids["idle worker"] = self.idle[0].pid
         pids["server"] = self.server.pid
         sample = sampling.look(self.now, self.tail.finished, pids, self.client)
         self.seen.samples.append(sample)
@@ -204,6 +234,11 @@ class _Run:
             time.sleep(_STEP_S)
         if left:
             self.seen.findings.append(f"{_SETTLED_WITHIN_S:g} s after the end: {left}")
+        for worker in self.idle:
+            worker.terminate()
+        for worker in self.idle:
+            if code := worker.wait(_SETTLED_WITHIN_S):
+                self.seen.findings.append(f"{worker.name} ended with {code}: {worker.tail(5)}")
         self.crew.end_workers()
 
     def _left(self) -> str:
@@ -215,6 +250,7 @@ class _Run:
         if visits:
             return f"queues of visits are still there: {', '.join(visits)}"
         living = {slot.worker.pid for slot in self.crew.slots if slot.worker is not None}
+        living |= {worker.pid for worker in self.idle}
         return keys.haunted(self.client, living)
 
     def _judge(self) -> None:

@@ -52,6 +52,8 @@ class Settings:
     """Tasks published per second."""
     pools: Sequence[str] = ("prefork", "threads")
     """One worker runs for each pool."""
+    idle: int = 0
+    """Workers with the solo pool that run no task, and read the heartbeats of all others."""
     reconnect_every_s: float = 60.0
     sample_every_s: float = 5.0
     options: Mapping[str, Any] = field(default_factory=lambda: dict(OPTIONS))

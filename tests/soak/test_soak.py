@@ -23,6 +23,7 @@ def test_a_short_soak_passes_and_shows_what_it_saw(tmp_path):
         directory=tmp_path,
         duration_s=80,
         rate=40,
+        idle=3,
         reconnect_every_s=20,
         sample_every_s=1,
         bounds=LOOSE,

@@ -49,8 +49,8 @@ def acl(
     """Print the Redis command that creates a user with the least permissions for ROLE.
 
     Without ROLE, print one command for each role. producer publishes and declares. worker also
-    consumes, and may use Celery's remote control, reliq.once and reliq bench. operator may run
-    all commands of reliq. exporter serves metrics. viewer reads everything and changes nothing.
+    consumes, and may use Celery's remote control and reliq.once. operator may run all commands
+    of reliq. exporter serves metrics. viewer reads everything and changes nothing.
     migration is for reliq migrate. sentinel is a user of the Sentinels. The command replaces an
     existing user. Replace <password>. docs/operations.md lists the access of each role.
 

@@ -15,7 +15,6 @@ COMMANDS = {
     "acl": "Print the Redis command that creates a user with the least permissions for ROLE.",
     "audit": "Check that the ledger of each queue and the counters of each batch balance.",
     "batch": "List, show, watch, seal and cancel batches of jobs.",
-    "bench": "Measure the broker from this machine, with one process.",
     "completion": "Print the script for shell completion in SHELL.",
     "consumers": "Show the consumers: worker, queues, held messages, last heartbeat.",
     "dead": "List, show, replay, purge, export and import dead letters.",

@@ -13,7 +13,6 @@ from reliq.migration.migrate import Plan, Step
 from reliq.store.jobs import STATES as JOB_STATES
 
 from . import console as out
-from .bench import Figures
 
 Schema = dict[str, Any]
 
@@ -96,7 +95,6 @@ SCHEMAS: dict[str, Schema] = {
     "batch seal": _list(_object(**_BROKER, batch=_TEXT, sealed=_FLAG)),
     "batch show": _list(_object(**_BATCH, jobs=_list(_of(admin.JobInfo)))),
     "batch watch": _object(**_BATCH, rate=_nullable(_NUMBER), more_failures=_FLAG),
-    "bench": _list(_of(Figures, **_BROKER)),
     "consumers": _list(_of(admin.Consumer, **_BROKER, since_s=_NUMBER, seen_s=_NUMBER)),
     "dead export": _COUNTED,
     "dead import": _COUNTED,

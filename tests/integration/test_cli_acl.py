@@ -529,13 +529,6 @@ def test_real_workers(guarded, site_factory, pool):
     assert set() == user.refused
 
 
-def test_a_bench_needs_a_worker(guarded):
-    """`reliq bench` runs under the rule of a worker."""
-    worker = guarded("worker")
-    data(worker.url, "bench", "--messages", 20, "--size", 10, "--prefetch", 4)
-    assert set() == worker.refused
-
-
 @pytest.mark.slow
 def test_a_migration(guarded):
     """A migration's rule suffices to move messages from Kombu's transport to reliq and back."""

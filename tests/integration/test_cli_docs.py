@@ -1,4 +1,4 @@
-"""The examples of docs/cli.md and --help run, the pictures are drawn, and the bench measures."""
+"""The examples of docs/cli.md and --help run, and the pictures are drawn."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from reliq.engines.urls import connect
 from reliq.store.jobs import Change
 from tests.contract.jobs import begin, end, enter
 from tests.integration.kombu_client import Taker, declare, publish
-from tests.support.commands import data, run
+from tests.support.commands import run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,19 +117,6 @@ def test_the_commands_of_the_document_run(client, tmp_path, monkeypatch):
         done = CliRunner().invoke(main, shlex.split(line)[1:], env={"RELIQ_URL": client.url})
         assert (0, "") == (done.exit_code, done.stderr), (line, done.output)
     assert client.status("orders") is None
-
-
-def test_the_bench_measures_and_leaves_nothing(client):
-    """The bench prints figures of the broker and leaves no queue."""
-    (row,) = data(client.url, "bench", "--messages", 50, "--size", 10, "--prefetch", 8)
-    assert (50, 10, 8) == (row["messages"], row["size"], row["prefetch"])
-    assert 0 < row["answer_ms_p50"] <= row["answer_ms_p99"]
-    assert 0 < row["publish_ms_p50"] <= row["publish_ms_p99"]
-    assert row["publish_per_s"] > 0
-    assert row["consume_per_s"] > 0
-    # The keys that make a retried publish idempotent expire after a day.
-    lasting = [key for key in client.raw.keys("*") if client.raw.ttl(key) == -1]
-    assert [b"reliq:{%}:stored_format"] == lasting
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kombu import Connection, Queue
 
-from reliq.engines.redis import rights, scripts
+from reliq.engines.redis import keys, rights, scripts
 from reliq.engines.redis.kombu import KombuLayout, KombuRedis
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
@@ -25,6 +25,7 @@ LUA = Path(scripts.__file__).parent / "lua"
 REFUSED = {"publish", "accept", "open_batch", "list_batch", "note_job", "once", "kombu_accept"}
 """Scripts that store new messages, batches, reports or claims are refused completely."""
 REFUSED |= {"wake"}  # if its token is refused, a wait ends by itself
+REFUSED |= {"log"}  # transient messages
 READS = {"layout read", "leases_of", "look_up", "measure", "scan", "whereabouts"}
 SCRIPT_OF = {
     "reserve no_ack": "hand_back",
@@ -115,6 +116,7 @@ class Full(Junked):
             "leases_of": (nothing, lambda: store.leases_of("q", "s/1")),
             "list_batch": (nothing, lambda: batches.open_batch("new", "n", {})),
             "list_queue": (nothing, lambda: store.list_queue("q")),
+            "log": (lambda: store.bind("e", True, [b"b"]), self._log),
             "look": (nothing, lambda: posted(store.post_look, "c", 1000)),
             "look_up": (nothing, lambda: store.reads.look_up("q", self.died.tag)),
             "measure": (nothing, lambda: store.reads.status("q")),
@@ -132,6 +134,7 @@ class Full(Junked):
                 lambda: batches.open_batch("listed", "n", {}),
             ),
             "pause": (nothing, lambda: store.pause("q", True)),
+            "read_log": (nothing, lambda: posted(store.post_read_log, "e", "0", 1000, 9)),
             "said": (ended, lambda: batches.said("b", "success")),
             "scan": (nothing, lambda: store.reads.scan("q", "dead", Position())),
             "snapshot": (nothing, lambda: posted(store.post_snapshots, ["q"])),
@@ -144,10 +147,20 @@ class Full(Junked):
             "whereabouts": (nothing, lambda: store.reads.whereabouts("q", [self.died.tag])),
         }
 
+    def _log(self) -> None:
+        bindings = keys.bindings("", "e")
+        version = self.raw.hget(bindings, "version")
+        places = {"log": keys.log("", "e"), "bindings": bindings, "guard": "g"}
+        self._run(scripts.LOG, (version, b"tag", b"envelope"), **places)
+
     def _wake(self) -> None:
-        notifier, posts = self.store.notifier, []
+        notifier = self.store.notifier
         notifier._waits_at = "q"
-        command, script = scripts.WAKE.over(None, (1000,), wakeup=notifier._wakeup, guard="g")
+        self._run(scripts.WAKE, (1000,), wakeup=notifier._wakeup, guard="g")
+
+    def _run(self, script, arguments, **places) -> None:
+        posts = []
+        command, script = script.over(None, arguments, **places)
         self.store._wire.post(command, posts.append, script)
         self.store.wait_for_replies()
         if isinstance(posts[0], ReliqError):

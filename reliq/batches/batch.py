@@ -9,8 +9,6 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from typing_extensions import Self
-
 from ..claims import opener
 from ..errors import ConfigurationError, NotFound, ReliqError
 from ..forks import here
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
+
+    from typing_extensions import Self
 
     from ..store.jobs import BatchRecord, JobFailure, Progress, Report
     from ..store.protocol import Store

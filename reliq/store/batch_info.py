@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
-
 from .jobs import CALLBACK_FIELD, ENDED, OPEN, STATES, Stage
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .jobs import BatchRecord, Job
 
 

@@ -189,16 +189,22 @@ def test_what_is_just_being_started_is_ended_too(tmp_path, number, part):
 
 @pytest.mark.slow
 def test_the_comparison_shows_both(tmp_path):
-    """--compare also runs the load over Kombu's transport; a table and the audit line compare."""
+    """--compare also runs the load over Kombu's transport, and a long task over both.
+
+    The long task runs once over reliq, and again over Kombu's transport with the same timeout.
+    """
     done = reliq_command("demo", "--compare", "--tasks", "100", TMPDIR=str(tmp_path), COLUMNS="120")
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "come back after an hour" in done.stderr + done.stdout
     for text in ("a temporary folder", "SIGKILL to the first worker", "recovery"):
         assert text in done.stdout
-    found = re.finditer(r"^\W*(published|ran|lost)\s{2,}(.*)$", done.stdout, re.MULTILINE)
+    names = "published|ran|lost|one more task, of 10 s: times run"
+    found = re.finditer(rf"^\W*({names})\s{{2,}}(.*)$", done.stdout, re.MULTILINE)
     rows = {row[1]: re.findall(r"\d+", row[2]) for row in found}
     assert ["100", "100"] == rows["published"]
     assert ("100", "0") == (rows["ran"][0], rows["lost"][0])
+    once, often = map(int, rows["one more task, of 10 s: times run"])
+    assert once == 1 < often
     assert "reliq-embedded audit: published 100 = acked 100: balanced" in done.stdout
     assert "Kombu redis+socket audit: this transport keeps no ledger" in done.stdout
 

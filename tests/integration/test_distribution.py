@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import pytest
 
@@ -35,9 +38,9 @@ class Bare(NamedTuple):
     bin: Path
     cwd: Path
 
-    def run(self, program, *arguments, code=0):
+    def run(self, program, *arguments, code=0, cwd=None):
         """Run a program of the environment to its end; return its output."""
-        return finish([self.bin / program, *arguments], cwd=self.cwd, code=code)
+        return finish([self.bin / program, *arguments], cwd=cwd or self.cwd, code=code)
 
     def pip(self, *arguments):
         """Run pip of the tests' environment for this one, which has no pip."""
@@ -74,7 +77,7 @@ def built(tmp_path_factory):
     return Built(sdist, wheel)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bare(tmp_path_factory):
     """Return a new virtual environment."""
     folder = tmp_path_factory.mktemp("bare")
@@ -120,6 +123,123 @@ def test_the_wheel_in_a_bare_environment(built, bare, url):
     assert "ok" == installation(bare, url)["severity"]
     where.unlink()
     assert "error" == installation(bare, url, code=1)["severity"]
+
+
+def extras():
+    """Return the names of all extras."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    return {*config["options.extras_require"]}
+
+
+def fetch(bare, command, url):
+    """Start a command that serves pages; return the text of its page."""
+    process = subprocess.Popen(
+        [bare.bin / "reliq", command, "--url", url, "--port", "0"],
+        stdout=subprocess.PIPE, text=True, cwd=bare.cwd,
+    )  # fmt: skip
+    try:
+        address = re.search(r"http://\S+", process.stdout.readline())[0]
+        with urlopen(address, timeout=30) as page:
+            return page.read().decode()
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+EMBEDDED = """
+from reliq.testing import broker
+from kombu import Connection
+with broker() as url, Connection(url) as connection, connection.SimpleQueue("q") as queue:
+    queue.put("stored")
+    message = queue.get(timeout=5)
+    message.ack()
+    print(message.payload)
+"""
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, reliq
+for module in pkgutil.walk_packages(reliq.__path__, "reliq."):
+    if not module.name.startswith(OF_AN_EXTRA):
+        importlib.import_module(module.name)
+"""
+OF_AN_EXTRA = ("reliq.cli.demo.app", "reliq.cli.web_server", "reliq.metrics", "reliq.web")
+OF_AN_EXTRA += ("reliq.cli.__main__", "reliq.embedded.keeper")  # programs
+
+
+def without_extra(bare, url):
+    """Import each module that needs no extra, and look for messages of Kombu's transport."""
+    bare.run("python", "-c", EVERY_MODULE.replace("OF_AN_EXTRA", repr(OF_AN_EXTRA)))
+    bare.run("reliq", "status", "--url", url)
+    kombus = url.replace("reliq", "redis")
+    bare.run("reliq", "migrate", "--dry-run", kombus, url, code=2)  # it finds none
+
+
+def embedded(bare, url):
+    """Publish and consume over a broker of its own."""
+    assert "stored\n" == bare.run("python", "-c", EMBEDDED)
+
+
+def demo(bare, url):
+    """Run the demo over both transports."""
+    said = bare.run("reliq", "demo", "--compare", "--tasks", "40", "--json")
+    assert [True, 0] == [json.loads(said)["runs"][0]["ok"], json.loads(said)["runs"][1]["lost"]]
+
+
+def metrics(bare, url):
+    """Scrape the exporter."""
+    assert "reliq_up" in fetch(bare, "exporter", url)
+
+
+def web(bare, url):
+    """Look at the overview."""
+    assert "<title>" in fetch(bare, "web", url)
+
+
+def chaos(bare, url):
+    """Read the help of both commands, and import what runs and draws."""
+    for command in ("chaos", "soak"):
+        assert "--out" in bare.run("python", "-m", f"tests.{command}", "--help", cwd=ROOT)
+    needed = "import tests.chaos.picture, tests.soak.report, celery, gevent, matplotlib"
+    bare.run("python", "-c", needed, cwd=ROOT)
+
+
+def benchmark(bare, url):
+    """Read the help."""
+    assert "--report" in bare.run("python", "-m", "benchmarks", "--help", cwd=ROOT)
+
+
+def docs(bare, url):
+    """Build the site."""
+    builder = ("-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs")
+    bare.run("python", *builder, bare.cwd / "site", cwd=ROOT)
+    assert (bare.cwd / "site/index.html").exists()
+
+
+def lint(bare, url):
+    """Run all checks."""
+    bare.run("ruff", "check", "--no-cache", ".", cwd=ROOT)
+    bare.run("ruff", "format", "--no-cache", "--check", "reliq", "tests", cwd=ROOT)
+    bare.run("mypy", "--cache-dir", bare.cwd / "types", cwd=ROOT)
+
+
+USES = [without_extra, embedded, demo, metrics, web, chaos, benchmark, docs, lint]
+# The README's test command needs `test` alone (.ci/newcomer); `outside` goes with it.
+ELSEWHERE = {"test", "outside"}
+
+
+def test_each_extra_is_tried():
+    """Each extra has its use below, or is tried by .ci/run."""
+    assert extras() == {use.__name__ for use in USES[1:]} | ELSEWHERE
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_extra_is_enough_for_its_use(built, bare, url, use):
+    """The wheel with one extra, in an environment of its own, does what the extra is for."""
+    extra = "" if use is without_extra else f"[{use.__name__}]"
+    bare.pip("install", "--quiet", f"{built.wheel}{extra}")
+    use(bare, url)
 
 
 def installation(bare, url, code=0):

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 
 import redis
 from redis.crc import key_slot
-from typing_extensions import Self
 
 from reliq.engines.redis.keys import broker_keys
 from tests.support.contents import value_of
@@ -17,6 +16,8 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Self
 
     from tests.support.processes import Process
 

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import subprocess
 import sys
@@ -135,6 +136,19 @@ def test_demo_without_celery_says_what_to_install(monkeypatch):
     assert "pip install 'kombu-reliq[demo]'" in result.output
 
 
+def test_the_comparison_without_redis_py_says_what_to_install(monkeypatch):
+    """Without a package of Kombu's transport, no run begins, and the extra is named."""
+    find = importlib.util.find_spec
+    for missing in ("redis", "packaging"):
+        monkeypatch.setattr(
+            "importlib.util.find_spec", lambda name, no=missing: None if name == no else find(name)
+        )
+        for arguments in (("--compare",), ("--url", "redis://127.0.0.1:1/0")):
+            result = run("demo", *arguments)
+            assert 2 == result.exit_code
+            assert f"the demo needs {missing}: pip install 'kombu-reliq[demo]'" in result.output
+
+
 def test_the_exporter_without_its_extra_says_what_to_install(monkeypatch):
     """Without prometheus-client, the exporter names the extra to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
@@ -204,10 +218,12 @@ def test_no_ledger_is_said():
 
 def test_sides_share_the_server_and_no_key():
     """The two runs of --compare share one server; Kombu's shared keys get their own prefix."""
-    ours = reliq_side("reliqs://:p@host:1/2", "q")
-    theirs = kombu_side("reliqs://:p@host:1/2", "q-kombu")
+    ours = reliq_side("reliqs://:p@host:1/2", "q", compare=True)
+    theirs = kombu_side("reliqs://:p@host:1/2", "q-kombu", compare=True)
     assert "rediss://:p@host:1/2" == theirs.url
-    assert {} == ours.transport_options
+    timeouts = {side.transport_options["visibility_timeout"] for side in (ours, theirs)}
+    assert 1 == len(timeouts)
+    assert {} == reliq_side("reliq://host", "q", compare=False).transport_options
     assert theirs.transport_options["global_keyprefix"] == "q-kombu:"
 
 

@@ -105,7 +105,7 @@ def test_an_outcome_counts_what_the_record_says(path, tmp_path):
     finished 1710 second 0 5
     """
     path.write_text("\n".join(line.strip() for line in lines.strip().splitlines()) + "\n")
-    side = demo_run.Side("reliq", "reliq://", {}, "q", 1.0)
+    side = demo_run.Side("reliq", "reliq://", {}, "q", 1.0, compared=False)
     run = demo_run.DemoRun(side, 4, tmp_path, SimpleNamespace())
     run._record.refresh()
     result = run._outcome(killed=20.0, running={1}, held={1, 2}, audit=None, total_s=2.0)

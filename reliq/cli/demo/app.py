@@ -74,7 +74,7 @@ def publish() -> None:
     """Publish the demo's tasks over one connection; the broker confirms each."""
     names = texts()
     with app.connection_for_write() as connection, connection.Producer() as producer:
-        for number in range(SETTINGS.tasks):
+        for number in range(SETTINGS.first, SETTINGS.first + SETTINGS.tasks):
             count.apply_async(
                 (number, names[number % len(names)]),
                 task_id=f"{SETTINGS.queue}-{number}",

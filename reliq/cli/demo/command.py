@@ -20,7 +20,7 @@ from rich.console import Console
 from reliq.embedded.folder import SCHEME as EMBEDDED
 from reliq.embedded.start import broker
 from reliq.errors import ReliqError
-from reliq.options import Options
+from reliq.options import parse
 
 from ..endings import INTERRUPTED, Refused
 from ..options import json_option
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 Connection: Any = kombu_connection.Connection  # Kombu is untyped
 # At Kombu's defaults, the tasks of a killed worker return after an hour, with a check every
-# 100 s. Versions before 5.7 know only the first of these options.
+# 100 s. Versions before 5.7 know only the first of these options. reliq is compared with the same.
+COMPARED = {"visibility_timeout": 5, "restore_interval": 1}
 KOMBU_OPTIONS = {
     "visibility_timeout": 5,
     "unacked_restore_interval": 1,
@@ -45,21 +46,22 @@ KOMBU_PATIENCE_S = 120.0
 KOMBU_SCHEMES = {"reliq": "redis", "reliqs": "rediss", "reliq-unix": "redis+socket"}
 
 
-def reliq_side(url: str, queue: str) -> Side:
-    """Return the run over *url*, with default options."""
-    options = Options()
+def reliq_side(url: str, queue: str, compare: bool) -> Side:
+    """Return the run over *url*, with default options if it is not compared."""
+    given = COMPARED if compare else {}
+    options = parse(given)
     patience_s = options.visibility_timeout + 3 * options.restore_interval
-    return Side(url.partition("://")[0], url, {}, queue, patience_s)
+    return Side(url.partition("://")[0], url, given, queue, patience_s, compare)
 
 
-def kombu_side(url: str, queue: str) -> Side:
+def kombu_side(url: str, queue: str, compare: bool) -> Side:
     """Return the run over Kombu's own transport and the server of *url*."""
     scheme, _, rest = url.partition("://")
     name = KOMBU_SCHEMES.get(scheme, scheme)
     if scheme == EMBEDDED:
         name, rest = "redis+socket", f"{rest}/broker.sock"
     options = {**KOMBU_OPTIONS, "global_keyprefix": f"{queue}:"}
-    return Side(f"Kombu {name}", f"{name}://{rest}", options, queue, KOMBU_PATIENCE_S)
+    return Side(f"Kombu {name}", f"{name}://{rest}", options, queue, KOMBU_PATIENCE_S, compare)
 
 
 def clean(side: Side) -> None:
@@ -84,7 +86,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None:
-    options = Options()
+    options = parse(COMPARED if compare else {})
     sizes = f"{SHORTEST_MS} to {LONGEST_MS} ms each, {seconds_of_work(tasks):.0f} s of work"
     version = importlib.metadata.version("celery")
     names = ("visibility_timeout", "orphan_grace", "restore_interval")
@@ -93,13 +95,13 @@ def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None
         f"broker   {broker}",
         f"tasks    {tasks} word counts of reliq's own {len(texts())} files, {sizes}",
         f"worker   Celery {version}, prefork, {PROCESSES} processes, task_acks_late",
-        f"options  reliq's defaults: {defaults}",
+        f"options  reliq: {defaults}",
     ]
     if compare:
         settings = ", ".join(f"{name} {value}" for name, value in KOMBU_OPTIONS.items())
         lines.append(
             f"         Kombu's transport: {settings}. With its defaults, a killed worker's tasks "
-            "come back after an hour. With these options, a task longer than 5 s runs twice."
+            "come back after an hour."
         )
     for line in lines:
         console.print(line, markup=False, highlight=False)
@@ -148,9 +150,10 @@ def _sides(url: str, queue: str, compare: bool) -> list[Side]:
     if not own and scheme not in KOMBU_SCHEMES.values():
         known = ", ".join(f"{name}://" for name in (*KOMBU_SCHEMES, EMBEDDED))
         raise click.BadParameter(f"expected a URL with {known}", param_hint="--url")
-    sides = [reliq_side(url, queue) if own else kombu_side(url, queue)]
-    if compare and own:
-        sides.append(kombu_side(url, f"{queue}-kombu"))
+    compare = compare and own
+    sides = [(reliq_side if own else kombu_side)(url, queue, compare)]
+    if compare:
+        sides.append(kombu_side(url, f"{queue}-kombu", compare))
     return sides
 
 
@@ -162,7 +165,7 @@ def _sides(url: str, queue: str, compare: bool) -> list[Side]:
 @click.option(
     "--compare",
     is_flag=True,
-    help="Also run the demo over Kombu's redis:// transport.",
+    help="Also run the demo over Kombu's redis:// transport, and a long task over both.",
 )
 @json_option
 def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
@@ -175,6 +178,8 @@ def demo(url: str | None, tasks: int, compare: bool, as_json: bool) -> None:
       reliq demo
       reliq demo --compare
     """
-    if importlib.util.find_spec("celery") is None:
-        raise Refused.for_extra("the demo runs Celery", "demo")
+    over_kombu = compare or not (url or "reliq").startswith("reliq")
+    for package in ("celery", "redis", "packaging")[: 3 if over_kombu else 1]:
+        if importlib.util.find_spec(package) is None:
+            raise Refused.for_extra(f"the demo needs {package}", "demo")
     sys.exit(_run(url, tasks, compare, as_json))

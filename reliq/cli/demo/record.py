@@ -113,6 +113,7 @@ class Settings:
     queue: str
     record: str
     tasks: int
+    first: int = 0
 
     def to_environment(self) -> dict[str, str]:
         """Return the variable for the environment of a process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -28,6 +28,8 @@ AIMS_WITHIN_S = 5.0
 SETTLES_WITHIN_S = 10.0
 # The acks of earlier tasks arrive while each process is held in a task for this long.
 MARGIN_MS = 500.0
+# The duration of the long task, in both runs of a comparison: twice their visibility_timeout.
+LONG_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Side:
     transport_options: Mapping[str, Any]
     queue: str
     patience_s: float
+    compared: bool  # then it ends with one more task, of LONG_S
 
     @property
     def has_ledger(self) -> bool:
@@ -64,6 +67,7 @@ class Outcome:
     words_expected: int
     total_s: float
     audit: AuditResult | None
+    long_runs: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -101,6 +105,9 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
         table.add_column(outcome.name, justify="right")
     for label, value in ROWS:
         table.add_row(label, *map(value, outcomes))
+    if outcomes[0].long_runs is not None:
+        runs = (str(outcome.long_runs) for outcome in outcomes)
+        table.add_row(f"one more task, of {LONG_S:g} s: times run", *runs)
     console.print(table)
     for outcome in outcomes:
         console.print(audit_line(outcome), markup=False, highlight=False)
@@ -174,6 +181,8 @@ class DemoRun:
             second = worker(self._settings("second"), self._folder, stack)
             self._finish(second, held, killed)
             audit = self._settle()
+            if self._side.compared:
+                self._run_long(second)
             second.stop()
         self._record.refresh()
         return self._outcome(killed, running, held, audit, time.monotonic() - began)
@@ -200,7 +209,7 @@ class DemoRun:
             now = time.monotonic()
             if self._record.refresh():
                 heard = now
-                self._watcher.progress(self._record.finished)
+                self._watcher.progress(min(self._record.finished, self._total))
             if now - (heard if timeout_s is None else began) > (
                 self._side.patience_s if timeout_s is None else timeout_s
             ):
@@ -255,6 +264,16 @@ class DemoRun:
                 time.sleep(0.05)
             return next(result for result in inspector.audit() if result.queue == self._side.queue)
 
+    def _run_long(self, process: Process) -> None:
+        """Run the long task, which is held like those at the kill."""
+        hold = hold_file(self._record_path)
+        hold.touch()
+        publish(replace(self._settings("long"), first=self._total, tasks=1), self._folder)
+        self._watcher.say(f"one more task runs, for {LONG_S:g} s")
+        self._wait(lambda: False, LONG_S, process)
+        hold.unlink()
+        self._wait(lambda: self._record.finished > self._total, SETTLES_WITHIN_S, process)
+
     def _outcome(
         self,
         killed: float,
@@ -264,13 +283,15 @@ class DemoRun:
         total_s: float,
     ) -> Outcome:
         tasks = self._record.tasks
+        long = tasks.pop(self._total, None)
+        ran = sum(bool(history.finished) for history in tasks.values())
         recovered = self._recovered_s(held, killed)
         back = [at for at in recovered if at is not None]
         return Outcome(
             name=self._side.name,
             published=self._total,
-            ran=self._record.finished,
-            lost=self._total - self._record.finished,
+            ran=ran,
+            lost=self._total - ran,
             finished_twice=sum(len(history.finished) > 1 for history in tasks.values()),
             held_at_kill=len(held),
             running_at_kill=len(running),
@@ -281,6 +302,7 @@ class DemoRun:
             words_expected=words_of(self._total),
             total_s=total_s,
             audit=audit,
+            long_runs=len(long.started) if long else None,
         )
 
 

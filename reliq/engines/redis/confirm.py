@@ -32,6 +32,11 @@ _REASONS = {
     "appendonly": 'it has no append-only file, which confirm="fsynced" needs: '
     'set appendonly yes on the server, or use confirm="replicated"',
 }
+LOST = (
+    "this server does not have it. The server that stored it was replaced or has lost data, and "
+    "the message with it"
+)
+"""The reason if the server lacks the number of a message."""
 
 
 class Confirmer:
@@ -79,7 +84,8 @@ class Confirmer:
         commands += [("PEXPIRE", key, MOVES_KEPT_MS) for key in touched]
         began = monotonic()
         *found, reply = self._call(wait, timeout_ms / 1000, "the messages are stored", commands)
-        self._require_known(numbers, found, level, publications)
+        if not knows_all(numbers, found):
+            raise not_confirmed(self._wire.address, level, publications, LOST)
         answered, wanted = (reply[0], 1) if fsynced else (reply, replicas)
         if answered >= wanted:
             return
@@ -114,22 +120,6 @@ class Confirmer:
                 key = queue_keys(self._prefix, item.queue).publishers
                 numbers.setdefault((key, item.publisher), []).append(item.number)
         return numbers
-
-    def _require_known(
-        self,
-        numbers: dict[tuple[str, str], list[int]],
-        found: Sequence[Reply],
-        level: Confirm,
-        publications: Sequence[Publication],
-    ) -> None:
-        """Raise NotConfirmed if a record in *found* lacks one of its *numbers*."""
-        records = zip(numbers.values(), found, strict=False)
-        if not all(_knows(record, number) for some, record in records for number in some):
-            raise not_confirmed(
-                *(self._wire.address, level, publications),
-                "this server does not have it. The server that stored it was replaced or has lost "
-                "data, and the message with it",
-            )
 
 
 class ClusterConfirmer:
@@ -184,6 +174,12 @@ class ClusterConfirmer:
             *(self._cluster.address, level, items),
             f"{reason}. The message may be lost with the node that stored it",
         )
+
+
+def knows_all(numbers: dict[tuple[str, str], list[int]], records: Sequence[Reply]) -> bool:
+    """Whether each record, in the order of *numbers*, has its numbers."""
+    pairs = zip(numbers.values(), records, strict=False)
+    return all(_knows(record, number) for some, record in pairs for number in some)
 
 
 def _knows(record: bytes | None, number: int) -> bool:

@@ -16,7 +16,7 @@ from ...embedded.start import ensure
 from ...errors import BrokerRefused, BrokerTimeout, BrokerUnavailable
 from ...lazy import Lazy
 from .. import redis as engine
-from .confirm import Confirmer, not_confirmed
+from .confirm import LOST, Confirmer, knows_all, not_confirmed
 from .connect import Address
 from .store import RedisStore
 
@@ -103,9 +103,10 @@ class EmbeddedConfirmer(Confirmer):
         *found, server, log = self._call(
             ("INFO", "persistence"), timeout_ms / 1000, "the messages are stored", asked
         )
-        self._require_known(numbers, found, level, publications)
-        if b"aof_last_write_status:ok" not in log:
-            reason: object = "the server cannot write its log: check its disk"
+        if not knows_all(numbers, found):
+            reason: object = LOST
+        elif b"aof_last_write_status:ok" not in log:
+            reason = "the server cannot write its log: check its disk"
         else:
             reason = self._sync(server)
         if reason:

@@ -217,8 +217,8 @@ def repair(folder: Folder, server: str | None, as_json: bool) -> None:
             f"{error}"
         ) from error
     start.stop(folder)
-    text = f"{done.stdout}\nrepaired; a copy of the original data is in {copy}"
-    out.answer({"copy": copy, "report": done.stdout}, as_json, lambda _: [text])
+    lines = [*done.stdout.splitlines(), f"repaired; a copy of the original data is in {copy}"]
+    out.answer({"copy": copy, "report": done.stdout}, as_json, lambda _: lines)
 
 
 @embedded.command()

@@ -107,6 +107,9 @@ def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> N
     has_data = has_manifest(folder) or Path(folder.at("appendonly.aof")).exists()
     if used and not (former["runs"] or has_data):  # the server would open it empty
         raise folder.broken("the manifest of its data is missing, so it is not opened")
+    bases = (path for path in logs(folder.path) if path.endswith(".base.rdb"))
+    if not former["runs"] and any(not Path(path).stat().st_size for path in bases):
+        raise folder.broken("a data file is empty, so it is not opened as an empty broker")
     if free_space(folder.path) < FULL and not folder.read("keeper.lock")[0]:
         raise folder.broken("the disk is full: free some space, for a first start")
     maxmemory = options.embedded_maxmemory or memory_limit()

@@ -148,7 +148,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path):
     assert (0, "") == (done.exit_code, done.stderr)
 
 
-@pytest.mark.parametrize("damage", ["half a base file", "junk in the log"])
+@pytest.mark.parametrize("damage", ["half a base file", "empty base file", "junk in the log"])
 def test_a_repair_is_tried(place, damage):
     """The repair reports success only if the broker then opens the data."""
     base = place.path / "appendonlydir/appendonly.aof.1.base.rdb"
@@ -157,7 +157,9 @@ def test_a_repair_is_tried(place, damage):
         with log.open("ab") as file:
             file.write(b"junk" * 100)
     else:
-        os.truncate(base, base.stat().st_size // 2)
+        os.truncate(base, base.stat().st_size // 2 if "half" in damage else 0)
+        with pytest.raises(reliq.BrokerUnavailable, match="reliq embedded repair"):
+            put(place.url, "x")
     done = command("repair", place.path)
     if damage == "junk in the log":
         assert 0 == done.exit_code, done.stderr

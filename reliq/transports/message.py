@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from kombu.exceptions import DecodeError
 from kombu.serialization import loads
 from kombu.transport import virtual
 
+from .. import integrations
 from ..integrations.outcomes import BATCH, LEASE
 from ..message.envelope import fields_of
 from ..message.queue_names import queue_of
@@ -127,14 +129,21 @@ class Message(virtual.Message):
         self.channel.settlement.jobs.tell(self)
 
     def decode(self) -> Any:
-        """Return the decoded body, and cache it; records a decoding error."""
+        """Return the decoded body, and cache it; records a decoding error.
+
+        Raises an exception of a signal handler as it is, not as a DecodeError.
+        """
         if not self._decoded_cache:
             content = self.body, self.content_type, self.content_encoding
             try:
                 self._decoded_cache = loads(*content, self.accept)
             except Exception as exc:
-                self.decode_error = in_words(exc)
+                self.decode_error = in_words(exc)  # so that an ack cannot lose it
+                if isinstance(exc, DecodeError) and integrations.came_from_outside(exc):
+                    raise (exc.__context__ or exc) from None
                 raise
+            if not self.errors:
+                self.decode_error = None
         return self._decoded_cache
 
 

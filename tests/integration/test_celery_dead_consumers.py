@@ -214,3 +214,27 @@ def test_how_soon_killed_workers_tasks_run_again(fresh_redis, site_factory, pool
     print(f"{pool}: {len(took)} tasks, p50 {sorted(took)[len(took) // 2]:.2f} s, p99 {p99:.2f} s")
     assert p99 < 10
     assert_balanced(site.broker)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_while_the_broker_is_down(redis_factory, site_factory):
+    """Its task runs again after the restart, once its lease has expired, and not before.
+
+    After a restart, a dead consumer looks like one that has not reconnected yet.
+    """
+    lease_s = 6.0
+    options = {"visibility_timeout": lease_s, "restore_interval": 0.5, "orphan_grace": 0.5}
+    server = redis_factory(appendonly=True)
+    site = site_factory(server, **LATE, broker_transport_options=options)
+    killed = site.worker(pool="threads")
+    task = site.send("long_first", 60)
+    site.journal.wait_started(task.id)
+    server.kill()
+    killed.kill_group()
+    restarted_at = time.monotonic()
+    server.start()
+    site.worker(pool="threads", concurrency=2)
+    site.journal.wait_finished(task.id)
+    assert time.monotonic() - restarted_at >= lease_s
+    assert 2 == site.journal.runs(task.id)
+    site.settled()

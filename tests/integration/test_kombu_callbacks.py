@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 from kombu import Connection
+from kombu.serialization import registry
 
 from reliq.errors import BrokerUnavailable
 from tests.support.proxy import Proxy
@@ -74,6 +75,36 @@ def test_a_signal_handler_that_raises_is_no_failed_delivery(client):
     message = get(client.connect(), "q")
     assert "x-delivery-count" not in message.headers
     message.ack()
+
+
+def test_a_signal_handler_that_raises_in_a_decoder(client):
+    """The exception is raised as it is, and a message that is decoded afterwards is acked."""
+    connection = client.connect()
+    decoded = []
+
+    def decode(body):
+        decoded.append(body)
+        if len(decoded) == 1:
+            signal.raise_signal(signal.SIGALRM)
+        return "x"
+
+    def out_of_time(number, frame):
+        raise AsToldError("a time limit of the application")
+
+    registry.register("slow", str, decode, "application/x-slow", "utf-8")
+    before = signal.signal(signal.SIGALRM, out_of_time)
+    try:
+        publish(connection, "q", "x", serializer="slow")
+        message = get(connection, "q")
+        with pytest.raises(AsToldError):
+            message.decode()
+        assert "x" == message.decode()
+        message.ack()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        registry.unregister("slow")
+    wait_until(lambda: 0 == client.status("q").unacked)
+    assert [] == client.dead_letters("q")
 
 
 def test_it_meets_its_limit(client):

@@ -72,7 +72,7 @@ class Publishing:
             # A worker queries other workers when it connects (mingle). A full memory must not
             # stop it, because workers free memory.
             asks = item.exchange.endswith(".pidbox") and WATCH.connects
-            if not (asks and "OOM" in exc.reply):
+            if not (asks and exc.passes):
                 raise
             logger.warning("%s; this worker continues without replies of other workers", exc)
 

@@ -28,57 +28,50 @@ class Class(NamedTuple):
     advice: str = ""
 
 
-def _not_now(advice: str = "", *, dismisses: bool = False) -> Class:
-    """Class a reply of a server that runs the command later: wait."""
-    return Class(reconnects=True, passes=True, dismisses=dismisses, advice=advice)
-
-
-# A reply of a server that never runs the command, while another one may: connect again.
-_not_here = _not_now
-
-
-def _never(advice: str = "") -> Class:
-    """Class a reply that only a change of the program, the data or the rights avoids."""
-    return Class(reconnects=False, passes=False, advice=advice)
-
+# Not now: this server runs the command later. Not here: another one may, so connect again.
+_NOT_NOW = _NOT_HERE = Class(reconnects=True, passes=True)
+_NO_MASTER = _NOT_HERE._replace(dismisses=True)
+_NEVER = Class(reconnects=False, passes=False)
+_DENIED = _NEVER._replace(advice=_ACL)
 
 CODES = {
-    "LOADING": _not_now(dismisses=True),
-    "BUSY": _not_now(),
-    "MISCONF": _not_now("it cannot persist: check its log and disk"),
-    "NOREPLICAS": _not_now(),
+    "BUSY": _NOT_NOW,
+    "MISCONF": _NOT_NOW._replace(advice="it cannot persist: check its log and disk"),
+    "NOREPLICAS": _NOT_NOW,
     # Full memory ends when workers drain the queues, but Kombu must not retry a publish into it.
     "OOM": Class(
         reconnects=False,
         passes=True,
         advice="its memory is full: raise maxmemory, or let workers drain the queues",
     ),
-    "READONLY": _not_here(dismisses=True),
-    "MASTERDOWN": _not_here(dismisses=True),
-    "UNBLOCKED": _not_here(dismisses=True),
-    "CLUSTERDOWN": _not_here(),
-    "TRYAGAIN": _not_here(),
-    "NOAUTH": _not_here(),
-    "WRONGPASS": _not_here(),
+    "LOADING": _NO_MASTER,
+    "READONLY": _NO_MASTER,
+    "MASTERDOWN": _NO_MASTER,
+    "UNBLOCKED": _NO_MASTER,
+    "CLUSTERDOWN": _NOT_HERE,
+    "TRYAGAIN": _NOT_HERE,
+    "NOAUTH": _NOT_HERE,
+    "WRONGPASS": _NOT_HERE,
     # Over a cluster, requests follow these. Elsewhere, the URL is wrong.
     "MOVED": Class(reconnects=False, passes=True, advice=_CLUSTER),
     "ASK": Class(reconnects=False, passes=True, advice=_CLUSTER),
-    "CROSSSLOT": _never(_CLUSTER),
-    "NOPERM": _never(_ACL),
-    "NOSCRIPT": _never(),  # a command that sent the digest of a script sends its text first
-    "WRONGTYPE": _never("a key of reliq has another type: use another database or prefix"),
+    "CROSSSLOT": _NEVER._replace(advice=_CLUSTER),
+    "NOPERM": _DENIED,
+    "NOSCRIPT": _NEVER,  # a command that sent the digest of a script sends its text first
+    "WRONGTYPE": _NEVER._replace(
+        advice="a key of reliq has another type: use another database or prefix"
+    ),
 }
 """The class of each reply, by its code: the first word."""
 _PHRASES = {
-    "max number of clients": _not_now(),
-    "shutting down": _not_now(),
+    "max number of clients": _NOT_NOW,
+    "shutting down": _NOT_NOW,
     # Refusals inside a script, as worded by Redis 6.2, by 7.0, and by later versions.
-    "can't run this command": _never(_ACL),
-    "can't access at least one of the keys": _never(_ACL),
-    "ACL failure in script": _never(_ACL),
-    "unknown command": _never("reliq needs Redis 6.2 or newer"),
+    "can't run this command": _DENIED,
+    "can't access at least one of the keys": _DENIED,
+    "ACL failure in script": _DENIED,
+    "unknown command": _NEVER._replace(advice="reliq needs Redis 6.2 or newer"),
 }
-_OTHER = _never()
 # Redis 6.2 places the code of a command in a script after the script's name and line.
 _CODE = re.compile(r"(?:^|: )-?([A-Z]+)\b")
 
@@ -92,7 +85,7 @@ def class_of(text: str) -> Class:
     """Return the class of an error reply; other replies never pass."""
     if code := code_of(text):
         return CODES[code]
-    return next((known for phrase, known in _PHRASES.items() if phrase in text), _OTHER)
+    return next((known for phrase, known in _PHRASES.items() if phrase in text), _NEVER)
 
 
 def translate_reply(text: str, address: object) -> ReliqError:

@@ -27,6 +27,7 @@ from ....errors import (
 )
 from ....forks import OwnLock
 from ..connect import Address, ask_once
+from ..error_replies import code_of
 from ..urls import PORT, address_of, read, together
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def _explained(error: BrokerRefused, address: Address) -> ReliqError:
             f"{address} is no node of a cluster: use reliq:// for a single server, or name nodes "
             "that have cluster-enabled yes"
         )
-    if "NOPERM" in error.reply:
+    if code_of(error.reply) == "NOPERM":
         return BrokerRefused(
             f"{address} refuses this user the query for the slots of the cluster: give the user, "
             "at every node, the rule that `reliq acl --cluster` prints"

@@ -26,7 +26,6 @@ REFUSED = {"publish", "accept", "open_batch", "list_batch", "note_job", "once", 
 """Scripts that store new messages, batches, reports or claims are refused completely."""
 REFUSED |= {"wake"}  # if its token is refused, a wait ends by itself
 REFUSED |= {"log"}  # transient messages
-READS = {"layout read", "leases_of", "look_up", "measure", "scan", "whereabouts"}
 SCRIPT_OF = {
     "reserve no_ack": "hand_back",
     "late ack": "ack",

@@ -31,7 +31,7 @@ local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
 
--- use: whole, add, intact, permitted, next_number
+-- use: whole, add, intact, next_number
 
 -- clock: now
 local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating =
@@ -48,9 +48,10 @@ local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.hu
 -- The bytes that are no longer waiting.
 local bytes = 0
 
--- Refuses a Redis user without the right to take messages, before the first write.
+-- Refuses a Redis user without a right to take messages, before the first write.
 redis.call('ZPOPMIN', ready, 0)
-permitted(stats, ready)
+redis.call('HGET', stats, '-')
+redis.call('ZADD', ready, 'XX', 0, '-')
 -- Expired messages are removed first, so that none is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then

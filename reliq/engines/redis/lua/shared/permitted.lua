@@ -1,5 +1,6 @@
 -- Refuses a user who lacks a right that a later step needs; '-' is no tag, and '' may be junk.
 local function permitted(hash, zset)
+  redis.call('TIME')
   redis.call('HDEL', hash, '-')
   redis.call('HGET', hash, '-')
   redis.call('ZREM', zset, '-')

@@ -412,7 +412,7 @@ def test_an_older_server_is_refused(place):
     stop(place.folder)
     own = stamp.read_text()
     said = json.loads(own)
-    stamp.write_text(json.dumps({**said, "version": [said["version"][0] + 1, 0, 0]}))
+    stamp.write_text(json.dumps({**said, "version": [said["version"][0] + 90, 0, 0]}))
     with pytest.raises(reliq.ConfigurationError, match=r"(valkey|redis) \d+\.0\.0 has written"):
         put(place.url, 2)
     stamp.write_text(own)

@@ -52,6 +52,7 @@ def write(path, text):
     path.write_bytes(text.encode().ljust(4096, b"\0" if not text else b" "))
 
 
+@pytest.mark.slow  # needs a server with manifests: Redis 7 or newer, or Valkey
 @pytest.mark.parametrize("stamp", ["missing", "empty"])
 @pytest.mark.parametrize("data", ["no manifest", "no data"])
 def test_data_without_manifest_is_not_opened_as_empty(place, stamp, data):
@@ -71,6 +72,7 @@ def test_data_without_manifest_is_not_opened_as_empty(place, stamp, data):
     assert "from a backup" in done.stderr
 
 
+@pytest.mark.slow  # as above
 def test_a_first_start_that_was_killed_is_empty(place):
     """The files of a broker that was killed before its first message open as an empty broker."""
     (place.path / "stamp").unlink()
@@ -109,12 +111,15 @@ def test_a_state_that_is_damaged_in_use_is_restored(place):
     assert before == place.folder.state()
 
 
-def test_the_manifest_tells_that_an_old_server_cannot_read_the_data(place):
+def test_the_manifest_tells_that_an_old_server_cannot_read_the_data(tmp_path):
     """Without a stamp, a server that knows no manifest, and would open the data empty, is unfit."""
-    (place.path / "stamp").unlink()
-    assert not Server("", "redis", (6, 2, 14)).reads(writer_of(place.folder))
-    assert Server("", "redis", (7, 0, 15)).reads(writer_of(place.folder))
-    assert Server("", "valkey", (9, 1, 0)).reads(writer_of(place.folder))
+    folder = Place(tmp_path).folder
+    assert writer_of(folder) is None
+    (tmp_path / "appendonlydir").mkdir()
+    (tmp_path / "appendonlydir/appendonly.aof.manifest").touch()
+    assert not Server("", "redis", (6, 2, 14)).reads(writer_of(folder))
+    assert Server("", "redis", (7, 0, 15)).reads(writer_of(folder))
+    assert Server("", "valkey", (9, 1, 0)).reads(writer_of(folder))
 
 
 def test_an_unreadable_file_is_an_error_of_reliq(place):
@@ -148,6 +153,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path):
     assert (0, "") == (done.exit_code, done.stderr)
 
 
+@pytest.mark.slow  # as above
 @pytest.mark.parametrize("damage", ["half a base file", "empty base file", "junk in the log"])
 def test_a_repair_is_tried(place, damage):
     """The repair reports success only if the broker then opens the data."""

@@ -19,6 +19,7 @@ from reliq.errors import ReliqError
 from reliq.spool.journal import JOURNALS
 from tests.integration.test_spool import Away, Spooled, spooled_in
 from tests.support.audits import assert_balanced
+from tests.support.disks import run_on_small_disk
 from tests.support.waiting import wait_until
 
 LOCK = """
@@ -226,3 +227,18 @@ def test_a_worker_needs_no_spool(spooled, damage):
         assert 0 == worker.shut_down()
     finally:
         remedy()
+
+
+@pytest.mark.slow
+def test_a_disk_that_takes_nothing(redis_factory, tmp_path, monkeypatch):
+    """A full or read-only disk below a spool stops no publish, and its errors name the remedy."""
+    server = redis_factory()
+    monkeypatch.setenv("RELIQ_TEST_URL", server.url("reliq"))
+    done = run_on_small_disk("tests.integration.apps.spool_on_disk", tmp_path, 35)
+    assert "" == done.stderr
+    full, read_only, published = done.stdout.splitlines()
+    assert "free space" in full
+    assert "Read-only file system" in read_only
+    assert "this user may write" in read_only
+    assert "published 5" == published
+    assert_balanced(server.url("reliq"))

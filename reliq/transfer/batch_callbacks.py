@@ -15,7 +15,7 @@ from ..routing.outgoing import Outgoing
 from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
-from ..store.jobs import CALLBACK_FIELD, CALLBACKS, NESTED, OPEN, PARENT, Change
+from ..store.jobs import CALLBACK_FIELD, NESTED, OPEN, PARENT, Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,8 +107,9 @@ def _published(store: Store, record: BatchRecord, callback: Callback, stored: st
             callback,
         )
         return True
-    number = 1 + CALLBACKS.index(callback)
-    publisher = GivenNumber(f"batch:{record.id}", number, own_tag=lambda _: message.tag)
+    # Not by the id alone: if the batch's data is lost, another batch may get the id.
+    name = f"batch:{record.id}:{message.tag}"
+    publisher = GivenNumber(name, 1, own_tag=lambda _: message.tag)
     tag = publish_tag(message.tag, publisher)
     exchange, routing_key, envelope, rank, _ = message
     item = Outgoing(exchange, routing_key, envelope, rank, tag=tag, spreads=False)

@@ -134,3 +134,21 @@ def test_where_the_messages_of_many_are(app, url, confirm):
         assert 3 == inspector.purge("jobs") == len(tags)
         with looking_after(url, "other"):
             assert {"purged from its queue"} == ended(batch)
+
+
+def test_an_id_that_is_used_again(app, url, redis_server):
+    """A batch whose data was lost, and which is opened again, publishes its own callback.
+
+    As on a cluster, if the node of the batch was restored from an older copy.
+    """
+    callback = app.signature("ended", immutable=True).set(queue="callbacks")
+    with Inspector(url) as inspector, redis_server.client() as raw:
+        for count in (1, 2):
+            made = Batch(
+                "nightly", id="nightly", on_complete=callback, url=url, transport_options=FAST
+            )
+            with contextlib.closing(made), made:
+                pass
+            assert count == inspector.status("callbacks").ready
+            for key in raw.scan_iter("reliq:batch:{nightly}:*"):
+                raw.delete(key)

@@ -84,7 +84,7 @@ def _of_changes(_: Any, batch: str, changes: Any, *__: Any, **___: Any) -> Itera
 def _of_publish(_: Any, publications: Any) -> Iterator[Step]:
     for item in publications:
         if item.publisher.startswith("batch:"):
-            yield Step("callback", item.publisher.removeprefix("batch:"))
+            yield Step("callback", item.publisher.removeprefix("batch:").rpartition(":")[0])
         found = job_of(decode(item.envelope).headers)
         if found is not None:
             yield Step("retry" if found[2] else "publish", found[0], found[1], item.tag)
@@ -101,7 +101,8 @@ def _of_events(_: Any, queue: str, *__: Any) -> Iterator[Step]:
 
 def _of_leases(step: str) -> Callable[..., Iterator[Step]]:
     def of(_: Any, queue: str, *rest: Any) -> Iterator[Step]:
-        for lease in rest[-1]:
+        (leases,) = (one for one in rest if isinstance(one, list))
+        for lease in leases:
             yield Step(step, queue, tag=lease.tag)
 
     return of

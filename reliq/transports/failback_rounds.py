@@ -256,4 +256,4 @@ class FailbackRounds:
 
 
 FAILBACK = FailbackRounds()
-register(Part("fail-back", stop=FAILBACK.stop, start=FAILBACK.start, forget=FAILBACK.forget))
+register(Part("failback", stop=FAILBACK.stop, start=FAILBACK.start, forget=FAILBACK.forget))

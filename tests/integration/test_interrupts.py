@@ -4,12 +4,14 @@ Each test interrupts one step at every point at which Python checks for signals,
 point. After each run, the same process must be able to do its work. Python checks at the start of a
 function, after a call, and at the backward jump of a loop, so every line that calls is interrupted.
 
-Three interrupts need time, or more:
+Four interrupts need time, or more:
 
 - An interrupt while the reply to a reserve is read: this process does not know the messages, so it
   cannot hold them. They return when their leases end, or with the next connection.
 - An interrupt after Kombu's consumer was called with the message: the message is an unacked one of
   the application. It returns with ``recover``, or when its channel closes.
+- An interrupt after a publish was settled, on its way back to the application: the message is
+  stored. If the application publishes the same properties again, that is a new publish.
 - An interrupt while a reply with ``no_ack`` messages is read: the broker has removed them already.
 """
 
@@ -23,6 +25,7 @@ import pytest
 from kombu import Connection, Consumer, Queue
 
 from reliq.errors import BrokerUnavailable
+from reliq.routing.publish_ids import PUBLISHER
 from tests.support.interrupts import PACKAGE, Interrupter, Limiter
 
 OPTIONS = {"visibility_timeout": 60, "restore_interval": 60}
@@ -208,3 +211,94 @@ def test_a_first_consume(program):
         program.finish(expected)
         program.no_lock_is_held()
         program.connect()
+
+
+def test_a_get(program):
+    """A message that an interrupted ``get`` has taken arrives later."""
+
+    def get():
+        message = queue.get()
+        if message is not None:
+            program.got.append(message.payload)
+            message.ack()
+
+    queue = Queue("q", channel=program.connect().channel())
+    expected = program.publish()
+    for _ in interrupts(get, least=100):
+        assert not program.strangers()
+        program.consume()  # closes the channel of a message that was not acked
+        program.finish(expected)
+        program.no_lock_is_held()
+        queue = Queue("q", channel=program.connect().channel())
+        expected = program.publish()
+
+
+def test_a_publish(program):
+    """An interrupted publish is stored once by its retry, and settles its number."""
+    program.consume()
+    message = {}
+    numbers = map(str, range(10_000))
+    channel = program.publisher.channel()
+
+    def publish():
+        channel.basic_publish(message, routing_key="q")
+
+    def prepare():
+        message.update(channel.prepare_message(next(numbers), content_type="text/plain"))
+        message["properties"]["delivery_mode"] = 2
+
+    prepare()
+    for where in interrupts(publish, least=100):
+        tag = message["properties"].get("delivery_tag")
+        over = tag is not None and tag.settled
+        publish()  # the same properties
+        program.finish([message["body"]])
+        assert program.got.count(message["body"]) <= 1 + over, where
+        program.no_lock_is_held()
+        message.clear()
+        prepare()
+        gc.collect(0)
+    prepare()
+    publish()
+    assert not PUBLISHER._open
+
+
+def test_a_renewal(program):
+    """Leases whose renewal was interrupted are renewed before their end."""
+    program.consume()
+    held = []
+    program.consumer.callbacks = [lambda _, message: held.append(message)]
+    program.publish(2)
+    while len(held) < 2:
+        program.connection.drain_events(timeout=5)
+    link = program.transport.link
+    renewal = link.session.duties.renewal
+
+    def renew():
+        renewal.renew(link.store, all_of_them=True)
+        link.store.wait_for_replies()
+
+    key = "reliq:{q}:unacked_index"
+    for where in interrupts(renew, least=50):
+        leases = link.session.leases
+        before = program.redis.zrange(key, 0, -1, withscores=True)
+        assert 2 == len(leases.held), where
+        with suppress(BrokerUnavailable):
+            link.store.connect()
+            renew()
+        after = program.redis.zrange(key, 0, -1, withscores=True)
+        assert all(one[1] <= other[1] for one, other in zip(before, after, strict=True)), where
+        program.no_lock_is_held()
+    for message in held:
+        message.ack()
+
+
+def test_a_connect(program):
+    """After an interrupted connect, the same connection connects and publishes."""
+    connection = Connection(program.url, transport_options=OPTIONS)
+    for _ in interrupts(connection.connect, least=100):
+        connection.Producer().publish("x", routing_key="other")
+        program.no_lock_is_held()
+        connection.close()
+        connection = Connection(program.url, transport_options=OPTIONS)
+    connection.close()

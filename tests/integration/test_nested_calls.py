@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from kombu import Connection, Consumer, Queue
@@ -101,14 +101,20 @@ def by_destructor(call):
 
 
 @pytest.fixture
-def pair(fresh_redis):
-    """Return a pair of connections to a server of their own."""
-    opened = []
+def on_signal():
+    """Restore the signal handler after the test."""
     before = signal.getsignal(signal.SIGUSR1)
-    faulthandler.dump_traceback_later(100)
-    yield Pair(fresh_redis.url("reliq"), opened)
+    faulthandler.dump_traceback_later(300)
+    yield
     faulthandler.cancel_dump_traceback_later()
     signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def pair(fresh_redis, on_signal):
+    """Return a pair of connections to a server of their own."""
+    opened = []
+    yield Pair(fresh_redis.url("reliq"), opened)
     for connection in opened:
         connection.close()
 
@@ -125,13 +131,39 @@ STEPS = {
 @pytest.mark.parametrize("step", STEPS)
 def test_a_call_within_a_call(pair, step, how):
     """A nested publish or ack ends, and mixes up no number and no reply."""
+    nest_everywhere(pair, STEPS[step], how)
+
+
+@pytest.mark.parametrize("step", [Pair.publish, Pair.tick])
+def test_a_call_within_a_call_over_a_cluster(cluster, on_signal, step):
+    """The same over a cluster, at some points."""
+    cluster.flush()
+    with ExitStack() as opened:
+        cleanup = []
+        opened.callback(lambda: [connection.close() for connection in cleanup])
+        nest_everywhere(Pair(cluster.url(), cleanup), step, by_handler, every=29)
+
+
+def connect(pair):
+    """Connect once more."""
+    with Connection(pair.url, transport_options=OPTIONS) as connection:
+        connection.default_channel.queue_declare("q", passive=True)
+
+
+def test_a_call_within_a_connect(pair):
+    """A nested publish or ack ends while another connection of the process is opened."""
+    nest_everywhere(pair, connect, by_handler, every=17)
+
+
+def nest_everywhere(pair, step, how, every=1):
+    """Nest a publish, a post and an ack at each point of *step*; check the ledger after each."""
     call, point = how(pair.nested), 0
     while True:
-        point += 1
+        point += every
         pair.publish()
         pair.drain()
         nester = Nester(PACKAGE, point, call)
-        nester.run(lambda: STEPS[step](pair))
+        nester.run(lambda: step(pair))
         pair.drain()
         assert sorted(pair.got) == list(range(1, pair.published + 1)), nester.where
         if not nester.where:

@@ -137,11 +137,11 @@ class Journal:
             opened = sqlite3.connect(self.path, check_same_thread=False, **options)
             try:
                 self._prepare(opened)
+                mark, name = (here(), *self._inodes()), os.urandom(9).hex()
             except BaseException:
                 opened.close()
                 raise
-            self._mark, self._settings = (here(), *self._inodes()), ""
-            self._name = os.urandom(9).hex()
+            self._mark, self._settings, self._name = mark, "", name
             self._opened = opened
         return self._opened
 

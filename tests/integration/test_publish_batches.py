@@ -13,6 +13,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import BatchPublishError
 
 from reliq import BatchUncertain, BrokerTimeout, MessageRefused, Unroutable
+from tests.support.interrupts import PACKAGE, Nester
 from tests.support.waiting import wait_until
 
 from .kombu_client import FAST, Client, Taker, declare, get, payloads
@@ -35,6 +36,27 @@ def published(client, queue="q"):
     """Return the number of messages in the ledger of *queue*."""
     status = client.status(queue)
     return 0 if status is None else status.ledger.get("published", 0)
+
+
+def test_a_flush_within_a_flush_is_refused(client):
+    """A signal handler that flushes the batch that it interrupts gets an error; nothing is lost."""
+    connection = client.connect()
+    declare(connection, "q")
+    refused = []
+
+    def flush_again(batch):
+        with pytest.raises(RuntimeError, match="another batch") as error:
+            batch.flush()
+        refused.append(error)
+
+    with connection.channel() as channel:
+        batch = channel.create_publish_batch(10)
+        batch.publish(channel.prepare_message("x", content_type="text/plain"), routing_key="q")
+        nester = Nester(PACKAGE, 30, lambda: flush_again(batch))
+        nester.run(batch.flush)
+    assert nester.where
+    assert refused
+    assert ["x"] == payloads(Taker(connection, "q").take())
 
 
 def bind(connection, *queues, exchange="e", kind="direct", key="key"):

@@ -6,13 +6,12 @@ consumer. A lost token is harmless: the wait ends by itself, and the consumer th
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again
+from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ...store.values import ignore_result
 from ..poll import Pipe, readable
 from . import keys, refusals, scripts
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from .pipeline import OnReply
     from .stream import Reply
     from .wire import Wire
-
-logger = logging.getLogger("reliq")
 
 # The longest wait while a BLPOP is being ended: CLIENT UNBLOCK may have missed it.
 _ENDS_S = 0.02

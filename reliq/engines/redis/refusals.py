@@ -6,18 +6,15 @@ other command ("NOPERM ...", "ERR unknown command ..."), which reliq then no lon
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from ...errors import again
+from ...errors import again, logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...errors import ReliqError
-
-logger = logging.getLogger("reliq")
 
 EVALSHA, UNBLOCK = ("EVALSHA",), ("CLIENT", "UNBLOCK")
 _LEASES = (

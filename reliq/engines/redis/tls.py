@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigurationError, unknown
+from ...errors import ConfigurationError, logger, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-logger = logging.getLogger("reliq")
 
 UNVERIFIED = (
     "TLS: the server's certificate or its name is not verified (ssl_cert_reqs, "

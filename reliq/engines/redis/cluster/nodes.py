@@ -7,7 +7,6 @@ failure, a node is not retried at once.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from contextlib import suppress
@@ -17,7 +16,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again
+from ....errors import BrokerUnavailable, ConfigurationError, ReliqError, again, logger
 from ....forks import OwnLock
 from ..connect import LOGIN_REFUSED
 from ..wire import Wire
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from ....options import Options
     from ..stream import Reply
     from .slots import Place, SlotMap
-
-logger = logging.getLogger("reliq")
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
 # A node that needs longer for an answer counts as down, so that the others can be served.

@@ -44,6 +44,9 @@ SUBSTITUTES = {
 }
 """Options without an effect, which are accepted, and what does their work."""
 UNUSED = frozenset(name for names in SUBSTITUTES for name in names)
+SENTINEL_LOGIN = frozenset({"sentinel_username", "sentinel_password"})
+KNOWN = frozenset({*KEPT, *UNUSED, *SENTINEL_LOGIN})
+"""The options that a connection to Kombu's data accepts."""
 
 REFUSED = {
     "credential_provider": "credential_provider is not supported yet: use a user and a password, "

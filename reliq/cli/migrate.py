@@ -11,7 +11,7 @@ import click
 
 from reliq import admin, migration
 from reliq.failover.brokers import without_password
-from reliq.kombu_options import KEPT, UNUSED
+from reliq.kombu_options import KNOWN
 
 from . import console as out
 from .application import Application
@@ -44,7 +44,6 @@ _PLANNED: Mapping[str, Any] = {
 _FOLLOW_EVERY_S = 1.0
 _NOT_STATED = (None, "default")
 _NEEDED = {"sep", "priority_steps"}
-_KOMBUS = {*KEPT, *UNUSED, "sentinel_username", "sentinel_password"}
 
 
 def _steps(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
@@ -131,10 +130,11 @@ def migrate(
     common = {"master_name": master_name}
     ours = {"global_keyprefix": prefix, "priority_order": priority_order, **common}
     theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **common}
+    found = _given({**theirs, **layout}).items()
     with migration.Migration(
         source,
         target,
-        kombu_options=_of_kombu(_given({**theirs, **layout})),
+        kombu_options={name: value for name, value in found if name in KNOWN if value != "default"},
         transport_options=_given({**ours, "address_map": address_map}),
     ) as moving:
         if dry_run:
@@ -203,10 +203,6 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     application = _application()
     its = {} if application is None else application.options()
     return its | {name: value for name, value in options.items() if value not in (None, "")}
-
-
-def _of_kombu(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name in _KOMBUS and value != "default"}
 
 
 def _run(moving: Migration, queues: Sequence[str], moved: dict[str, Counter[str]]) -> None:

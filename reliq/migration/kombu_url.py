@@ -10,7 +10,7 @@ from ..engines.redis.sentinel import SCHEME as SENTINEL
 from ..engines.redis.sentinel import sentinel_address
 from ..engines.redis.urls import KOMBUS, address_of, read, scheme_of
 from ..errors import ConfigurationError, unknown
-from ..kombu_options import KEPT, UNUSED
+from ..kombu_options import KNOWN, SENTINEL_LOGIN
 from ..options import parse
 
 if TYPE_CHECKING:
@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
-_OURS = frozenset(
-    {
-        "global_keyprefix",
-        "master_name",
-        "sentinel_username",
-        "sentinel_password",
-        "sentinel_kwargs",
-    }
-)
+_OURS = SENTINEL_LOGIN | {"global_keyprefix", "master_name", "sentinel_kwargs"}
 
 
 def is_kombu(url: str) -> bool:
@@ -45,10 +37,9 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
     Raises ConfigurationError for an unknown or wrong option, and BrokerUnavailable.
     """
     given = dict(options or {})
-    known = {*KEPT, *UNUSED, *_OURS}
     for option in given:
-        if option not in known:
-            raise unknown("option of Kombu's Redis transport", option, known)
+        if option not in KNOWN:
+            raise unknown("option of Kombu's Redis transport", option, KNOWN)
     layout = _layout({key: given[key] for key in _PLACES & given.keys()})
     ours = parse({key: given[key] for key in _OURS & given.keys()})
     broker: Broker

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +23,7 @@ from reliq.options import parse
 from reliq.units import duration, size
 
 from . import console as out
-from .endings import Group, Refused
+from .endings import Group, Refused, stop_event
 from .options import json_option
 
 if TYPE_CHECKING:
@@ -130,9 +128,7 @@ def run(folder: Folder, maxmemory: str | None, fsync: str, server: str | None) -
     given = {"maxmemory": maxmemory, "fsync": fsync, "idle": 0, "server": server}
     options = parse({f"embedded_{name}": value for name, value in given.items()})
     click.echo(f"running the broker in {folder.path}; log: {folder.at('broker.log')}", err=True)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    ended = stop_event()
     folder.require(create=True)
     with folder.translated(), open(open_own(folder.at("run.lock")), "rb") as held:  # noqa: PTH123
         while not ended.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,14 @@ def interrupts_deferred() -> Iterator[None]:
             signal.signal(caught, handler)
     if came:
         signal.raise_signal(came[0])
+
+
+def stop_event() -> threading.Event:
+    """Return an event that SIGTERM or Ctrl-C sets from now on. Main thread only."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
 
 
 class Group(click.Group):

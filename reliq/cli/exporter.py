@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reliq.hosts import is_loopback, is_of_this_machine
 
-from .endings import Refused
+from .endings import Refused, stop_event
 from .options import broker_options, listening, priority_order_option
 
 if TYPE_CHECKING:
@@ -70,9 +68,7 @@ def exporter(
     registry = CollectorRegistry()
     collector = Collector(*target.urls, transport_options=options, **given)
     registry.register(collector)
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_event()
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:

@@ -232,12 +232,7 @@ class RedisReads:
         for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
             if info is None:  # it left between the two reads
                 continue
-            text = info.decode("utf-8", "replace")
-            fields = text.split("|", 3)
-            if len(fields) != _PARTS:
-                left_out(self.broker, f"records of dead letters of {queue!r}", [tag])
-                fields = ["unknown", "0", "", text]
-            reason, count, consumer, error = fields
+            reason, count, consumer, error = self._record(queue, "dead", tag, info)
             envelope = stored[0][i] if envelopes else None
             counted = number(count)
             dead_letters.append(
@@ -261,16 +256,21 @@ class RedisReads:
         count = -1 if failed is None else number(failed)
         if place not in {"unacked", "dead"}:
             return Stored(name, envelope, count, at_ms, "", size)
-        said = (record or b"").decode("utf-8", "replace")
-        fields = said.split("|", 3)
-        if len(fields) != _PARTS:
-            what = "lease records" if place == "unacked" else "records of dead letters"
-            left_out(self.broker, f"{what} of {queue!r}", [name])
-            fields = ["unknown", "0", "", said] if place == "dead" else [""] * _PARTS
+        fields = self._record(queue, place, name, record or b"")
         if place == "unacked":
             return Stored(name, envelope, count, at_ms, fields[_CONSUMER_OF_LEASE], size)
         reason, counted, consumer, error = fields
         return Stored(name, envelope, number(counted), at_ms, consumer, size, reason, error)
+
+    def _record(self, queue: str, place: AnyPlace, tag: str, record: bytes) -> list[str]:
+        """Return the parts of the record of a lease or dead letter; log an unreadable one."""
+        text = record.decode("utf-8", "replace")
+        fields = text.split("|", 3)
+        if len(fields) == _PARTS:
+            return fields
+        what = "lease records" if place == "unacked" else "records of dead letters"
+        left_out(self.broker, f"{what} of {queue!r}", [tag])
+        return ["unknown", "0", "", text] if place == "dead" else [""] * _PARTS
 
     # -- consumers
 

@@ -27,6 +27,12 @@ def _apps() -> tuple[Any, ...]:
     return () if state is None else tuple(state._get_active_apps())  # noqa: SLF001 - only it knows
 
 
+def _active_requests() -> list[Any]:
+    # Other threads change them. A copy made without running Python code is consistent.
+    references = tuple(sys.modules["celery.worker.state"].active_requests.data)
+    return [reference() for reference in references]
+
+
 class WorkerWatch:
     """Tracks the Celery workers of this process, usually one, through Celery's signals."""
 
@@ -179,10 +185,7 @@ class WorkerWatch:
     def running(self) -> dict[str, int]:
         """Running tasks of this worker that are or will soon be acked: their number by queue."""
         found: dict[str, int] = {}
-        state = sys.modules["celery.worker.state"]
-        # Other threads change it. A copy made without running Python code is consistent.
-        for reference in tuple(state.active_requests.data):
-            request = reference()
+        for request in _active_requests():
             queue = getattr(getattr(request, "message", None), "queue", None)
             if queue and (request.acknowledged or not request.task.acks_late):
                 found[queue_of(queue)] = found.get(queue_of(queue), 0) + 1
@@ -195,10 +198,8 @@ class WorkerWatch:
         """
         if not self.worker:
             return None
-        state = sys.modules["celery.worker.state"]
         found = set()
-        for reference in tuple(state.active_requests.data):
-            request = reference()
+        for request in _active_requests():
             message = getattr(request, "message", None)
             if session in (getattr(message, "delivery_info", None) or {}).get(LEASE, ()):
                 found.add(str(request.id))

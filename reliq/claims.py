@@ -6,7 +6,6 @@ Reads ids from messages and from Celery's requests. Independent of the engine.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from contextlib import AbstractContextManager
 from math import inf
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .engines.urls import connect
 from .errors import BrokerUnavailable, ConfigurationError, ReliqError, logger
 from .forks import here
-from .integrations.connections import current_connection, open_store, store_factory
+from .integrations.connections import client_name, current_connection, open_store, store_factory
 from .store.values import CLAIMED, FINISHED
 
 if TYPE_CHECKING:
@@ -92,15 +91,11 @@ def _opener(
         return opener("once", url, transport_options, current_connection)
 
     def of_its_broker() -> Store:
-        store = store_factory(transport)(_client_name("once"))
+        store = store_factory(transport)(client_name("once"))
         store.connect()
         return store
 
     return of_its_broker
-
-
-def _client_name(kind: str) -> str:
-    return f"{kind}:{socket.gethostname().split('.')[0]}:{os.getpid()}"
 
 
 def opener(
@@ -114,7 +109,7 @@ def opener(
     Without *url*, it connects to the first reachable broker of the Kombu connection from
     *connection*. If that is None, it raises ConfigurationError.
     """
-    name = _client_name(kind)
+    name = client_name(kind)
     if url is not None:
         return lambda: connect(url, transport_options, name)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..engines.urls import connect, require_url
 from ..errors import BrokerRefused, BrokerUnavailable, PreconditionFailed, require_one_of
+from ..integrations.connections import client_name
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of
 from ..routing.routes import Routes
@@ -54,7 +53,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         create: bool = False,
         lost_node_s: float = 1.0,
     ) -> None:
-        name = f"inspector:{socket.gethostname()}:{os.getpid()}"
+        name = client_name("inspector")
         self._store = connect(url, transport_options, name, create=create, lost_node_s=lost_node_s)
         self.url = url
         """The URL as given, including its password."""

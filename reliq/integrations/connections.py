@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..store.protocol import Store
+
+
+def client_name(kind: str) -> str:
+    """Return the name of a connection of this process, for the broker's list of its clients."""
+    return f"{kind}:{socket.gethostname().split('.')[0]}:{os.getpid()}"
 
 
 def current_app() -> Any | None:

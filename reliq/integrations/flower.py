@@ -8,15 +8,13 @@ a reliq broker: Flower connects before it selects. Other processes and schemes a
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection
 
-from .connections import current_connection, open_store
+from .connections import client_name, current_connection, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,7 +60,7 @@ class Queues:
         return await loop.run_in_executor(None, self._look, list(names))
 
     def _look(self, names: list[str]) -> list[dict[str, Any]]:
-        store = open_store(self._connection, f"flower:{socket.gethostname()}:{os.getpid()}")
+        store = open_store(self._connection, client_name("flower"))
         try:
             # Flower's page uses RabbitMQ's names; the others are reliq's own.
             return [

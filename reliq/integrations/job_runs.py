@@ -9,7 +9,6 @@ job (:mod:`.outcomes`) after this function has returned.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock, here
 from ..store.jobs import CANCELLED, Change
-from .connections import open_store
+from .connections import client_name, open_store
 from .outcomes import (
     BATCH,
     DROPPED,
@@ -132,8 +131,7 @@ class _Connections:
 
 
 def _opened(app: Any, broker: str) -> Store:
-    name = f"jobs:{socket.gethostname().split('.')[0]}:{os.getpid()}"
-    return open_store(app.connection_for_write(), name, broker)
+    return open_store(app.connection_for_write(), client_name("jobs"), broker)
 
 
 _CONNECTIONS = _Connections()

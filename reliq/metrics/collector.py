@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections import Counter
 from contextlib import suppress
 from time import perf_counter
@@ -16,6 +14,7 @@ from ..admin.partitions import WHOLE, coverage, for_each_queue, merged_measures
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
+from ..integrations.connections import client_name
 from ..message.queue_arguments import is_durable
 from ..options import parse
 from ..printable import plain
@@ -90,8 +89,7 @@ class _Broker:
     _lock = OwnLock()
 
     def __init__(self, url: str, options: Mapping[str, Any], all_queues: bool) -> None:
-        name = f"metrics:{socket.gethostname()}:{os.getpid()}"
-        self._store = store_of(url, options, name, create=False)
+        self._store = store_of(url, options, client_name("metrics"), create=False)
         self._ascending = parse(options).priority_order == "ascending"
         self._all_queues = all_queues
         self._well = True

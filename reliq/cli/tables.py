@@ -172,12 +172,10 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda step: bar.advance(task, step)
 
 
-def progressing(
-    label: str, total: int, steps: Iterator[int], again: str = "run the command again to continue"
-) -> int:
+def progressing(label: str, total: int, steps: Iterator[int]) -> int:
     """Run *steps* under a progress bar; return their sum.
 
-    Ctrl-C ends the command between two steps; it prints the progress and *again*.
+    Ctrl-C ends the command between two steps; it prints the progress.
     """
     done = 0
     try:
@@ -186,6 +184,7 @@ def progressing(
                 done += step
                 advance(step)
     except KeyboardInterrupt:
-        click.echo(f"interrupted after {done} of {total}; {again}", err=True)
+        text = f"interrupted after {done} of {total}; run the command again to continue"
+        click.echo(text, err=True)
         click.get_current_context().exit(INTERRUPTED)
     return done

@@ -23,7 +23,7 @@ def _print_hash(context: click.Context, _option: click.Parameter, wanted: bool) 
     if not wanted or context.resilient_parsing:
         return
     _require_installed()
-    from .web_server import hashed  # noqa: PLC0415 - its imports are an extra
+    from reliq.web.settings import hashed  # noqa: PLC0415 - its package needs the extra
 
     if sys.stdin.isatty():
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)

@@ -17,7 +17,6 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from reliq.hosts import is_loopback
 from reliq.web import app
 from reliq.web.access import LOOPBACK_ONLY, Seldom
-from reliq.web.settings import hashed
 
 from .endings import Refused
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from reliq.web import Application
-
-__all__ = ["hashed", "serve"]
 
 _STOPS_WITHIN_S = 3
 _BACKLOG = 128
@@ -87,7 +84,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._application.end_streams()
+        self._application.hub.close()
         super().handle_exit(sig, frame)
 
 

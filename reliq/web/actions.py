@@ -10,6 +10,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from starlette.exceptions import HTTPException
+
 from ..errors import ConfigurationError, NotFound, ReliqError
 from .action_log import Operation
 from .asked import link
@@ -197,10 +199,6 @@ ACTIONS: dict[str, Action] = {
 }  # fmt: skip
 
 
-class ForbiddenError(Exception):
-    """The action is not allowed; the text gives the reason."""
-
-
 def question(site: Site, asked: Asked) -> dict[str, Any]:
     """Return the values of an action's confirmation page. Changes nothing; raises ReliqError."""
     name = asked.text("action")
@@ -223,13 +221,13 @@ def question(site: Site, asked: Asked) -> dict[str, Any]:
 def perform(site: Site, asked: Asked, name: str) -> str:
     """Run an action; return the URL of the page that shows its outcome.
 
-    Raises ForbiddenError, NotFound for an unknown action or broker, and ConfigurationError for an
-    empty selection.
+    Raises HTTPException for a forbidden action, NotFound for an unknown action or broker, and
+    ConfigurationError for an empty selection.
     """
     action, broker = _action_of(name), broker_of(site, asked)
     why = _forbidden(site, asked, action)
     if why:
-        raise ForbiddenError(why)
+        raise HTTPException(403, why)
     target, back = action.subject(asked)
     note: Callable[..., Entry] = partial(site.log.note, asked.user.name, name, broker.name, target)
     try:

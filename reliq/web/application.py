@@ -25,7 +25,7 @@ from ..errors import ConfigurationError, NotFound, ReliqError
 from ..printable import plain
 from . import pages
 from .access import access_of
-from .actions import ForbiddenError, perform, question
+from .actions import perform, question
 from .asked import Asked, link, query_of
 from .guard import Guard
 from .live import Hub
@@ -106,13 +106,9 @@ class Application:
         """Answer a request."""
         await self._guarded(scope, receive, send)
 
-    def end_streams(self) -> None:
-        """End the streams of events. A stopping server waits for them."""
-        self.hub.close()
-
     def close(self) -> None:
         """End the streams of events, and close the connections to the brokers."""
-        self.end_streams()
+        self.hub.close()
         self.site.close()
 
     def _asked(self, request: Request, query: bytes, page: Page | None = None) -> Asked:
@@ -160,8 +156,6 @@ class Application:
             return self._stop(asked)
         try:
             url = await self._in_thread(self._lane("", asked), perform, self.site, asked, name)
-        except ForbiddenError as exc:
-            return PlainTextResponse(f"{exc}\n", 403)
         except ReliqError as exc:
             return PlainTextResponse(f"{exc}\n", 404 if isinstance(exc, NotFound) else 400)
         return RedirectResponse(url, 303)

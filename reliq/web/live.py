@@ -156,7 +156,7 @@ class Hub(Generic[T]):
         del self._readers[lane]
 
     def close(self) -> None:
-        """End all streams, so that the process can stop."""
+        """End all streams: a stopping server waits for them."""
         self._closed = True
         for looker in self.lookers:
             looker.news.set()

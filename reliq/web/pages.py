@@ -11,7 +11,7 @@ from ..admin.names import CHANGEABLE
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from . import charts
 from .action_log import ActionLog, Operations
-from .asked import PAGE, Look, Pager
+from .asked import PAGE, Look, pager
 from .brokers import Broker, Watch
 from .redaction import Redaction
 from .texts import FILTERS, shown
@@ -121,10 +121,9 @@ def _overview(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 def _log(site: Site, asked: Asked) -> dict[str, Any]:
-    skip, total = asked.number("skip"), len(site.log)
-    entries = site.log.entries(PAGE, skip)
-    pager = Pager(skip, len(entries), total, skip + PAGE < total)
-    return {"entries": entries, "operations": site.operations.all()[:10], "pager": pager}
+    entries = site.log.entries(PAGE, asked.number("skip"))
+    page = pager(asked, entries, len(site.log))
+    return {"entries": entries, "operations": site.operations.all()[:10], "pager": page}
 
 
 def _operation(site: Site, asked: Asked) -> dict[str, Any]:

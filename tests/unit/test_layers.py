@@ -112,7 +112,7 @@ LATE_IMPORTS = {
     ("reliq.cli.exporter", "prometheus_client.CollectorRegistry"): "it is an extra",
     ("reliq.cli.exporter", "prometheus_client.start_http_server"): "it is an extra",
     ("reliq.cli.exporter", "reliq.metrics.Collector"): "what it imports is an extra",
-    ("reliq.cli.web", "reliq.cli.web_server.hashed"): "what it imports is an extra",
+    ("reliq.cli.web", "reliq.web.settings.hashed"): "what its package imports is an extra",
     ("reliq.cli.web", "reliq.cli.web_server.serve"): "what it imports is an extra",
 }
 

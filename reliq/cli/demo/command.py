@@ -31,8 +31,6 @@ from .worker import PROCESSES, ProcessFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .run import Outcome
-
 Connection: Any = kombu_connection.Connection  # Kombu is untyped
 # At Kombu's defaults, the tasks of a killed worker return after an hour, with a check every
 # 100 s. Versions before 5.7 know only the first of these options. reliq is compared with the same.

@@ -110,13 +110,12 @@ def _body(look: Look, found: MessageDetails) -> dict[str, Any]:
             shown = _shown(body[:_BYTES_SHOWN].hex(" "), "bytes", size)
             return shown | {"cut": size > _BYTES_SHOWN}
         body = text
+    seen = look.redaction.json(body) or ""
     if kind == "application/json":
-        seen = look.redaction.json(body) or ""
         if len(seen) <= _MOST_SHOWN:
             with suppress(ValueError, RecursionError):
                 seen = json.dumps(json.loads(seen), indent=2, ensure_ascii=False)
         return _shown(seen, "json", size)
-    seen = look.redaction.json(body) or "" if look.redaction else body
     return _shown(seen, "text", size)
 
 

@@ -19,6 +19,7 @@ from ...store.inspection import (
     Consumer,
     DeadLetter,
     Failure,
+    Finding,
     Located,
     Looked,
     Measure,
@@ -39,7 +40,7 @@ from .server import Server
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...store.inspection import BrokerInfo, Finding, Node, Whereabouts
+    from ...store.inspection import BrokerInfo, Node, Whereabouts
     from ...store.values import Liveness
     from .commands import Commands
     from .keys import QueueKeys
@@ -403,15 +404,9 @@ class EmbeddedReads(RedisReads):
         """Check the broker, except for logins, replicas and the network, which it does not have."""
         scarce: str = getattr(self._wire.address, "advice", {}).get("OOM", "")
         reason, _, remedy = scarce.partition(": ")
-        text = f"messages are refused: {reason}"
-        full: dict[str, Any] = {
-            "check": "disk",
-            "severity": "error",
-            "message": text,
-            "remedy": remedy,
-        }
+        full = Finding("disk", "error", f"messages are refused: {reason}", remedy)
         return [
-            replace(item, **full) if scarce and item.check == "memory" else item
+            full if scarce and item.check == "memory" else item
             for item in super().diagnose()
             if item.check not in _OF_A_NETWORK and "without fsync" not in item.message
         ]

@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 from functools import partial, wraps
 from inspect import CO_VARARGS
+from traceback import walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +45,10 @@ def came_from_outside(error: BaseException) -> bool:
     """
     cause: BaseException | None = error
     while cause is not None:
-        step = cause.__traceback__
-        while step is not None:
-            code = step.tb_frame.f_code
-            if code.co_name.rpartition(".")[2] in _SWITCHES or _takes_a_frame(step.tb_frame):
+        for frame, _ in walk_tb(cause.__traceback__):
+            name = frame.f_code.co_name.rpartition(".")[2]
+            if name in _SWITCHES or _takes_a_frame(frame):
                 return True
-            step = step.tb_next
         cause = cause.__cause__
     return False
 

@@ -11,6 +11,7 @@ versions, messages of other kinds and other queues keep to copies.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -93,9 +94,7 @@ def begin_to_read(
     link.store.wait_for_replies()
     if not ends or isinstance(ends[0], ReliqError):
         return None
-    try:
+    with suppress(BrokerRefused):  # a full server, for example
         if link.routes.bind(queue, exchange, READS_LOG, present=True):
             return Feed(queue, exchange, ttl_ms, ends[0].place)
-    except BrokerRefused:  # a full server, for example
-        pass
     return None

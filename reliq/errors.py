@@ -87,7 +87,7 @@ def refuse_sqlite() -> NoReturn:
 def unknown(what: str, name: object, known: Collection[str]) -> ConfigurationError:
     """Return the error for a *name* that is not in *known*, with the nearest known name."""
     near = get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(set(known)))}"
     return ConfigurationError(f"unknown {what} {name!r}: {hint}")
 
 

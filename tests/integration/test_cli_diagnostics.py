@@ -317,6 +317,20 @@ def test_a_queue_that_one_of_two_brokers_has(client, redis_factory):
 # -- audit
 
 
+def test_audit_on_a_narrow_terminal(client):
+    """With 80 columns, a row is one line: it leaves out states and names them."""
+    connection = client.connect()
+    declare(connection, "celery@one.celery.pidbox.host:1234:0a1b2c3d")
+    publish(connection, "celery@one.celery.pidbox.host:1234:0a1b2c3d", 1)
+    terminal = {"RELIQ_URL": client.url, "COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "dumb"}
+    lines = CliRunner().invoke(main, ["audit"], env=terminal).stdout.splitlines()
+    assert 80 >= max(map(len, lines))
+    row = only(line for line in lines if "celery@one.celery.pidbox.host:1234:0a1b2c3d" in line)
+    assert ["1", "0", "0"] == [cell.strip() for cell in row.split("│")[2:-1]]
+    hidden = "expired, purged, dropped, moved, ready, delayed, unacked, dead"
+    assert f"without {hidden}: too " in lines
+
+
 @pytest.mark.slow
 def test_audit_of_several_brokers(client, redis_factory):
     """The audit names an unbalanced queue with its difference and broker; exit code 1."""

@@ -130,8 +130,10 @@ def test_a_misspelt_name_is_refused(wrong, near):
 @pytest.mark.parametrize("name", ["zzz", "", 5, None, ("a",)])
 def test_an_unknown_name_is_refused(name):
     """A name that resembles no known one is refused with the list of known names."""
-    with pytest.raises(ConfigurationError, match=r"known: .*visibility_timeout"):
+    with pytest.raises(ConfigurationError, match=r"known: .*visibility_timeout") as raised:
         parse({name: 5})
+    names = str(raised.value).partition("known: ")[2].split(", ")
+    assert sorted(set(names)) == names, "each name once"
 
 
 @pytest.mark.parametrize("name", sorted(PASSED_THROUGH))

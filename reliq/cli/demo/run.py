@@ -202,17 +202,16 @@ class DemoRun:
         self, condition: Callable[[], bool], timeout_s: float | None, process: Process
     ) -> bool:
         """Return whether *condition* came true in time (None: before patience_s of silence)."""
-        heard = began = time.monotonic()
+        longest_s = self._side.patience_s if timeout_s is None else timeout_s
+        began = time.monotonic()
         while not condition():
             process.check()
             time.sleep(0.02)
-            now = time.monotonic()
             if self._record.refresh():
-                heard = now
                 self._watcher.progress(min(self._record.finished, self._total))
-            if now - (heard if timeout_s is None else began) > (
-                self._side.patience_s if timeout_s is None else timeout_s
-            ):
+                if timeout_s is None:
+                    began = time.monotonic()
+            if time.monotonic() - began > longest_s:
                 return False
         return True
 
@@ -230,23 +229,21 @@ class DemoRun:
     def _finish(self, second: Process, held: set[int], killed: float) -> None:
         self._wait(lambda: "second" in self._record.ready, BOOTS_WITHIN_S, second)
         self._watcher.say(f"a second worker runs (pid {second.pid})")
-        told = False
 
         def all_ran() -> bool:
-            nonlocal told
-            back = [at for at in self._recovered_s(held, killed) if at is not None]
-            if back and not told:
-                told = True
-                self._watcher.say(f"{min(back):.1f} s after the kill, a task that it held restarts")
             return self._record.finished >= self._total
 
-        self._wait(all_ran, None, second)
+        self._wait(lambda: all_ran() or bool(self._recovered_s(held, killed)), None, second)
+        back = self._recovered_s(held, killed)
+        if back:
+            self._watcher.say(f"{min(back):.1f} s after the kill, a task that it held restarts")
+            self._wait(all_ran, None, second)
 
-    def _recovered_s(self, held: set[int], killed: float) -> list[float | None]:
-        """Return, for each held task, the time from the kill to its next start."""
+    def _recovered_s(self, held: set[int], killed: float) -> list[float]:
+        """Return the time from the kill to the next start, for each held task that has one."""
         started = (self._record.tasks[task].started for task in held)
-        again = ((at for at, worker in events if worker == "second") for events in started)
-        return [next(((at - killed) / 1000 for at in times), None) for times in again]
+        again = ([at for at, worker in events if worker == "second"] for events in started)
+        return [(times[0] - killed) / 1000 for times in again if times]
 
     def _settle(self) -> AuditResult | None:
         """Wait until the broker holds no live message, then return the audit of the queue."""
@@ -285,8 +282,7 @@ class DemoRun:
         tasks = self._record.tasks
         long = tasks.pop(self._total, None)
         ran = sum(bool(history.finished) for history in tasks.values())
-        recovered = self._recovered_s(held, killed)
-        back = [at for at in recovered if at is not None]
+        back = self._recovered_s(held, killed)
         return Outcome(
             name=self._side.name,
             published=self._total,
@@ -297,7 +293,7 @@ class DemoRun:
             running_at_kill=len(running),
             ran_again=sum(len(tasks[task].started) > 1 for task in running),
             first_recovered_s=min(back, default=None),
-            all_recovered_s=max(back) if len(back) == len(recovered) and back else None,
+            all_recovered_s=max(back) if len(back) == len(held) and back else None,
             words=sum(history.words for history in tasks.values()),
             words_expected=words_of(self._total),
             total_s=total_s,

@@ -49,13 +49,6 @@ class Pace:
         """Whether the connection works, or the last failure is old."""
         return not self._troubles or monotonic() - self._since > _FORGOTTEN_AFTER_S
 
-    @property
-    def longest_s(self) -> float:
-        """The maximum of the next wait; 0 if the connection works."""
-        if not self._troubles:
-            return 0.0
-        return min(_FIRST_S * 2.0 ** (self._troubles - 1), _LONGEST_S)
-
     def trouble(self) -> None:
         """Record that a connection was lost or could not be opened."""
         self._troubles = min(self._troubles + 1, 16)
@@ -66,13 +59,13 @@ class Pace:
         self._troubles = 0
 
     def wait(self, *, once: bool = False) -> None:
-        """Wait for a random part of :attr:`longest_s`.
+        """Wait for a random part of the maximum; return at once if the connection works.
 
         *once*: wait only before the first retry, because the retry policy of a publisher sets the
         later pauses.
         """
-        longest_s = self.longest_s
-        if longest_s and not (once and self._troubles > 1):
+        if self._troubles and not (once and self._troubles > 1):
+            longest_s = min(_FIRST_S * 2.0 ** (self._troubles - 1), _LONGEST_S)
             sleep(JITTER.uniform(0.0, longest_s))
 
 

@@ -214,13 +214,13 @@ class Operations:
         said = f"{state} after {made.done} of {made.total}"
         self._note(made, f"{said}: {made.error}" if made.error else said, failed=state == "failed")
 
-    def stop(self, name: str) -> bool:
-        """Stop an operation after its current step; return whether it is running."""
+    def stop(self, name: str) -> Operation | None:
+        """Stop an operation after its current step; return it, or None if it is not running."""
         found = self.get(name)
         if found is None or found.state != "running":
-            return False
+            return None
         found.stopped = True
-        return True
+        return found
 
     def get(self, name: str) -> Operation | None:
         """Return an operation; None if it is unknown."""

@@ -164,8 +164,8 @@ class Application:
         if not asked.may_act:
             return PlainTextResponse("Only operators may stop it, if actions are allowed.\n", 403)
         name = asked.text("id")
-        found = self.site.operations.get(name)
-        if found is not None and self.site.operations.stop(name):
+        found = self.site.operations.stop(name)
+        if found is not None:
             what = f"{found.action} {found.target}"
             self.site.log.note(asked.user.name, "stop", found.broker, what, "stopping")
         return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)

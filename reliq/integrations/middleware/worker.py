@@ -13,7 +13,7 @@ a `__call__`, where the tracer handles its exceptions. `end` cannot change the o
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ...errors import logger
@@ -149,16 +149,14 @@ def _tell(request: Any, error: BaseException) -> None:
     request.send_event("task-failed", exception=repr(error), traceback=einfo.traceback)
 
 
+@dataclass(slots=True)
 class Run:
     """One run of a task, with the middleware that has begun."""
 
-    __slots__ = ("begun", "context", "refused")
-
-    def __init__(self, context: BeginContext) -> None:
-        self.context = context
-        self.begun: list[Middleware] = []
-        self.refused = False
-        """Whether a `begin` has raised. The task's code must then raise the same."""
+    context: BeginContext
+    begun: list[Middleware] = field(default_factory=list)
+    refused: bool = False
+    """Whether a `begin` has raised. The task's code must then raise the same."""
 
 
 def calling(base: Any, chain: Chain) -> Callable[..., Any]:

@@ -279,7 +279,8 @@ class Failback:
         if not self.urls:
             return
         transports.FAILBACK.go_on()
-        if not self.due or not self.consumed or self._link.session.leases.held:
+        consumes = self.consumed or self._schedule.fed  # replies arrive where they were asked for
+        if not self.due or not consumes or self._link.session.leases.held:
             return
         if any(
             item.buffer or item.in_flight or item.wanted

@@ -199,3 +199,23 @@ def test_a_read_that_is_overtaken(client, publish):
     feed.due_at = 0.0
     reader.wait("a", "b")
     assert [] == overtaken
+
+
+def test_a_monitor_returns_to_the_first_broker(client, redis_factory):
+    """A connection that reads only events leaves the second broker when the first one answers."""
+    first = redis_factory()
+    first.kill()
+    urls = f"{first.url('reliq')};{client.url}"
+    reader = Reader(client, event_queue("celeryev.1"), url=urls, probe_interval=0.2)
+    with suppress(TimeoutError):
+        reader.connection.drain_events(timeout=0.1)
+    first.start()
+
+    def leaves():
+        try:
+            reader.drain()
+        except reader.connection.connection_errors as exc:
+            return "answers again: leaving" in str(exc)
+        return False
+
+    wait_until(leaves, timeout_s=20, what="the monitor to leave the second broker")

@@ -19,7 +19,7 @@ import pytest
 
 from reliq.consumer.sessions import SESSIONS
 from tests.support.certificates import make_certificates
-from tests.support.embedded import processes_below
+from tests.support.embedded import folders_below, processes_below
 from tests.support.journal import Journal
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
@@ -69,9 +69,7 @@ def no_embedded_broker_left(tmp_path_factory):
         patch.setattr(tempfile, "tempdir", None)  # computed again on next use
         yield
     # Less than the time after which an idle server ends by itself.
-    wait_until(
-        lambda: not processes_below(place), timeout_s=10, what=lambda: processes_below(place)
-    )
+    wait_until(lambda: not processes_below(place), timeout_s=10, what=lambda: folders_below(place))
 
 
 _FAILED = pytest.StashKey[bool]()

@@ -33,6 +33,11 @@ int fsync(int fd) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); nap(); return 
 
 def processes_below(directory: Path) -> dict[int, bool]:
     """Return keepers and servers of folders below, even if removed; True for a keeper."""
+    return {pid: keeper for pid, (keeper, _) in folders_below(directory).items()}
+
+
+def folders_below(directory: Path) -> dict[int, tuple[bool, str]]:
+    """Return the same with the folder of each process."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -44,7 +49,7 @@ def processes_below(directory: Path) -> dict[int, bool]:
             keeper = " -I -S " in command
             ours = keeper or "broker.sock" in command or "-server" in command
             if Path(where).is_relative_to(directory) and state != "Z" and ours:
-                found[int(process.name)] = keeper
+                found[int(process.name)] = (keeper, where)
     return found
 
 

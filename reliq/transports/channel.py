@@ -94,9 +94,12 @@ class Channel(virtual.Channel):
     ) -> None:
         """Declare an exchange; raises PreconditionFailed if it exists with other properties.
 
-        Passive: raises NotFound for a missing exchange.
+        Passive: raises NotFound for a missing exchange. A pending failback comes first: a
+        connection that only waits for replies publishes nothing, and no reply would find it.
         """
         del nowait
+        if self.transport.failback.urls:
+            self.transport.failback.fail_back()
         type_ = type or "direct"
         name, routes = exchange or f"amq.{type_}", self.transport.link.routes
         if passive:

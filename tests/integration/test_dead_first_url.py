@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 
 import pytest
-from kombu import Connection, Consumer, Producer, Queue
+from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.asynchronous import Hub
 
 from reliq import BrokerUnavailable
@@ -165,3 +165,34 @@ def test_the_other_broker_is_not_of_reliq(redis_factory, strategy):
         producer.publish("there", routing_key="q", declare=[queue], retry=True, retry_policy=POLICY)
         assert "redis" == connection.transport.driver_type
         assert "there" == queue(connection.channel()).get().payload
+
+
+def test_a_connection_that_waits_for_replies_returns(redis_factory, redis_url):
+    """A connection that publishes nothing gets replies from the first broker when it answers.
+
+    Celery's remote control waits for replies over one connection and publishes over another.
+    """
+    first = redis_factory()
+    first.kill()
+    replies = Queue("replies", Exchange("answers"), "here", auto_delete=True)
+    urls = f"{first.url('reliq')};{redis_url}"
+    options = {"probe_interval": 0.2}
+    with (
+        Connection(urls, transport_options=options) as asking,
+        Connection(first.url("reliq")) as answering,
+    ):
+
+        def answered():
+            got = []
+            with asking.Consumer([replies], on_message=got.append, no_ack=True):
+                if first.running:
+                    answering.Producer().publish(
+                        1, "here", exchange="answers", declare=[Exchange("answers")]
+                    )
+                with suppress(TimeoutError):
+                    asking.drain_events(timeout=0.2)
+            return got
+
+        assert [] == answered()
+        first.start()
+        wait_until(answered, timeout_s=20)

@@ -99,11 +99,19 @@ class Place:
         return f"{self.path}: no log; {self.processes()}"
 
     def close(self) -> None:
-        """Kill all its processes and delete it."""
-        while pids := self.processes():
-            self.kill(*pids)
-            time.sleep(0.01)
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Kill all its processes and delete it; a file in its place keeps it from being made anew.
+
+        A session that expects a lost connection back stays for a lease, and would start the broker.
+        """
+        while True:
+            while pids := self.processes():
+                self.kill(*pids)
+                time.sleep(0.01)
+            shutil.rmtree(self.path, ignore_errors=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.touch(exist_ok=False)
+            if self.path.is_file():
+                break
 
 
 def slow_disk(directory: Path, ms: int) -> str:

@@ -238,7 +238,7 @@ def backup(folder: Folder, to: str, as_json: bool) -> None:
         raise Refused(f"expected a path that does not exist, got: {to!r}") from error
     except OSError as error:
         # A file that was removed during the copy; other errors concern the disk or rights.
-        failures = error.args[0] if isinstance(error, shutil.Error) else [error]
+        failures = error.args[0] if isinstance(error, shutil.Error) else [str(error)]
         if not all("[Errno 2]" in str(failure) for failure in failures):
             shutil.rmtree(to, ignore_errors=True)
             raise Refused(f"{folder}: the copy failed: {error}") from error

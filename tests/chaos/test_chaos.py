@@ -68,7 +68,7 @@ def short(directory, scheme, **known):
 
 def test_a_transport_that_acks_before_it_runs_is_caught(tmp_path):
     """A transport that acks before the run loses the messages of a killed worker."""
-    verdict = short(tmp_path, "reliq-early", longest_s=3.0)
+    verdict = short(tmp_path, "reliq-early", longest_s=3.0, fault_every_s=2.5, duration_s=20)
     assert verdict.lost
     assert not verdict.passed
 

@@ -116,6 +116,8 @@ def away(redis_factory, tmp_path):
 
 
 @pytest.mark.slow
+# An alarm in a destructor of Python's own, which only reports it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_alarms_in_an_outage(away):
     """Alarms that interrupt publishes into the spool leave it usable, and lose nothing."""
     seed = random.randrange(2**32)

@@ -74,7 +74,7 @@ class Settlement:
             message.error = in_words(error)  # Celery rejects invalid messages
         if requeue:
             # A task whose process died, for example, returns with this error.
-            self.release("nacked", messages, next((one.error for one in messages), "") or "nacked")
+            self.release("nacked", messages, (message.error if message else "") or "nacked")
             for one in messages:
                 self.jobs.returned(one)
         else:

@@ -43,6 +43,16 @@ def cluster():
         running.destroy()
 
 
+def move_back(migration):
+    """End a migration, and move its slot back."""
+    with suppress(ReliqError):
+        migration.end()
+    back = Migration(migration.target, migration.source, "")
+    back.slot = migration.slot
+    back.open()
+    back.end()
+
+
 class Moving:
     """A queue with a message in every state; its slot can be moved."""
 
@@ -73,12 +83,7 @@ class Moving:
 
     def close(self):
         """Move the slot back and close the stores."""
-        with suppress(ReliqError):
-            self.migration.end()
-        back = Migration(self.migration.target, self.migration.source, "")
-        back.slot = self.migration.slot
-        back.open()
-        back.end()
+        move_back(self.migration)
         for store in (self.source, self.target):
             store.close()
 
@@ -309,12 +314,7 @@ def test_a_script_of_a_log_is_whole_or_refused(cluster, name, state):
             call(at_target)
         assert (2 if name == "log" else 1) == len(read(at_target))
     finally:
-        with suppress(ReliqError):
-            migration.end()
-        back = Migration(target, source, "")
-        back.slot = migration.slot
-        back.open()
-        back.end()
+        move_back(migration)
         for store in (at_source, at_target):
             store.close()
 

@@ -223,7 +223,7 @@ class Publisher:
             if known is not None:
                 self._discard(queue, known.number)
 
-    def wait_for_replies(self, *tags: PublishTag) -> None:
+    def settle(self, *tags: PublishTag) -> None:
         """Record that the publishes of *tags* have returned."""
         with self._lock:
             for tag in tags:

@@ -260,7 +260,7 @@ class PublishBuffer:
                 with suppress(ReliqError):
                     withdraw(self._store, jobs)
             raise
-        PUBLISHER.wait_for_replies(*[item.tag for item in self._uncertain if item.tag is not None])
+        PUBLISHER.settle(*[item.tag for item in self._uncertain if item.tag is not None])
         flushed, self._uncertain = self._uncertain, []
         failed = [found for item, found in entered if item.full or not item.reached]
         if failed:

@@ -137,7 +137,7 @@ class Publishing:
                 )
             if not item.stored:
                 self._unroutable.report(item.exchange, item.routing_key)
-        PUBLISHER.wait_for_replies(tag)
+        PUBLISHER.settle(tag)
         if message_published.receivers:
             self.emit_stored(item)
 

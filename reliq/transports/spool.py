@@ -153,7 +153,7 @@ class SpoolPublishing(Publishing):
         journal.add(rows, self.spool_max, fsync="fsynced" in levels)
         for item in items:
             item.spooled = True
-        PUBLISHER.wait_for_replies(*[item.tag for item in items if item.tag is not None])
+        PUBLISHER.settle(*[item.tag for item in items if item.tag is not None])
 
 
 class SpoolConsumers(Consumers):

@@ -173,7 +173,7 @@ def test_a_retry_after_the_restore(redis, open_store):
     redis.restore()
     store = open_store(redis.server)
     assert [DUPLICATE, DUPLICATE, STORED] == store.publish(*copies)
-    PUBLISHER.wait_for_replies(*tags)
+    PUBLISHER.settle(*tags)
 
 
 def test_routes_of_before_are_not_used(redis):

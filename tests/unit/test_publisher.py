@@ -26,7 +26,7 @@ def lows(publisher, queue="q", tries=500):
     for _ in range(tries):
         tag = publisher.tag(5)
         seen.add(publisher.number(tag, queue, 5).low_water)
-        publisher.wait_for_replies(tag)
+        publisher.settle(tag)
     return seen - {0}
 
 
@@ -68,9 +68,9 @@ def test_a_tag_is_settled_when_its_publish_returned(publisher):
     assert tag.settled
     publisher.number(tag, "q", 5)
     assert not tag.settled
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
     assert tag.settled
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
 
 
 def test_nothing_unsettled_is_forgotten(publisher):
@@ -78,7 +78,7 @@ def test_nothing_unsettled_is_forgotten(publisher):
     tag = publisher.tag(5)
     number = publisher.number(tag, "q", 5).number
     assert {number} == lows(publisher)
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
     assert min(lows(publisher)) > number
 
 
@@ -86,9 +86,9 @@ def test_the_oldest_unsettled_one_counts(publisher):
     """Settling in any order moves the low-water mark only up to the oldest unsettled number."""
     tags = [publisher.tag(5) for _ in range(3)]
     numbers = [publisher.number(tag, "q", 5).number for tag in tags]
-    publisher.wait_for_replies(tags[1])
+    publisher.settle(tags[1])
     assert {numbers[0]} == lows(publisher)
-    publisher.wait_for_replies(tags[0])
+    publisher.settle(tags[0])
     assert {numbers[2]} == lows(publisher)
 
 
@@ -146,7 +146,7 @@ def test_settled_numbers_take_no_memory(publisher):
     for number in range(2000):
         tag = publisher.tag(5)
         publisher.number(tag, f"q{number}", 5)
-        publisher.wait_for_replies(tag)
+        publisher.settle(tag)
     assert {} == publisher._open
 
 
@@ -171,7 +171,7 @@ def test_threads_share_the_numbers(publisher):
         for _ in range(300):
             tag = publisher.tag(5)
             numbers.append(publisher.number(tag, "q", 5).number)
-            publisher.wait_for_replies(tag)
+            publisher.settle(tag)
 
     threads = [threading.Thread(target=publish) for _ in range(4)]
     for thread in threads:
@@ -216,7 +216,7 @@ def test_many_are_settled_at_once(publisher):
     """A batch settles its messages in one step."""
     tags = [publisher.tag(5) for _ in range(9)]
     numbers = [publisher.number(tag, "q", 5).number for tag in tags]
-    publisher.wait_for_replies(*tags)
+    publisher.settle(*tags)
     assert all(tag.settled for tag in tags)
     assert min(lows(publisher)) > max(numbers)
 
@@ -245,7 +245,7 @@ def test_in_doubt_a_number_is_settled_by_nobody(publisher):
     tag = publisher.tag(5)
     first = publisher.number(tag, "q", 5, "a")
     publisher.number(tag, "q", 5, "b")
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
     later = publisher.number(publisher.tag(5), "q", 5, "b")
     assert later.publisher == publisher.id != first.publisher
 
@@ -269,7 +269,7 @@ def published(publisher, queue="q"):
     """Publish a message with a reply; return the publisher id of the message."""
     tag = publisher.tag(5)
     name = publisher.number(tag, queue, 5).publisher
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
     return name
 
 
@@ -295,7 +295,7 @@ def test_a_name_is_not_finished_while_a_publish_is_under_way(publisher):
     name = publisher.number(tag, "q", 5).publisher
     publisher.retire()
     assert name == publisher.id
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
     publisher.retire()
     assert publisher.finished(name)
 
@@ -308,7 +308,7 @@ def test_a_name_under_which_something_was_tried_again_is_never_finished(publishe
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5).publisher
     publisher.number(tag, "q", 5)
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
     publisher.retire()
     assert not publisher.finished(name)
     after = published(publisher)
@@ -327,7 +327,7 @@ def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
         tag = publisher.tag(5)
         names[publisher.number(tag, "q", 5).publisher] = None
         publisher.number(tag, "q", 5)  # its reply was lost
-        publisher.wait_for_replies(tag)
+        publisher.settle(tag)
         publisher.retire()
     assert 4 == len(names)
     assert [] == [name for name in names if publisher.finished(name)]
@@ -351,7 +351,7 @@ def test_a_name_in_doubt_is_never_finished(publisher):
     tag = publisher.tag(5)
     name = publisher.number(tag, "q", 5, "a").publisher
     assert publisher.number(tag, "q", 5, "b").unconfirmed
-    publisher.wait_for_replies(tag)
+    publisher.settle(tag)
     publisher.retire()
     assert not publisher.finished(name)
     assert name != publisher.id
@@ -379,7 +379,7 @@ def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publis
     assert first.publisher != publisher.id
     assert publisher.number(kept, "q", 5) == first
     assert min(lows(publisher)) > 4000
-    publisher.wait_for_replies(kept)
+    publisher.settle(kept)
     name = published(publisher)
     publisher.retire()
     assert publisher.finished(name)

@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from reliq.engines.redis import scripts
+from reliq.store import limits
 from tests.support.lua import with_text
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ MUTANTS = (
     Mutant(
         "jobs: all that expires is told",
         "expire",
-        "string.byte(tag, -1) == JOB_MARK",
+        f"string.byte(tag, -1) == {limits.JOB_MARK}",
         "true",
     ),
     Mutant(
@@ -296,8 +297,8 @@ MUTANTS = (
     Mutant(
         "a deleted queue keeps its dead",
         "delete_queue",
-        "dead, dead_info, notification, stats",
-        "notification, stats",
+        "    dead, dead_info, notification, stats",
+        "    notification, stats",
     ),
     Mutant(
         "batches: a retry is an earlier try",
@@ -526,8 +527,8 @@ MUTANTS = (
     Mutant(
         "notes: a report too many",
         "note_job",
-        "reported < REPORTS_OF_A_JOB then",
-        "reported <= REPORTS_OF_A_JOB then",
+        f"reported < {limits.REPORTS_OF_A_JOB} then",
+        f"reported <= {limits.REPORTS_OF_A_JOB} then",
     ),
     Mutant("notes: a report is how far it is", "note_job", "rest or '0||0|'", "'0||0|'"),
     Mutant(

@@ -56,7 +56,7 @@ _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ([^,)]+))?")
 _INTACT = re.compile(r"\bintact\(\{([\w, ]+)\},\s+\{([\w, ]+)\}\)")
 _ADD = re.compile(r"(?<!function )\badd\((\w+), ")
 _FUNCTION = re.compile(r"( *)local function (\w+)\(")
-_USE = re.compile(r"^ *-- use: (.+)$", re.MULTILINE)
+_LIST = r"(?m)^ *-- {}(?: of each)?: (.+)$"
 _OF_LUA = re.findall(
     r"\w+",
     "and break do else elseif end false for function if in local nil not or repeat return then "
@@ -141,12 +141,29 @@ def test_first_and_last_lines(name):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_keys_named_are_keys_used(name):
     """Every named key becomes a local of that name and is used, and there are no other keys."""
-    said = [key for key in read(name).keys if key != "guard"]
-    body = split(SCRIPTS[name])[1]
-    assert dict(enumerate(said, 1)) == locals_of(body, "KEYS")
+    sent = {n: key for n, key in enumerate(read(name).keys, 1) if key != "guard"}
+    assert sent == locals_of(split(SCRIPTS[name])[1], "KEYS")
     assert "KEYS[" not in FILES[name]
-    for key in said:
-        assert len(re.findall(rf"\b{key}\b", body)) > 1, f"{key} is never used"
+
+
+def code_of(text: str) -> str:
+    """Return Lua without comments and strings, but with the keys of first writes."""
+    text = re.sub(r"-- begin: \w+", "", text)
+    return re.sub(r"'[^'\n]*'|--.*", "", text)
+
+
+@pytest.mark.parametrize("file", [*FILES, *map("shared/{}".format, SHARED)])
+def test_a_file_names_what_it_uses_itself(file):
+    """A file names the keys, limits and shared functions that it uses, and no others."""
+    name = file.removeprefix("shared/")
+    text = (FILES if file == name else SHARED)[name]
+    code = code_of(text)
+    words = set(re.findall(r"(?<![\w.])\w+\b", code))
+    for key in set(named(text, "keys")) - {"guard"}:
+        assert key in words, f"{key} is never used"
+    assert set(named(text, "limits")) == set(_LIMIT.findall(code)) - {"KEYS", "ARGV"}
+    called = set(re.findall(r"\b(\w+)\(", code)) - {name if file != name else ""}
+    assert set(named(text, "use")) == called & set(SHARED)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -171,11 +188,12 @@ def functions(text: str) -> dict[str, str]:
         if not (head := _FUNCTION.match(line)):
             continue
         indent, name = head.groups()
-        assert name not in found, f"{name} is defined twice"
         first, last = n, lines.index(f"{indent}end", n)
         while lines[first - 1].startswith(f"{indent}-- "):
             first -= 1
-        found[name] = "\n".join(lines[first : last + 1])
+        text = "\n".join(lines[first : last + 1])
+        before = found.setdefault(name, text)
+        assert textwrap.dedent(text) == textwrap.dedent(before), f"{name} is defined twice"
     return found
 
 
@@ -231,9 +249,9 @@ def test_commands_fit_the_types(name):
             assert types[key] == family, f"{command} {key}"
 
 
-def used(text: str) -> list[str]:
-    """Return the shared functions that a file names, in its order."""
-    return ", ".join(_USE.findall(text)).split(", ") if _USE.search(text) else []
+def named(text: str, kind: str) -> list[str]:
+    """Return what a file lists under a word: the functions, keys or limits, in its order."""
+    return [name for line in re.findall(_LIST.format(kind), text) for name in line.split(", ")]
 
 
 def test_a_function_is_defined_in_one_file():
@@ -245,27 +263,34 @@ def test_a_function_is_defined_in_one_file():
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_function_is_short(name):
-    """A shared function has one comment and at most fifteen lines, and two scripts use it."""
-    comment, first, *rest = SHARED[name].splitlines()
-    assert comment.startswith("-- ")
-    assert first.startswith(f"local function {name}(")
-    assert ["end"] == [line for line in rest if not line.startswith("  ")]
-    assert len(rest) <= 13
-    assert not re.search(r"-- (use|limits):", SHARED[name])
-    assert sum(name in used(text) for text in FILES.values()) > 1
+    """A shared function has a comment and at most fifteen lines, and is used."""
+    lines = SHARED[name].splitlines()
+    first = lines.index(next(line for line in lines if not line.startswith("-- ")))
+    assert lines[first].startswith(f"local function {name}(")
+    assert ["end"] == [line for line in lines[first + 1 :] if not line.startswith("  ")]
+    assert len(lines) - first <= 15
+    assert any(name in named(text, "use") for text in [*FILES.values(), *SHARED.values()])
+
+
+def used(text: str) -> list[str]:
+    """Return the shared functions that a text needs, each after those that it needs itself."""
+    found = [
+        name for used_here in named(text, "use") for name in (*used(SHARED[used_here]), used_here)
+    ]
+    return list(dict.fromkeys(found))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_functions_are_put_where_they_are_named(name):
-    """Shared functions are inserted at the indent of their line; all else is as in the file."""
-    found = {name: textwrap.dedent(text) for name, text in functions(SCRIPTS[name]).items()}
+def test_a_script_gets_what_its_functions_need(name):
+    """A script contains its shared functions and theirs, and gets all their keys after its own."""
     shared = used(FILES[name])
-    assert [SHARED[other].rstrip() for other in shared] == [found.pop(other) for other in shared]
-    assert found.keys() == functions(FILES[name]).keys()
-    assert not _USE.search(SCRIPTS[name])
-    sent = iter(SCRIPTS[name].splitlines())
-    own = re.sub(r"(?m)^ *-- (use:|begin:|clock:|keys|limits:).*\n", "", FILES[name]).splitlines()
-    assert all(line in sent for line in own)
+    assert set(shared) <= functions(SCRIPTS[name]).keys()
+    texts = [FILES[name], *(SHARED[other] for other in shared)]
+    wanted = [key for text in texts for key in named(text, "keys")]
+    own = dict.fromkeys(named(FILES[name], "keys"))
+    assert list(own) == list(read(name).keys[: len(own)])
+    assert set(wanted) == set(read(name).keys)
+    assert not re.search(r"-- (use|limits|keys|begin|clock):", SCRIPTS[name])
 
 
 def names(code: str) -> tuple[set[str], set[str]]:
@@ -295,14 +320,10 @@ def test_names_are_defined_before_they_are_used(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_a_script_defines_it_uses(name):
-    """Each function is called, and the limits in the header are exactly those that are used."""
-    body = re.sub(r"(local [A-Z_]+ = \d+ ?)+\n", "", split(SCRIPTS[name])[1], count=1)
-    code = "\n".join(line.partition("--")[0] for line in body.splitlines())
+    """Each function is called."""
+    code = code_of(SCRIPTS[name])
     for function in functions(SCRIPTS[name]):
         assert len(re.findall(rf"\b{function}\b", code)) > 1, f"{function} is never called"
-    header = split(FILES[name])[0]
-    (named,) = [line.partition("-- limits: ")[2] for line in header if "-- limits:" in line] or [""]
-    assert set(filter(None, named.split(", "))) == set(_LIMIT.findall(code)) - {"KEYS", "ARGV"}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -1,10 +1,11 @@
 """The Lua scripts of the package: their text, their digests, and their keys.
 
-Each script is one file of ``lua/``, read when it is first sent. Five kinds of comment become code
-on their line. ``-- keys: meta, ready`` becomes locals with these KEYS, whose types are in
-:mod:`.keys`; ``-- keys of each: meta`` those of one queue of many, from ``n`` on. ``-- limits:
-BATCH, RANK`` becomes locals with these numbers of :mod:`reliq.store.limits`, and ``-- use: add,
-whole`` these functions of ``lua/shared/``. ``-- begin: HDEL meta`` is a first write that needs no
+Each script is one file of ``lua/``, read when it is first sent. Five kinds of comment become code.
+``-- keys: meta, ready`` becomes locals with these KEYS, whose types are in :mod:`.keys`; ``-- keys
+of each: meta`` those of one queue of many, from ``n`` on. ``-- use: add, whole`` becomes these
+functions of ``lua/shared/``, after those that they use themselves; each is defined once where it
+is visible, and a script gets their keys too. The names of ``-- limits: BATCH, RANK`` become these
+numbers of :mod:`reliq.store.limits`. ``-- begin: HDEL meta`` is a first write that needs no
 memory: it lets the rest run when memory is full. ``-- clock: now`` is the server's time, in ms. A
 digest, and the line number in an error, refer to the expanded text.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import partial
 from operator import attrgetter
 from pkgutil import get_data
 from textwrap import indent
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...store import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .stream import Command
 
-_KEYS = re.compile(r"^( *)-- keys( of each)?: (.+)$", re.MULTILINE)
-_LIMITS = re.compile(r"^-- limits: (.+)$", re.MULTILINE)
-_USE = re.compile(r"^( *)-- use: (.+)$", re.MULTILINE)
+_KEYS = re.compile(r"^( *)-- keys( of each)?: (.+)\n", re.MULTILINE)
+_LIMITS = re.compile(r"^-- limits: (.+)\n", re.MULTILINE)
+_USE = re.compile(r"^ *-- use: (.+)\n", re.MULTILINE)
 _BEGIN = re.compile(r"-- begin: (\w+) (\w+)$", re.MULTILINE)
 _CLOCK = re.compile(r"^( *)-- clock: now$", re.MULTILINE)
 _NOW = r"""\1local clock = redis.call('TIME')
@@ -53,11 +53,13 @@ class Script:
         """Read the file at the first use; takes no lock, which a fork could leave held."""
         if wanted not in {"text", "sha", "keys", "of"}:
             raise AttributeError(wanted)
-        written = _read(self.name)
-        keys = tuple(name for line in _KEYS.finditer(written) for name in line[3].split(", "))
-        written = _KEYS.sub(partial(_key_locals, keys), written)
-        written = _CLOCK.sub(_NOW, _BEGIN.sub(r"redis.call('\1', \2, '')", written))
-        self._take(_LIMITS.sub(_locals, _USE.sub(_functions, written)), keys)
+        text = _expanded(self.name)
+        lines = _KEYS.findall(text)
+        keys = tuple(dict.fromkeys(name for *_, names in lines for name in names.split(", ")))
+        if lines:
+            text = _KEYS.sub(_key_locals(keys, *lines[0][:2]), text, count=1)
+        text = _CLOCK.sub(_NOW, _BEGIN.sub(r"redis.call('\1', \2, '')", _KEYS.sub("", text)))
+        self._take(text, keys)
         return object.__getattribute__(self, wanted)
 
     def _take(self, text: str, keys: tuple[str, ...]) -> None:
@@ -81,29 +83,42 @@ class Script:
 
 
 def _read(name: str) -> str:
-    """Return a file of ``lua/`` through the package's loader, which also reads a zip."""
-    return str(get_data(__name__, f"lua/{name}.lua"), "utf-8")  # type: ignore[arg-type]
+    """Return a file of ``lua/``, which may be in a zip, with the numbers of its limits."""
+    text = str(get_data(__name__, f"lua/{name}.lua"), "utf-8")  # type: ignore[arg-type]
+    for line in _LIMITS.findall(text):
+        for limit in line.split(", "):
+            text = re.sub(rf"\b{limit}\b", str(getattr(limits, limit)), text)
+    return _LIMITS.sub("", text)
 
 
-def _key_locals(keys: Sequence[str], line: re.Match[str]) -> str:
-    """Return the code that assigns the KEYS of a line to locals; the guard is never read."""
-    names = [name for name in line[3].split(", ") if name != "guard"]
-    if not names:
-        return ""
-    before = "n + " if line[2] else ""
+def _expanded(name: str) -> str:
+    """Return a script with the functions that it uses."""
+    lines: list[str] = []
+    visible: dict[str, int] = {}  # functions, and the depth of the block that defines them
+    for line in _read(name).splitlines(keepends=True):
+        depth = len(line) - len(line.lstrip(" "))
+        if line != "\n":
+            visible = {name: at for name, at in visible.items() if at <= depth}
+        lines += _functions(line, depth, visible) if _USE.match(line) else [line]
+    return "".join(lines)
+
+
+def _functions(text: str, depth: int, visible: dict[str, int]) -> Iterator[str]:
+    """Yield the functions that *text* uses and that are not *visible* yet, in order."""
+    for name in (name for names in _USE.findall(text) for name in names.split(", ")):
+        if name not in visible:
+            function = _read(f"shared/{name}")
+            yield from _functions(function, depth, visible)
+            visible[name] = depth
+            yield indent(_USE.sub("", function), " " * depth)
+
+
+def _key_locals(keys: Sequence[str], depth: str, of_each: str) -> str:
+    """Return the code that assigns the KEYS to locals; the guard is never read."""
+    names = [name for name in keys if name != "guard"]
+    before = "n + " if of_each else ""
     values = (f"KEYS[{before}{keys.index(name) + 1}]" for name in names)
-    return f"{line[1]}local {', '.join(names)} = {', '.join(values)}"
-
-
-def _locals(line: re.Match[str]) -> str:
-    """Return the code that assigns the limits of a line to locals."""
-    return " ".join(f"local {name} = {getattr(limits, name)}" for name in line[1].split(", "))
-
-
-def _functions(line: re.Match[str]) -> str:
-    """Return the shared functions of a line, with its indentation."""
-    texts = [_read(f"shared/{name}") for name in line[2].split(", ")]
-    return "\n".join(indent(text, line[1]) for text in texts).rstrip()
+    return f"{depth}local {', '.join(names)} = {', '.join(values)}\n" if names else ""
 
 
 ACCEPT = Script("accept")

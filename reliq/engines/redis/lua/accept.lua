@@ -9,12 +9,12 @@
 --   "reason|count|consumer|error" of a dead letter)
 --
 -- Returns for each 1 stored, 0 stored before, -1 no such queue.
--- keys: messages, ready, delayed, expiry, deliveries, dead, dead_info, notification, stats, meta
--- keys: publisher, guard
--- limits: RANK, MOVES_KEPT_MS
+-- keys: messages, ready, delayed, expiry, deliveries, dead, dead_info, stats, meta, publisher
+-- keys: guard
+-- limits: RANK
 local low_water = ARGV[1]
 
--- use: add, whole, notify, intact, settle
+-- use: add, whole, notify, intact, settle_numbers
 
 intact({messages, deliveries, dead_info, stats}, {ready, delayed, expiry, dead, publisher})
 local outcomes = {}
@@ -57,7 +57,7 @@ for i = 2, #ARGV, 9 do
   end
   outcomes[#outcomes + 1] = outcome
 end
-settle()
+settle_numbers()
 if redis.call('EXISTS', ready, delayed) > 0 then
   notify()
 end

@@ -7,13 +7,10 @@
 --
 -- Returns 1, or 0 when there is no such queue to consume from, or when it was deleted with its
 --   last consumer (auto_delete).
--- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
--- keys: notification, stats, meta, consumers, unacked_mutex, moves, publishers, job_events, history
--- keys: failed_deliveries, guard
--- limits: OUTLIVES_MS
+-- keys: meta, consumers, guard
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
--- use: whole, marks_of, lease_of, forget_marks, delete_everything
+-- use: whole, forget_marks, delete_everything
 
 -- begin: HDEL consumers
 if seen ~= '' and redis.call('HGET', consumers, consumer) ~= seen then

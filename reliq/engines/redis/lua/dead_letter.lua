@@ -6,13 +6,10 @@
 -- ARGV[4..] tag, token (pairs: delivery tag, lease token)
 --
 -- Returns the tags without this lease (leased again, or gone), which are unchanged.
--- keys: messages, unacked_index, unacked, deliveries, dead, dead_info, stats, job_events
--- keys: failed_deliveries, guard
--- limits: BATCH, JOB_MARK, FAILURES_KEPT
+-- keys: messages, unacked_index, unacked, deliveries, dead, dead_info, stats, job_events, guard
 local reason, err, dead_letter_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
--- use: add, whole, intact, lease_of, remove, trim_dead, without_body, next_number, keep_events
--- use: note_failures, permitted
+-- use: add, intact, lease_of, trim_dead, keep_events, note_failures, permitted
 
 intact({messages, unacked, deliveries, dead_info, stats}, {unacked_index, dead, job_events})
 permitted(unacked, dead)

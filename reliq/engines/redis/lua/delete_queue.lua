@@ -8,10 +8,7 @@
 --
 -- Returns {outcome, n}: 1 deleted with n waiting messages; 0 not found; -1 not empty (n messages);
 --   -2 in use (n consumers); -3 not idle (n ms remain; -1: never expires); -4 not drained
--- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
--- keys: notification, stats, meta, consumers, unacked_mutex, moves, publishers, job_events, history
--- keys: failed_deliveries, guard
--- limits: OUTLIVES_MS
+-- keys: messages, ready, delayed, meta, consumers, moves, publishers, job_events, guard
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 local if_drained = ARGV[4] == '1'
 

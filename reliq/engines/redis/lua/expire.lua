@@ -5,10 +5,9 @@
 -- Returns 1 when more messages have expired than one step removes, else 0.
 -- keys: messages, ready, delayed, deliveries, expiry, dead, dead_info, stats, meta, job_events
 -- keys: guard
--- limits: BATCH, JOB_MARK
+-- limits: BATCH
 
--- use: intact, add, keep_expired, remove, without_body, whole, next_number, keep_events, expire
--- use: bytes_of, count_down_bytes, permitted
+-- use: intact, expire, bytes_of, count_down_bytes, permitted
 
 -- clock: now
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)

@@ -4,7 +4,7 @@
 --   them: expires in ms or "", count of failed deliveries or -1)
 --
 -- Returns the number of restored messages: 0 for a deleted queue, without existing messages.
--- keys: messages, ready, deliveries, expiry, notification, stats, meta, guard
+-- keys: messages, ready, deliveries, expiry, stats, meta, guard
 
 -- use: add, notify, intact
 

@@ -5,10 +5,9 @@
 --
 -- Returns for each 1 stored, 0 stored before.
 -- keys: publisher, waiting
--- limits: MOVES_KEPT_MS
 local low_water = ARGV[1]
 
--- use: settle
+-- use: settle_numbers
 
 -- Raises an error for a key of the wrong type before the first write.
 redis.call('LLEN', waiting)
@@ -23,5 +22,5 @@ for i = 2, #ARGV, 2 do
   end
   outcomes[#outcomes + 1] = outcome
 end
-settle()
+settle_numbers()
 return outcomes

@@ -10,10 +10,9 @@
 --
 -- Returns {low_water, tag, number, envelope, ...}: numbers below low_water are settled.
 -- keys: messages, dead, stats, moves, unacked_index, guard
--- limits: DAY_US
 local target = ARGV[1]
 
--- use: whole, intact, last_number, settled_below, number_of_move
+-- use: intact, last_number, settled_below, number_of_move
 
 intact({messages, stats}, {dead, unacked_index})
 -- begin: HDEL moves

@@ -11,11 +11,10 @@
 --   failed deliveries or -1, ...}: numbers below low_water are settled.
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, stats, moves
 -- keys: guard
--- limits: DAY_US, MOVED_AT_ONCE
+-- limits: MOVED_AT_ONCE
 local target = ARGV[1]
 
--- use: add, whole, intact, lease_of, last_number, settled_below, number_of_move
--- use: permitted
+-- use: add, whole, intact, lease_of, last_number, settled_below, number_of_move, permitted
 
 intact({messages, unacked, deliveries, stats, moves},
   {ready, delayed, unacked_index, expiry, dead})

@@ -5,7 +5,7 @@
 -- Returns the number of messages removed by this call.
 -- keys: messages, deliveries, dead, dead_info, unacked_index, unacked, stats, moves, guard
 
--- use: add, remove, intact
+-- use: remove, intact
 
 intact({messages, deliveries, dead_info, unacked, stats}, {dead, unacked_index})
 local gone = {}

@@ -3,7 +3,7 @@
 -- ARGV[1] paused (1: pause; 0: resume)
 --
 -- Returns 1 done, 0 no such queue.
--- keys: meta, ready, delayed, notification, guard
+-- keys: meta, ready, delayed, guard
 local paused = ARGV[1] == '1'
 
 -- use: notify

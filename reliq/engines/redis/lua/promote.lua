@@ -2,10 +2,10 @@
 --
 -- Returns {ms until the next delayed message is due or -1, 1 when messages are ready and the
 --   queue is not paused, else 0}
--- keys: ready, delayed, notification, stats, meta, guard
--- limits: BATCH, RANK
+-- keys: ready, delayed, stats, meta, guard
+-- limits: BATCH
 
--- use: add, whole, intact, head_of_rank, promote, notify, permitted
+-- use: intact, promote, notify, permitted
 
 -- clock: now
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)

@@ -19,9 +19,9 @@
 --   0 stored before; or not stored: -1 no such queue, -2 the bindings have changed, -3 the
 --   queue is full (x-overflow reject-publish), -4 it is a closed partition (if must_exist).
 --   If the queue exists and has partitions, their number follows.
--- keys: messages, ready, delayed, expiry, dead, dead_info, deliveries, notification, stats, meta
--- keys: publishers, bindings, job_events, guard
--- limits: RANK, LONG_MS, BATCH, JOB_MARK
+-- keys: messages, ready, delayed, expiry, dead, dead_info, deliveries, stats, meta, publishers
+-- keys: bindings, job_events, guard
+-- limits: RANK, LONG_MS, BATCH
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
 
@@ -65,7 +65,7 @@ if limited then
   for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
-  -- use: without_body, next_number, keep_events, remove
+  -- use: keep_events, remove
 
   -- Messages may have to be removed: check the types of the keys before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
@@ -77,7 +77,7 @@ if limited then
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
-      -- use: bytes_of, count_down_bytes, keep_expired, expire
+      -- use: bytes_of, count_down_bytes, expire
 
       local gone = queue[5] and bytes_of(overdue)
       expire(overdue, now, about[2])

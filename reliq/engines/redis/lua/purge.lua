@@ -2,9 +2,9 @@
 --
 -- Returns the number of removed messages; 0 when none is left.
 -- keys: messages, ready, delayed, deliveries, expiry, stats, job_events, guard
--- limits: BATCH, JOB_MARK
+-- limits: BATCH
 
--- use: add, bytes_of, intact, without_body, whole, next_number, keep_events, permitted
+-- use: add, bytes_of, intact, keep_events, permitted
 
 intact({messages, deliveries, stats}, {expiry, job_events})
 permitted(messages, expiry)

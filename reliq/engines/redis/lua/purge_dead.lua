@@ -5,9 +5,8 @@
 -- Returns the number of removed dead letters; those in a move that began less than a day ago
 --   are kept.
 -- keys: messages, deliveries, dead, dead_info, stats, moves, guard
--- limits: DAY_US
 
--- use: add, remove, intact, is_moving, permitted
+-- use: remove, intact, is_moving, permitted
 
 intact({messages, deliveries, dead_info, stats}, {dead})
 permitted(messages, dead)

@@ -13,14 +13,13 @@
 --
 -- Returns {refused, died}: the tags without this lease (leased again, or gone), which are
 --   unchanged; and {tag, count, ...} of those that were dead-lettered.
--- keys: ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info, notification
--- keys: stats, meta, messages, job_events, failed_deliveries, guard
--- limits: RANK, JOB_MARK, FAILURES_KEPT
+-- keys: ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info, stats, meta
+-- keys: messages, job_events, guard
 local how, delivery_limit = ARGV[1], tonumber(ARGV[2])
 local backoff_min, backoff_max, error = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
--- use: add, whole, notify, intact, lease_of, head_of_rank, old_place, backoff, without_body
--- use: next_number, keep_events, note_failures, permitted
+-- use: add, whole, notify, intact, lease_of, old_place, backoff, keep_events, note_failures
+-- use: permitted
 
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead, job_events})

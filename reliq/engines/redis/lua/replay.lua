@@ -6,12 +6,9 @@
 --
 -- Returns the tags that were replayed. Others are no longer dead letters, or in a move that
 --   began less than a day ago.
--- keys: messages, ready, deliveries, dead, dead_info, notification, stats, meta, moves, job_events
--- keys: guard
--- limits: RANK, DAY_US, JOB_MARK
+-- keys: messages, ready, deliveries, dead, dead_info, stats, meta, moves, job_events, guard
 
--- use: add, notify, bytes_of, intact, whole, head_of_rank, promote, is_moving, without_body
--- use: next_number, keep_events, permitted
+-- use: add, notify, bytes_of, intact, promote, is_moving, keep_events, permitted
 
 intact({messages, deliveries, dead_info, stats, meta}, {ready, job_events})
 permitted(stats, ready)

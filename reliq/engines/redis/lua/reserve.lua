@@ -25,8 +25,8 @@
 -- A count is the number of failed deliveries, or -1 for a message never delivered. The last item,
 -- only with no_ack, is the input of hand_back (expires: ms, "" for none).
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
--- keys: notification, stats, meta, job_events, guard
--- limits: BATCH, RANK, CANDIDATE_FAILURES, ROUNDS, JOB_MARK
+-- keys: stats, meta, job_events, guard
+-- limits: BATCH, CANDIDATE_FAILURES, ROUNDS
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
@@ -55,7 +55,7 @@ redis.call('ZADD', ready, 'XX', 0, '-')
 -- Expired messages are removed first, so that none is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
-  -- use: bytes_of, keep_expired, remove, without_body, keep_events, expire
+  -- use: bytes_of, expire
 
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead, job_events})
   bytes = max_bytes and bytes_of(overdue) or 0
@@ -63,7 +63,7 @@ if #overdue > 0 then
 end
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
-  -- use: head_of_rank, promote
+  -- use: promote
 
   intact({messages, deliveries, dead_info, stats}, {ready, dead})
   redis.call('ZREM', delayed, unpack(due))

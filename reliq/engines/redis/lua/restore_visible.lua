@@ -24,15 +24,15 @@
 --   the same of the dead-lettered, ids of all consumers of the queue,
 --   number of dead letters to route on}
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
--- keys: notification, stats, meta, consumers, unacked_mutex, job_events, failed_deliveries, guard
--- limits: BATCH, RANK, JOB_MARK, FAILURES_KEPT
+-- keys: stats, meta, consumers, unacked_mutex, job_events, guard
+-- limits: BATCH
 local consumer, interval, delivery_limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local dead_letter_max, dead_letter_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease, told = tonumber(ARGV[6]), ARGV[9] == '1'
 local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
--- use: add, whole, notify, intact, remove, trim_dead, marks_of, lease_of, head_of_rank, old_place
--- use: backoff, forget_marks, without_body, next_number, keep_events, note_failures
+-- use: add, whole, notify, intact, remove, trim_dead, marks_of, lease_of, old_place, backoff
+-- use: forget_marks, keep_events, note_failures
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})

@@ -1,4 +1,5 @@
 -- Returns the total size of the envelopes of messages, in bytes.
+-- keys: messages
 local function bytes_of(tags)
   local bytes = 0
   for _, tag in ipairs(tags) do

@@ -1,4 +1,8 @@
 -- Deletes the queue with its data; publish numbers outlive it by a minute, for a late retry.
+-- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
+-- keys: notification, stats, meta, unacked_mutex, moves, job_events, history, failed_deliveries
+-- keys: publishers
+-- limits: OUTLIVES_MS
 local function delete_everything()
   redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
     dead, dead_info, notification, stats, meta, unacked_mutex, moves, job_events, history,

@@ -1,4 +1,6 @@
 -- Removes expired messages; begins with writes that do not grow, in case memory is full.
+-- use: keep_events, keep_expired, remove
+-- keys: expiry, ready, delayed
 local function expire(tags, now, kept)
   redis.call('ZREM', expiry, unpack(tags))
   redis.call('ZREM', ready, unpack(tags))

@@ -1,4 +1,6 @@
 -- Removes marks of consumers; keeps a mark while its message is unacked, to judge its ended lease.
+-- use: marks_of, lease_of
+-- keys: unacked, meta
 local function forget_marks(consumers)
   for field, tag in pairs(marks_of(consumers)) do
     local record = redis.pcall('HGET', unacked, tag)

@@ -1,4 +1,7 @@
 -- Stores events of jobs for their batches, numbered like lease tokens, without the bodies.
+-- use: next_number, add, without_body
+-- keys: messages, stats, job_events
+-- limits: JOB_MARK
 local function keep_events(tags, what, reason, err)
   for _, tag in ipairs(tags) do
     if string.byte(tag, -1) == JOB_MARK then

@@ -1,4 +1,6 @@
 -- Turns expired messages into dead letters.
+-- use: add
+-- keys: deliveries, dead, dead_info, stats
 local function keep_expired(tags, now)
   local failed = redis.call('HMGET', deliveries, unpack(tags))
   for i, tag in ipairs(tags) do

@@ -1,4 +1,5 @@
 -- Returns field -> tag of the marks of consumers whose id has this prefix.
+-- keys: meta
 local function marks_of(consumers)
   local marks = {}
   for _, field in ipairs(redis.call('HKEYS', meta)) do

@@ -1,4 +1,6 @@
 -- Returns the first of n numbers, above the time in us: a restored copy repeats none. Counts gaps.
+-- use: whole, add
+-- keys: stats
 local function next_number(n, time)
   local last = whole(redis.call('HGET', stats, 'token')) or 0
   time = time or redis.call('TIME')

@@ -1,4 +1,7 @@
 -- Returns the permanent number of a move; nil while a move to another target is under a day old.
+-- use: whole
+-- keys: moves, stats
+-- limits: DAY_US
 local function number_of_move(tag, last)
   local begun, to = string.match(redis.call('HGET', moves, tag) or '', '^(%d+)|(.*)$')
   local number = whole(begun)

@@ -1,4 +1,6 @@
 -- Makes messages ready, after those that are ready at their rank.
+-- use: whole, add, head_of_rank
+-- keys: stats, meta, ready
 local function promote(tags)
   local published = whole(redis.call('HGET', stats, 'published')) or 0
   local scored, sequence = {}, published + add(meta, 'promoted', #tags) - #tags

@@ -1,4 +1,6 @@
 -- Returns the number below which all moves are settled; removes those whose message has left.
+-- use: whole
+-- keys: unacked_index, dead, moves
 local function settled_below(low_water, begun)
   for i = 1, #begun, 2 do
     local tag, number = begun[i], whole(string.match(begun[i + 1], '^(%d+)|'))

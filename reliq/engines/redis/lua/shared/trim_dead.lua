@@ -1,4 +1,7 @@
 -- Applies the cap of dead letters: drops the oldest. Returns the number of dropped ones.
+-- use: remove
+-- keys: dead
+-- limits: BATCH
 local function trim_dead()
   local surplus = math.min(redis.call('ZCARD', dead) - dead_letter_max, BATCH)
   if surplus > 0 then

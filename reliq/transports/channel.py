@@ -299,16 +299,14 @@ class Channel(virtual.Channel):
         if not PROCESS[0]:
             here()
         if multiple:
-            self.settlement.ack(self.qos_.up_to(delivery_tag))
+            self.settlement.settle(self.qos_.up_to(delivery_tag), "acked")
             return
         message = self.qos_.delivered.pop(delivery_tag, None) or self.qos_.take(delivery_tag)
         if message is None:
             return
-        if message.decode_error is not None:
-            self.settlement.dead_letter([message])
-        elif BATCH in message.headers or self.closed:
-            self.settlement.jobs.ack(message)
-        else:
+        if message.decode_error is not None or BATCH in message.headers or self.closed:
+            self.settlement.settle([message], "acked")
+        else:  # the hot path: an ordinary message has no one else to report to
             self.transport.loop.ack(message.queue, (delivery_tag,))
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:

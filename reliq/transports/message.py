@@ -118,7 +118,7 @@ class Message(virtual.Message):
         return int(self.headers.get("x-delivery-count", 0))
 
     @property
-    def verdict(self) -> tuple[str, str]:
+    def dead_letter_reason(self) -> tuple[str, str]:
         """The reason and the error text if it becomes a dead letter now, without requeue."""
         if self.decode_error is not None:
             return "undecodable", self.decode_error
@@ -126,7 +126,7 @@ class Message(virtual.Message):
 
     def tell_outcome(self) -> None:
         """Report the task's outcome to its batch; the message was acknowledged before."""
-        self.channel.settlement.jobs.tell(self)
+        self.channel.settlement.settle([self], "ended")
 
     def decode(self) -> Any:
         """Return the decoded body, and cache it; records a decoding error.

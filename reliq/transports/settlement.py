@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..consumer.leases import log_at_the_limit
 from ..errors import BrokerUnavailable, again, logger
@@ -26,60 +26,117 @@ from ..store.values import Delivery, How, Lease
 from .message import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..store.protocol import Store
     from .base import Transport
     from .message import Message, QoS
 
 
+Verdict: TypeAlias = Literal["acked", "ended", "dead"] | How
+"""How a message ends. ended: it was acked before, and only its job ends now."""
+
+
 @dataclass(eq=False)
 class Settlement:
-    """Reports settled messages to the broker, the log and the signals."""
+    """The one door by which the messages of a channel end: :meth:`settle`.
+
+    Only a single ack of an ordinary message, the hot path, passes it by (``Channel.basic_ack``).
+    """
 
     _over: Transport
     _qos: QoS
 
     def __post_init__(self) -> None:
-        """Create the part that reports to batches."""
+        """Look up the connection's parts once."""
         self._link = self._over.link
-        self.jobs = JobEnds(self._over, self._qos)
 
     @property
     def _store(self) -> Store:
         """A connection that also works after the channel was closed."""
         return self._link.session.spare_store() if self._qos.closed else self._link.store
 
-    def ack(self, messages: list[Message]) -> None:
-        """Acknowledge *messages*; unreadable ones become dead letters."""
-        readable = [message for message in messages if message.decode_error is None]
-        for message in readable:
-            if BATCH in message.headers:
-                self.jobs.ack(message)
-        rest = [message for message in readable if BATCH not in message.headers]
-        for queue, group in groupby(rest, attrgetter("queue")):
-            self._over.loop.ack(queue, [message.delivery_tag for message in group])
-        self.dead_letter([message for message in messages if message.decode_error is not None])
+    def settle(self, messages: Sequence[Message], verdict: Verdict, error: str = "nacked") -> None:
+        """End *messages*, which the channel has given up; first report the ends of their jobs.
+
+        Unreadable messages that are acked become dead letters. *error*: of returned messages that
+        are dead-lettered at their delivery limit. Refused, and logged, if the lease was lost.
+
+        On BrokerUnavailable, the channel keeps a failed dead letter; the others are returned over
+        the next connection. Acks raise only BrokerTimeout.
+        """
+        if verdict == "acked":
+            readable = [message for message in messages if message.decode_error is None]
+            self._ack([one for one in readable if not self._report_job(one, verdict)])
+            self.settle([one for one in messages if one.decode_error is not None], "dead")
+        elif verdict == "dead":
+            for message in messages:
+                self._dead_letter(message)
+        else:
+            for message in messages:
+                self._report_job(message, verdict)
+            if verdict != "ended":
+                self._release(verdict, messages, error)
+                self._over.pull.credit_regained()
+
+    def _report_job(self, message: Message, verdict: Verdict) -> bool:
+        """Report to its batch how the job of *message* ends; return whether the report acks it.
+
+        Without an outcome, the task is acknowledged early or retried, or it was revoked before it
+        started. For an early ack, the batch records the start first: a job always has a message or
+        a worker. Outside of Celery workers, an ack means that the work is done.
+        """
+        outcome, message.outcome = message.outcome, None
+        found = job_of(message.headers) if BATCH in message.headers else None
+        if found is None:
+            return False
+        session, acked = self._link.session, verdict == "acked"
+        batch, job, retries = found
+        token, tag = int(message.token), message.delivery_tag
+        if acked and outcome is None and not message.begun:
+            outcome = SUCCEEDED
+            if WATCH.takes_from(self._over):
+                # Celery's worker revokes expired tasks.
+                why = "revoked or expired" if message.headers.get("expires") else "revoked"
+                outcome = Outcome("cancelled", why)
+        if verdict in {"nacked", "released"} and message.begun:
+            change = Change("return", job, "", retries, token)
+        elif outcome is not None and verdict in {"acked", "ended", "dead"}:
+            state, text = outcome
+            change = Change("end", job, state, retries, token, tag, message.queue, text)
+        elif acked and message.acked_early:
+            # The same change as the child process reports, so that the second one changes nothing.
+            queue = queue_of(message.queue)
+            change = Change("begin", job, "", retries, token, tag, queue, session.id)
+        else:
+            return False
+        # No thread reads replies of a closed channel: the session sends the report, and reads them.
+        store = None if self._qos.closed else self._link.store
+        # The callback keeps the message alive: a message without references loses its lease.
+        session.reports.report(
+            store, batch, change, partial(self._ack, [message]) if acked else None
+        )
+        return acked
+
+    def _ack(self, messages: Sequence[Message]) -> None:
+        for queue, group in groupby(messages, attrgetter("queue")):
+            tags = [message.delivery_tag for message in group]
+            if self._qos.closed:
+                self._link.session.outbox.ack_later(queue, tags)
+            else:
+                self._over.loop.ack(queue, tags)
 
     def reject(self, delivery_tag: str, requeue: bool) -> None:
-        """Return a message, counted as a failed delivery, or make it a dead letter.
-
-        Refused, and logged, if the lease was lost meanwhile.
-        """
+        """Return a message, counted as a failed delivery, or make it a dead letter."""
         here()
         message = self._qos.take(delivery_tag)
-        messages = [] if message is None else [message]
+        if message is None:
+            return
         error = sys.exc_info()[1]
-        if message is not None and error is not None and WATCH.takes_from(self._over):
+        if error is not None and WATCH.takes_from(self._over):
             message.error = in_words(error)  # Celery rejects invalid messages
-        if requeue:
-            # A task whose process died, for example, returns with this error.
-            self.release("nacked", messages, (message.error if message else "") or "nacked")
-            for one in messages:
-                self.jobs.returned(one)
-        else:
-            self.dead_letter(messages)
-        self._over.pull.credit_regained()
+        # A task whose process died, for example, returns with this error.
+        self.settle([message], "nacked" if requeue else "dead", message.error or "nacked")
 
     def give_back(self, how: How) -> None:
         """Return every unacked message of the channel."""
@@ -87,8 +144,7 @@ class Settlement:
         messages = list(self._qos.delivered.values())
         self._qos.delivered.clear()
         for kind, some in self._by_how(how, messages):
-            self.release(kind, some)
-        self._over.pull.credit_regained()
+            self.settle(some, kind)
 
     def let_go(self) -> None:
         """Keep the leases of unacked messages only while the application holds the messages.
@@ -111,11 +167,7 @@ class Settlement:
         rest = [message for message in messages if message not in failed]
         return [("nacked", failed), (how, rest)]
 
-    def release(self, how: How, messages: list[Message], error: str = "nacked") -> None:
-        """Return *messages*, now or over the next connection; raises BrokerUnavailable.
-
-        *error*: of messages that are dead-lettered at their delivery limit.
-        """
+    def _release(self, how: How, messages: Sequence[Message], error: str) -> None:
         outbox = self._link.session.outbox
         groups = iter(_leases_of(messages))
         for queue, leases in groups:
@@ -134,18 +186,16 @@ class Settlement:
                 emit_at_the_limit(store.broker, queue, released.dead, error, known)
                 self._route_soon(queue)
 
-    def dead_letter(self, messages: list[Message]) -> None:
-        """Dead-letter *messages*; on BrokerUnavailable, the channel keeps the failed one."""
-        for message in messages:
-            self.jobs.tell(message)
-            lease = Lease(message.delivery_tag, message.token)
-            try:
-                self._give_up(
-                    message.queue, lease, message.headers, message.failed, *message.verdict
-                )
-            except BrokerUnavailable:
-                self._qos.put_back(message)
-                raise
+    def _dead_letter(self, message: Message) -> None:
+        self._report_job(message, "dead")
+        lease = Lease(message.delivery_tag, message.token)
+        try:
+            self._give_up(
+                message.queue, lease, message.headers, message.failed, *message.dead_letter_reason
+            )
+        except BrokerUnavailable:
+            self._qos.put_back(message)
+            raise
 
     def settle_malformed(
         self, message: Message, error: Exception, settled: bool, no_ack: bool = False
@@ -162,7 +212,7 @@ class Settlement:
                 "dead-lettered, because %s",
                 message.delivery_tag,
                 message.queue,
-                message.verdict[1],
+                message.dead_letter_reason[1],
                 "its consumer needs no ack"
                 if no_ack
                 else "it had been acknowledged or rejected before",
@@ -174,7 +224,7 @@ class Settlement:
             elif message.decode_error is None and not message.begun and not message.failed:
                 self._return_malformed(message, "nacked")
             else:
-                self.dead_letter([message])
+                self.settle([message], "dead")
         except BrokerUnavailable as exc:
             # Raised in the loop's next turn, because in this one it would drop the acks of others.
             self._over.reserver.failure = again(exc)
@@ -185,10 +235,8 @@ class Settlement:
             "dead-lettered if its next delivery fails as well",
             *(message.delivery_tag, message.queue, message.error),
         )
-        self.release(how, [message])
-        self.jobs.returned(message)
+        self.settle([message], how)
         self._over.loop.note_unrun()
-        self._over.pull.credit_regained()
 
     def dead_letter_undecodable(self, delivery: Delivery, error: Exception, no_ack: bool) -> None:
         """Dead-letter a delivery whose envelope is unreadable, which never was a message."""
@@ -246,80 +294,7 @@ class Settlement:
             self._link.session.duties.route_soon(queue)
 
 
-@dataclass(eq=False)
-class JobEnds:
-    """Reports to batches how the jobs of one channel's messages have ended."""
-
-    _over: Transport
-    _qos: QoS
-
-    def ack(self, message: Message) -> None:
-        """Report the outcome of the job to its batch, and acknowledge the message afterwards.
-
-        Without an outcome, the task is acknowledged early or retried, or it was revoked before it
-        started. For an early ack, the batch records the start first: a job always has a message or
-        a worker. Outside of Celery workers, an ack means that the work is done.
-        """
-        change = self._change(message) or self._begin(message)
-        if change is None:
-            self._acknowledge(message)
-            return
-        # The callback keeps the message alive: a message without references loses its lease.
-        self._report(message, change, partial(self._acknowledge, message))
-
-    def tell(self, message: Message) -> None:
-        """Report the outcome of the job of a settled message to its batch."""
-        if message.outcome is not None:
-            change = self._change(message)
-            if change is not None:
-                self._report(message, change)
-
-    def returned(self, message: Message) -> None:
-        """Report to the batch that the job waits again, because its message was returned."""
-        message.outcome = None
-        found = job_of(message.headers)
-        if found is not None and message.begun:
-            _, job, retries = found
-            self._report(message, Change("return", job, "", retries, int(message.token)))
-
-    def _begin(self, message: Message) -> Change | None:
-        found = job_of(message.headers)
-        if found is None or not message.acked_early:
-            return None
-        _, job, retries = found
-        # The same change as the child process reports, so that the second one changes nothing.
-        where = retries, int(message.token), message.delivery_tag, queue_of(message.queue)
-        return Change("begin", job, "", *where, self._over.link.session.id)
-
-    def _change(self, message: Message) -> Change | None:
-        found = job_of(message.headers)
-        outcome, message.outcome = message.outcome, None
-        if found is None or (outcome is None and message.begun):
-            return None
-        _, job, retries = found
-        where = retries, int(message.token), message.delivery_tag, message.queue
-        if outcome is None and WATCH.takes_from(self._over):
-            # Celery's worker revokes expired tasks.
-            why = "revoked or expired" if message.headers.get("expires") else "revoked"
-            outcome = Outcome("cancelled", why)
-        state, text = outcome or SUCCEEDED
-        return Change("end", job, state, *where, text)
-
-    def _report(self, message: Message, change: Change, then: Any = None) -> None:
-        # No thread reads replies of a closed channel: the session sends the report, and reads them.
-        link = self._over.link
-        store = None if self._qos.closed else link.store
-        link.session.reports.report(store, message.headers[BATCH], change, then)
-
-    def _acknowledge(self, message: Message) -> None:
-        tags = (message.delivery_tag,)
-        if self._qos.closed:
-            self._over.link.session.outbox.ack_later(message.queue, tags)
-        else:
-            self._over.loop.ack(message.queue, tags)
-
-
-def _leases_of(messages: list[Message]) -> Iterable[tuple[str, list[Lease]]]:
+def _leases_of(messages: Sequence[Message]) -> Iterable[tuple[str, list[Lease]]]:
     """Yield the leases of *messages* by queue, in their order."""
     for queue, group in groupby(messages, attrgetter("queue")):
         yield queue, [Lease(message.delivery_tag, message.token) for message in group]

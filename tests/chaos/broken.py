@@ -13,11 +13,11 @@ from itertools import count
 
 from kombu.transport import TRANSPORT_ALIASES
 
+from reliq.consumer.job_reports import JobReports
 from reliq.message.delivery_tag import new_tag
 from reliq.transfer import batch_callbacks
 from reliq.transports import redis
 from reliq.transports.channel import Channel
-from reliq.transports.settlement import JobEnds
 
 _DROPS = int(os.environ.get("RELIQ_CHAOS_DROP", "10000"))
 _published = count(1)
@@ -72,7 +72,7 @@ def register() -> None:
 def break_batches():
     """Publish each callback of a batch twice, and count every third failure as a success."""
     published, numbered = batch_callbacks._published, batch_callbacks.GivenNumber
-    change, ends = JobEnds._change, count(1)
+    report, ends = JobReports.report, count(1)
 
     def twice(*args):
         return published(*args) and published(*args)
@@ -80,11 +80,10 @@ def break_batches():
     def another(batch, _number, own_tag):
         return numbered(batch, random.randrange(2**32), own_tag=lambda _: new_tag(0))
 
-    def confused(self, message):
-        found = change(self, message)
-        if found is not None and found.state == "failed" and next(ends) % 3 == 0:
-            return found._replace(state="succeeded", text="")
-        return found
+    def confused(self, store, batch, change, then=None):
+        if change.state == "failed" and next(ends) % 3 == 0:
+            change = change._replace(state="succeeded", text="")
+        report(self, store, batch, change, then)
 
     batch_callbacks._published, batch_callbacks.GivenNumber = twice, another
-    JobEnds._change = confused
+    JobReports.report = confused

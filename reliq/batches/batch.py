@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from ..claims import opener
-from ..errors import ConfigurationError, NotFound, ReliqError
+from ..errors import BrokerTimeout, BrokerUnavailable, ConfigurationError, NotFound, ReliqError
 from ..forks import here
 from ..integrations.connections import current_app, current_connection
 from ..integrations.job_runs import RUNNING
@@ -25,7 +25,7 @@ from ..transports.jobs import enter
 from .arguments import checked_id, milliseconds, names_of, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..store.jobs import BatchRecord, JobFailure, Progress, Report
     from ..store.protocol import Store
 
+_T = TypeVar("_T")
 _DAY_S = 86_400.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _SHOWN = 20
@@ -223,10 +224,10 @@ class Batch:
             app.control.revoke(ids, terminate=True, signal=signal)
 
         self._change(Change("cancel"))
-        cancel_nested(self._connected(), self.id, revoke if terminate else None)
+        self._twice(lambda store: cancel_nested(store, self.id, revoke if terminate else None))
 
     def _change(self, change: Change) -> None:
-        if change_batch(self._connected(), self.id, change) is None:
+        if self._twice(lambda store: change_batch(store, self.id, change)) is None:
             raise self._missing()
 
     def status(self, limit: int = _SHOWN, skip: int = 0) -> BatchStatus:
@@ -234,13 +235,15 @@ class Batch:
 
         Includes the latest *limit* failures, progress entries and messages, after the first *skip*.
         """
-        store, record, skip = self._connected(), self._record(), max(skip, 0)
-        return BatchStatus.of(
-            record,
-            store.now_ms(),
-            failures=store.batches.failures(self.id, limit, skip),
-            progress=store.batches.progress(self.id, limit, skip),
-            messages=store.batches.reports(self.id, limit, skip),
+        record, part = self._record(), (self.id, limit, max(skip, 0))
+        return self._twice(
+            lambda store: BatchStatus.of(
+                record,
+                store.now_ms(),
+                failures=store.batches.failures(*part),
+                progress=store.batches.progress(*part),
+                messages=store.batches.reports(*part),
+            )
         )
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
@@ -261,7 +264,7 @@ class Batch:
             store.close()
 
     def _record(self) -> BatchRecord:
-        record = self._connected().batches.batch(self.id)
+        record = self._twice(lambda store: store.batches.batch(self.id))
         if record is None:
             raise self._missing()
         return record
@@ -271,6 +274,19 @@ class Batch:
             f"no batch {self.id!r} at {self._connected().broker}: it was not opened, or its "
             "batch_ttl has passed"
         )
+
+    def _twice(self, call: Callable[[Store], _T]) -> _T:
+        """Return the result of a repeatable *call*; repeat it once if the connection was cut.
+
+        A connection that was used within the last 20 ms is used unchecked.
+        """
+        store = self._connected()
+        try:
+            return call(store)
+        except BrokerTimeout:
+            raise
+        except BrokerUnavailable:
+            return call(store)
 
     def _connected(self) -> Store:
         if self._store is None:

@@ -19,6 +19,7 @@ from reliq.integrations.job_runs import RUNNING, is_job, run_job
 from reliq.integrations.outcomes import BATCH
 from reliq.store.jobs import Change
 from tests.chaos.proxy import Proxy
+from tests.support.proxy import Proxy as CuttingProxy
 from tests.support.servers import free_port
 from tests.support.site import close_app
 
@@ -96,6 +97,28 @@ def test_a_connection_that_went_silent_since_the_last_job(redis_factory):
         site.batch.close()
         close_app(site.app)
         proxy.stop()
+
+
+@pytest.mark.parametrize("way", ["requests", "replies"])
+def test_a_batch_whose_connection_is_cut(redis_server, redis_url, way):
+    """The end of its block, a status and a cancel repeat a request that a cut connection lost."""
+    proxy = CuttingProxy(redis_server)
+    cut = {"requests": lambda: proxy.cut_requests(20), "replies": lambda: proxy.cut_replies(0)}[way]
+    with contextlib.closing(proxy), contextlib.closing(Batch("cut", url=proxy.url())) as batch:
+        with batch:
+            batch._connected().batches.change(batch.id, (Change("enter", "j", "waiting"),))
+            cut()
+        assert batch.status().sealed_ms
+        cut()
+        assert batch.status().sealed_ms
+        cut()
+        batch.cancel()
+        assert batch.status().cancelled_ms
+        assert 3 == proxy.cuts
+        proxy.refusing = True
+        proxy.cut_all()
+        with pytest.raises(reliq.BrokerUnavailable, match="not reachable"):
+            batch.status()
 
 
 def test_begins_beside_each_other_after_their_connections_were_lost(site, caplog):

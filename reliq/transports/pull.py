@@ -194,25 +194,25 @@ class PullLoop:
         known: dict[QoS, int] = {}
         left = self._poll_interval * _WAIT_POLLS
         store = self._link.store
+        notifier = store.notifier
         for item in self._schedule.subscriptions:
-            if item.in_flight:
-                if store.has_nodes:  # other nodes may answer sooner
-                    continue
+            if item.in_flight and not store.has_nodes:  # other nodes may answer sooner
                 return True
-            if item.buffer or self._credit.of(item, known) <= 0:
+            if item.in_flight or item.buffer or self._credit.of(item, known) <= 0:
                 continue
             if item.wanted:
                 return True
-            if item.due_at is not None:
+            if item.queue in notifier.polled:
+                item.poll_within(self._poll_interval)
+            elif item.due_at is not None:
                 left = min(left, item.due_at - monotonic())
             queues.add(item.queue)
-        notifier = store.notifier
         if not queues:
             return False
         if not notifier.listening or (store.has_nodes and queues != notifier.queues):
             notifier.listen(sorted(queues), max(left, 0.001))
         elif not queues <= notifier.queues:
-            store.notifier.end_wait()
+            notifier.end_wait()
         return False
 
     def heed_notification(self) -> None:

@@ -8,8 +8,8 @@ from time import monotonic
 import pytest
 from kombu import Connection, Queue
 
+from reliq.engines.redis.cluster.notifier import MOST
 from reliq.engines.redis.cluster.slots import slot_of
-from reliq.engines.redis.cluster.turns import MOST
 from reliq.engines.redis.connect import Address
 from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.urls import store_of
@@ -48,61 +48,56 @@ def connected(cluster):
     return found
 
 
-def listens(store, queues, *, until, timeout_s=0.6):
-    """Wait for notifications of *queues*, as a consumer does, until that of *until* arrives."""
-    notifier = store.notifier
-    deadline = monotonic() + 30
-    while True:
-        assert monotonic() < deadline
-        notifier.listen(queues, timeout_s)
-        notifier.wait(timeout_s)
-        store.receive()
-        if until in iter(notifier.take_notification, None):
-            return
+def waits(store, queues):
+    """Wait briefly for notifications of *queues*; return those that are polled instead."""
+    store.notifier.listen(queues, 60.0)
+    store.notifier.wait(0.05)
+    store.receive()
+    return store.notifier.polled
 
 
-@pytest.mark.slow
-def test_more_slots_than_connections(cluster, store):
-    """Queues in more slots than connections take turns over the connections."""
-    for queue in QUEUES:
-        store.publish([message(queue)])
-        listens(store, QUEUES, until=queue)
-    wait_until(lambda: connections(cluster) <= MOST)
+def test_queues_beyond_the_connections_are_polled(cluster):
+    """A consumer of more slots than connections receives from each within a poll interval."""
+    cluster.flush()
+    options = {"poll_interval": 0.5}
+    with Connection(cluster.url(), transport_options=options) as connection:
+        received = []
+        consumer = connection.Consumer(list(map(Queue, QUEUES)), no_ack=True)
+        consumer.register_callback(lambda body, _: received.append(body))
+        with consumer:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.5)
+            notifier = connection.transport.link.store.notifier
+            assert len(QUEUES) - MOST <= len(notifier.polled)
+            producer = connection.Producer()
+            for queue in QUEUES:
+                producer.publish(queue, routing_key=queue, exchange="")
+            while len(received) < len(QUEUES):
+                connection.drain_events(timeout=20)
+        assert sorted(QUEUES) == sorted(received)
+        assert connections(cluster) <= MOST
 
 
-@pytest.mark.slow
-def test_a_long_wait_for_few_does_not_keep_turns_from_many(store):
-    """A long wait for a worker's mailbox does not block the turns of its queues."""
-    notifier = store.notifier
-
-    def waits(queues):
-        notifier.listen(queues, 60.0)
-        notifier.wait(0.05)
-        store.receive()
-        return notifier.listening
-
-    wait_until(lambda: waits(QUEUES[:2]))
-    left = set(QUEUES[2:])
-    store.publish([message(queue) for queue in left])
-
-    def all_heard():
-        waits(QUEUES)
-        left.difference_update(iter(notifier.take_notification, None))
-        return not left
-
-    wait_until(all_heard, timeout_s=50, what=lambda: left)
-
-
-def test_turns_dial_no_more(cluster, store):
-    """Repeated turns use the same connections."""
-    store.publish([message(QUEUES[-1])])
-    listens(store, QUEUES, until=QUEUES[-1])
+def test_a_slot_keeps_its_connection(cluster, store):
+    """Waits for some of the queues in turn, and for all, open no further connections."""
+    rest = waits(store, QUEUES)
+    heard = sorted(set(QUEUES) - rest)
+    wait_until(lambda: waits(store, QUEUES) and store.notifier.listening)
     before = connected(cluster)
-    for _ in range(2):
-        store.publish([message(QUEUES[0]), message(QUEUES[-1])])
-        listens(store, QUEUES, until=QUEUES[-1], timeout_s=0.3)
-    # Three by the test's own queries, and others if turns differ in their connections per node.
-    assert connected(cluster) - before <= 3 + 2 * MOST
+    for few in (heard[:2], QUEUES[:2], sorted(rest)[:2]):
+        assert set(few) & rest == waits(store, few)
+        assert rest == waits(store, QUEUES)
+    assert 3 == connected(cluster) - before  # by the test's own queries
+
+
+def test_a_forgotten_slot_gives_its_connection_away(store, monkeypatch):
+    """A slot that is no longer waited for leaves its connection to one that is."""
+    rest = waits(store, QUEUES)
+    assert rest
+    monkeypatch.setattr("reliq.engines.redis.cluster.notifier._FORGOTTEN_S", 0.0)
+    few = sorted(rest)[:2]
+    assert not waits(store, few)
+    wait_until(lambda: not waits(store, few) and store.notifier.listening)
 
 
 def one_at_each(cluster):

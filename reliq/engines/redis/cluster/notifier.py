@@ -1,13 +1,14 @@
 """The notifier of a cluster: a BLPOP for each slot, each over a separate connection.
 
 One BLPOP cannot wait for keys of several slots. Therefore each slot of the consumed queues has a
-single-server notifier, up to :data:`MOST`. If there are more slots, they take turns of shorter
-waits. A wait consists of one part for each slot. A part that has ended begins again with the next
-wait, and the others continue. A slot whose node is unreachable is omitted until the node is back.
+single-server notifier, up to :data:`MOST`; the consumer polls the queues of further slots. A wait
+consists of one part for each slot. A part that has ended begins again with the next wait, and the
+others continue. A slot whose node is unreachable is omitted until the node is back.
 """
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -22,14 +23,17 @@ from ..keys import queue_keys
 from ..notifier import RedisNotifier
 from ..wire import Wire
 from .slots import Place, slot_of
-from .turns import MOST, Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from ..pipeline import OnReply
     from .wire import ClusterWire
 
+MOST = 8
+"""The maximum number of connections for notifications."""
+# A slot without a wait for this time loses its connection to another slot.
+_FORGOTTEN_S = 60.0
 # The delay of a wait after which the nodes are checked, because one may be frozen.
 _LATE_S = 1.0
 # How often a waiting thread checks whether other threads still read the replies left to them.
@@ -76,10 +80,12 @@ class ClusterNotifier:
         self._waits: set[int] = set()  # the slots whose part waits
         self._slots: frozenset[int] = frozenset()  # the slots of the latest wait
         self._left_out: dict[int, float] = {}  # the omitted slots: when to try again
+        self._chosen: dict[int, float] = {}  # the slots with a connection: their last wait
         self.queues: frozenset[str] = frozenset()
         """The queues of the current or the latest wait."""
+        self.polled: frozenset[str] = frozenset()
+        """Those of them without a connection for their notifications."""
         self._notified: deque[str] = deque()
-        self._turns = Turns(self._cluster.slots, self._cluster.options.poll_interval)
         self._process = here()
 
     # -- state
@@ -106,28 +112,23 @@ class ClusterNotifier:
 
     # -- waiting
 
-    def _turn_s(self, slots: Iterable[int], timeout_s: float) -> float:
-        """Return the duration of the wait for those of *slots* whose turn it is.
+    def _choose(self, slots: Collection[int]) -> set[int]:
+        """Return those of *slots* that have a connection: the same ones while they are waited for.
 
-        Turns change when no part waits, because a waiting connection cannot serve another slot.
+        The choice is random, so that the consumers of the same queues choose different ones.
         """
-        turns = self._turns
-        if not turns.are_needed(slots):
-            return timeout_s
         now = monotonic()
-        if turns.ends_at == inf:
-            turns.ends_at = 0.0  # the first turn is due
-            self.end_wait()  # the current wait may last much longer than a turn
-        if now >= turns.ends_at and not self._still_waits(now):
-            turns.change(timeout_s)
-        return turns.ends_at - now
-
-    def _still_waits(self, now: float) -> bool:
-        """Whether a part of the last turn still waits; drops a late part, whose node is lost."""
-        for slot in list(self._waits):
-            if now - self._parts[slot].until > _LATE_S:
-                self._drop(slot)
-        return bool(self._waits)
+        new = [slot for slot in slots if slot not in self._chosen]
+        if len(self._chosen) + len(new) > MOST:
+            for slot, at in list(self._chosen.items()):
+                if now - at > _FORGOTTEN_S:
+                    del self._chosen[slot]
+                    self._drop(slot)
+            random.shuffle(new)
+        self._chosen.update(dict.fromkeys(new[: MOST - len(self._chosen)], now))
+        found = self._chosen.keys() & slots
+        self._chosen.update(dict.fromkeys(found, now))
+        return found
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Begin the wait for *queues*, and continue the parts that already wait. Does not block."""
@@ -138,10 +139,11 @@ class ClusterNotifier:
             slot = slot_of(queue_keys(self._prefix, queue).notification)
             by_slot.setdefault(slot, []).append(queue)
         self.queues = frozenset(queues)
-        timeout_s = self._turn_s(by_slot, timeout_s)
+        chosen = self._choose(by_slot.keys())
+        self.polled = frozenset(q for slot in by_slot.keys() - chosen for q in by_slot[slot])
         self._left_out = {}
         waited_for = set()
-        for slot in self._turns.slots.intersection(by_slot):
+        for slot in chosen:
             wanted = tuple(by_slot[slot])
             place = self._cluster.slots.place_of(slot)
             if slot in self._waits and self._parts[slot].place != place:
@@ -149,7 +151,7 @@ class ClusterNotifier:
             if slot in self._waits:
                 if self._parts[slot].queues != wanted:
                     self._end(slot)
-            elif timeout_s > 0 and not self._wait_for(slot, wanted, timeout_s):
+            elif not self._wait_for(slot, wanted, timeout_s):
                 self._left_out[slot] = monotonic() + _AGAIN_S
                 continue
             waited_for.add(slot)
@@ -182,18 +184,10 @@ class ClusterNotifier:
             self._drop(slot)
             part = None
         if part is None and place is not None:
-            part = self._free_part(place) or self._new_part(place)
+            part = self._new_part(place)
             if part is not None:
                 self._parts[slot] = part
         return part
-
-    def _free_part(self, place: Place) -> _Part | None:
-        """Return a connection to a node that no slot uses now."""
-        for slot, part in self._parts.items():
-            if slot not in self._turns.slots and slot not in self._waits and part.place == place:
-                del self._parts[slot]
-                return part if part.usable else None
-        return None
 
     def _new_part(self, place: Place) -> _Part | None:
         nodes = self._cluster.nodes
@@ -201,11 +195,6 @@ class ClusterNotifier:
             nodes.require_reachable(place)
         except BrokerUnavailable:
             return None
-        for slot in list(self._parts):
-            if len(self._parts) < MOST:
-                break
-            if slot not in self._turns.slots:
-                self._drop(slot)
         address = self._cluster.slots.address(place)
         part = _Part(Wire(address, self._cluster.options, self._name), place, self._cluster)
         try:

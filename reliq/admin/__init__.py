@@ -10,12 +10,20 @@ from .names import ROLES, STATES
 if TYPE_CHECKING:
     from ..store.batch_info import BatchInfo, JobInfo
     from ..store.history import Snapshot
-    from ..store.inspection import BrokerInfo, Consumer, DeadLetter, Finding, QueueStatus, Untold
+    from ..store.inspection import (
+        BatchesUntold,
+        BrokerInfo,
+        Consumer,
+        DeadLetter,
+        Finding,
+        Partial,
+        QueueStatus,
+        Untold,
+    )
     from ..store.jobs import STAGES, JobFailure
     from .audit import AuditResult, BatchAudit
     from .dead_letter_choice import DeadLetterGroup, DeadLetterGroups
     from .inspector import Inspector
-    from .partitions import BatchesUntold, Partial
     from .permissions import acl_rule
     from .reporting import QueueReport, Report
     from .views import Message, MessageDetails, MessageEvent
@@ -56,12 +64,12 @@ __getattr__ = names_of(
     {
         "..store.batch_info": "BatchInfo JobInfo",
         "..store.history": "Snapshot",
-        "..store.inspection": "BrokerInfo Consumer DeadLetter Finding QueueStatus Untold",
+        "..store.inspection": "BatchesUntold BrokerInfo Consumer DeadLetter Finding Partial "
+        "QueueStatus Untold",
         "..store.jobs": "STAGES JobFailure",
         ".audit": "AuditResult BatchAudit",
         ".dead_letter_choice": "DeadLetterGroup DeadLetterGroups",
         ".inspector": "Inspector",
-        ".partitions": "BatchesUntold Partial",
         ".permissions": "acl_rule",
         ".reporting": "QueueReport Report",
         ".views": "Message MessageDetails MessageEvent",

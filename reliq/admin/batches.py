@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..errors import (
     BrokerUnavailable,
@@ -15,11 +15,11 @@ from ..errors import (
     require_one_of,
 )
 from ..store.batch_info import BatchInfo, JobInfo
+from ..store.inspection import BatchesUntold, Partial
 from ..store.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
 from ..store.limits import chunks
 from ..transfer.batch_callbacks import cancel_nested, publish_due
 from .audit import BatchAudit, audited
-from .partitions import BatchesUntold, Partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,26 +37,17 @@ _NAMED = 5
 _PATIENCE_S = 2.0
 
 
-class Records(NamedTuple):
-    """The result of a query for all batches."""
+def looked(store: Store, fields: Sequence[str] = ()) -> Partial[BatchRecord]:
+    """Return the most recently opened batches first, with these *fields* of their notes.
 
-    found: list[BatchRecord]
-    """The most recently opened first."""
-    untold: list[BatchesUntold]
-    more: bool
-    """Whether there are older batches, which were not read."""
-
-
-def looked(store: Store, fields: Sequence[str] = ()) -> Records:
-    """Read at most MOST batches of a broker, with these *fields* of their notes.
-
-    Raises BrokerUnavailable if the broker does not answer.
+    Reads at most MOST; if there are more, the result is not ``complete``. Raises BrokerUnavailable
+    if the broker does not answer.
     """
     try:
         with store.patience(_PATIENCE_S):
             ids = store.batches.batches(MOST + 1)
     except BrokerUnavailable as exc:
-        return Records([], [_unlisted(store, exc)], more=False)
+        return Partial([], [_unlisted(store, exc)])
     found: list[BatchRecord] = []
     lost: dict[str, list[str]] = {}
     for batch, record in zip(ids, store.batches.records(ids[:MOST], fields), strict=False):
@@ -64,7 +55,7 @@ def looked(store: Store, fields: Sequence[str] = ()) -> Records:
             lost.setdefault(str(record), []).append(batch)
         elif record is not None:  # None: it was forgotten meanwhile
             found.append(record)
-    return Records(found, _untold(lost), len(ids) > MOST)
+    return Partial(found, _untold(lost), complete=len(ids) <= MOST)
 
 
 def _unlisted(store: Store, error: BrokerUnavailable) -> BatchesUntold:
@@ -130,13 +121,13 @@ class JobBatches:
         records = looked(self._store)
         fit = (
             record
-            for record in records.found
+            for record in records
             if (name is None or record.name == name) and (stage is None or record.stage == stage)
         )
         found = [record.id for record in islice(fit, skip, skip + limit)]
         whole = self._store.batches.records(found, [CALLBACK_FIELD + one for one in CALLBACKS])
         there = (one for one in whole if one is not None and not isinstance(one, ReliqError))
-        return Partial((BatchInfo.of(record, now_ms) for record in there), records.untold)
+        return Partial((BatchInfo.of(record, now_ms) for record in there), records.unreachable)
 
     def batch(self, batch: str) -> BatchInfo:
         """Return one batch."""

@@ -15,7 +15,7 @@ from ..store.values import NO_QUEUE, STORED
 from ..transfer.numbered import to_queue
 from . import dead_letter_file
 from .dead_letter_choice import Choice, choose, paced
-from .partitions import for_each_queue, refuse_part
+from .partitions import for_each_part, refuse_part
 from .views import of_stored
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from ..store.inspection import DeadLetter
+    from ..store.inspection import DeadLetter, Partial
     from ..store.protocol import Store
     from ..store.values import Move
     from .dead_letter_choice import Found
     from .names import Filters, Part
-    from .partitions import Partial
     from .views import Message
 
 
@@ -72,7 +71,7 @@ class DeadLetters:
             pages = self._pages(queue, limit=limit, names=names, **filters)
             return [dead_letter for page in pages for _, dead_letter in page]
 
-        return for_each_queue(self._store, queue, look)
+        return for_each_part(self._store, queue, look)
 
     def dead_letter(self, queue: str, tag: str) -> DeadLetter:
         """Return one dead letter; raises NotFound."""

@@ -18,7 +18,7 @@ from ..store.jobs import CALLBACK_FIELD
 from ..store.unreadable import number
 from .audit import audit
 from .batches import MOST, looked
-from .partitions import for_each_queue, merged
+from .partitions import merged
 from .reporting import statuses
 from .walking import page
 
@@ -44,7 +44,7 @@ _RIGHTS = "use a user with the rights that `reliq acl operator` prints"
 
 def examine(store: Store) -> list[Finding]:
     """Return the finding of each check, with a remedy for each problem."""
-    found = for_each_queue(store, None, lambda names: statuses(store, names))
+    found = statuses(store)
     whole = merged(found)
     return [
         *_unreachable("queues", found.unreachable),
@@ -250,11 +250,11 @@ def _batches(store: Store) -> Iterator[Finding]:
     except BrokerRefused as exc:
         yield Finding("batches", "error", f"unreadable: {exc}", _RIGHTS)
         return
-    yield from _unreachable("batches", records.untold)
+    yield from _unreachable("batches", records.unreachable)
     now_ms = store.now_ms()
     left = [
         record
-        for record in records.found
+        for record in records
         if record.is_left(number(record.fields.get("seal_timeout_ms")) or _SEALED_WITHIN_MS, now_ms)
     ]
     if left:
@@ -265,7 +265,7 @@ def _batches(store: Store) -> Iterator[Finding]:
             f"start a worker: it seals them; or reliq batch seal {word(left[0].id)} if no producer "
             "adds jobs any more; or reliq batch cancel",
         )
-    due = [one for one in records.found if one.due and now_ms - one.due_since_ms > _DUE_MS]
+    due = [one for one in records if one.due and now_ms - one.due_since_ms > _DUE_MS]
     unsaid = list(islice((record for record in due if _has_message(store, record)), _LOOKED_INTO))
     if unsaid:
         yield Finding(
@@ -275,9 +275,9 @@ def _batches(store: Store) -> Iterator[Finding]:
             "start a worker: it publishes them; if one runs, its log names the missing or full "
             "queue",
         )
-    if not (records.untold or left or unsaid):
-        text = f"{len(records.found)}, none abandoned or with an overdue callback"
-        more = f" (older batches are not checked: more than {MOST})" if records.more else ""
+    if not (records.unreachable or left or unsaid):
+        text = f"{len(records)}, none abandoned or with an overdue callback"
+        more = f" (older batches are not checked: more than {MOST})" if not records.complete else ""
         yield Finding("batches", "ok", text + more)
 
 

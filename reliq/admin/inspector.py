@@ -20,7 +20,7 @@ from .batches import JobBatches, require_page
 from .dead_letters import DeadLetters
 from .looking import Looking
 from .names import STATES
-from .partitions import Partial, for_each_queue, settings
+from .partitions import for_each_part, settings
 from .reporting import Report, report, statuses
 from .views import Message, of_stored
 from .walking import page_of_parts, require_queue
@@ -28,7 +28,7 @@ from .walking import page_of_parts, require_queue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..store.inspection import AnyPlace, BrokerInfo, Consumer, Finding, QueueStatus
+    from ..store.inspection import AnyPlace, BrokerInfo, Consumer, Finding, Partial, QueueStatus
 
 
 class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspector"]):
@@ -92,7 +92,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
 
     def durable_queues(self) -> list[str]:
         """Return the names of the durable queues: those without auto_delete and x-expires."""
-        found = partitions.merged(statuses(self._store, self._store.queues()))
+        found = partitions.merged(statuses(self._store).whole())
         return [status.name for status in found if is_durable(status.declared)]
 
     def status(self, queue: str) -> QueueStatus:
@@ -146,13 +146,11 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
             found = page_of_parts(self._store, names, place, limit, skip)
             return [of_stored(queue, place, item, now_ms) for item in found]
 
-        return for_each_queue(self._store, queue, look)
+        return for_each_part(self._store, queue, look)
 
     def audit(self) -> Partial[AuditResult]:
         """Check the ledger of each queue or partition; lost ones are in ``unreachable``."""
-        return for_each_queue(
-            self._store, None, lambda names: map(audit, statuses(self._store, names))
-        )
+        return statuses(self._store).each(audit)
 
     def doctor(self) -> list[Finding]:
         """Return the findings about broker, permissions, consumers and queues, with remedies.

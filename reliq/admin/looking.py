@@ -124,12 +124,13 @@ class Looking:
         """
         if not text or limit < 1 or looks < 1:
             raise ConfigurationError("expected a text to search, and limit and looks of at least 1")
-        names = self._store.reads.told().queues if queue is None else self._partitions(queue)
+        store = self._store
+        names = store.reads.measure_all().asked if queue is None else self._partitions(queue)
         if is_tag(text):
-            return by_tag(self._store, names, text)
+            return by_tag(store, names, text)
 
         return search(
-            self._store,
+            store,
             names,
             lambda message: text in (message.task or "") or text in (message.id or ""),
             limit,

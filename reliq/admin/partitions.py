@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -12,70 +12,22 @@ from ..message.queue_arguments import FIELDS, queue_arguments
 from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import configure, divide, names_of
+from ..store.inspection import Partial
 from ..store.protocol import goes_on, no_queue, status_of
 from .names import CHANGEABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ..store.inspection import Measure, QueueStatus, Untold
+    from ..store.inspection import Measure, QueueStatus
     from ..store.protocol import Store
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 # Consumers check the layout of their queues once per restore_interval, by default 5 s. Over a
 # cluster, the only consumer of a quiet queue checks it once in four intervals.
 _ATTACHED_WITHIN_S = 25.0
 _LOOK_EVERY_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class BatchesUntold:
-    """Unreadable batches: a cluster node does not answer, or a key belongs to another program."""
-
-    batches: tuple[str, ...]
-    error: str
-    """The node and the reason, in one line."""
-
-    def __str__(self) -> str:
-        """Return a text for operators."""
-        names = ", ".join(map(repr, self.batches)) or "unknown"
-        return f"{self.error}; unreadable batches: {names}"
-
-
-class Partial(list[T]):
-    """A list of results. For a cluster, it omits the results of lost nodes.
-
-    For other brokers, it is always complete. An unreachable broker raises BrokerUnavailable
-    instead, and so does a cluster without a reachable node.
-    """
-
-    def __init__(
-        self,
-        found: Iterable[T] = (),
-        unreachable: Iterable[Untold | BatchesUntold] = (),
-        *,
-        asked: Sequence[str] = (),
-        complete: bool = True,
-    ) -> None:
-        super().__init__(found)
-        self.unreachable: list[Any] = list(unreachable)
-        """The missing parts by node, with the reason; each has a readable text form."""
-        self.asked = asked
-        """The queried queues and partitions."""
-        self.complete = complete
-        """Whether the names of all missing parts are known."""
-
-    def each(self, change: Callable[[T], U]) -> Partial[U]:
-        """Return the list with *change* applied to each item."""
-        return Partial(map(change, self), self.unreachable)
-
-    def whole(self) -> list[T]:
-        """Return the list; raises BrokerUnavailable if a part is missing."""
-        if self.unreachable:
-            raise BrokerUnavailable("; ".join(map(str, self.unreachable)))
-        return self
 
 
 class Coverage(NamedTuple):
@@ -168,35 +120,30 @@ def refuse_part(store: Store, queue: str) -> None:
         )
 
 
-def for_each_queue(
-    store: Store, queue: str | None, step: Callable[[Sequence[str]], Iterable[T]]
+def for_each_part(
+    store: Store, queue: str, step: Callable[[Sequence[str]], Iterable[T]]
 ) -> Partial[T]:
-    """Return the results of *step* for the readable partitions of *queue*, or of all queues.
+    """Return the results of *step* for the readable partitions of *queue*.
 
-    The others are in ``unreachable``. Raises BrokerUnavailable if all partitions of *queue* are.
+    The others are in ``unreachable``. Raises BrokerUnavailable if all are.
     """
-    failure: BrokerUnavailable | None = None
-    if queue is not None:
-        try:
-            return Partial(step(names_of(store, queue)))
-        except BrokerUnavailable as exc:
-            if not goes_on(store):
-                raise
-            failure = again(exc)
-    told = store.reads.told()
-    names, lost = told.queues, told.untold
-    if queue is not None:
-        names = sorted((name for name in names if queue_of(name) == queue), key=number_of)
+    try:
+        return Partial(step(names_of(store, queue)))
+    except BrokerUnavailable as exc:
+        if not goes_on(store):
+            raise
+        failure = again(exc)
+    found = store.reads.measure_all()
+    names = sorted((name for name in found.asked if queue_of(name) == queue), key=number_of)
+    if not names:
+        raise failure
+    lost = []
+    for item in found.unreachable:
+        its = tuple(name for name in item.queues if queue_of(name) == queue)
         # A node whose queues are unknown may have partitions of this queue.
-        mine = [(item, [name for name in item.queues if queue_of(name) == queue]) for item in lost]
-        lost = [
-            replace(item, queues=tuple(its))
-            for item, its in mine
-            if its or not (item.queues or told.complete)
-        ]
-        if failure is not None and not names:
-            raise again(failure)
-    return Partial(step(names), lost, asked=names, complete=told.complete)
+        if its or not (item.queues or found.complete):
+            lost.append(replace(item, queues=its))
+    return Partial(step(names), lost)
 
 
 def require_nodes(store: Store, queue: str, end: int = 1) -> None:

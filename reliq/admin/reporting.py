@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from .partitions import WHOLE, coverage, for_each_queue, merged_measures
+from .partitions import WHOLE, coverage, merged_measures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..store.inspection import BrokerInfo, Measure, QueueStatus, Untold
+    from ..store.inspection import BrokerInfo, Measure, Partial, QueueStatus, Untold
     from ..store.protocol import Store
     from .partitions import Coverage
 
@@ -55,9 +53,9 @@ class Report:
     """Missing queues and partitions, whose cluster node does not answer."""
 
 
-def statuses(store: Store, queues: Sequence[str]) -> list[QueueStatus]:
-    """Return the status of each of *queues*; raises as :meth:`Store.measure` does."""
-    return [measure.status for measure in store.reads.measure(queues)]
+def statuses(store: Store) -> Partial[QueueStatus]:
+    """Return the status of each readable queue and partition."""
+    return store.reads.measure_all().each(lambda measure: measure.status)
 
 
 def report(store: Store, since: Report | None = None) -> Report:
@@ -65,7 +63,7 @@ def report(store: Store, since: Report | None = None) -> Report:
     about, at = store.reads.about(), monotonic()
     before = {} if since is None else {item.queue: item for item in since.queues}
     passed_s = 0.0 if since is None else at - since.at
-    there = for_each_queue(store, None, store.reads.measure)
+    there = store.reads.measure_all()
     parts = coverage(there)
     found = [
         _queue(measure, before.get(name), passed_s, parts.get(name, WHOLE))

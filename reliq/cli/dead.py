@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reliq.admin import Partial
 from reliq.admin.names import REASONS, Filters
-from reliq.admin.partitions import Partial
 from reliq.errors import NotFound
 from reliq.printable import plain
 
@@ -120,9 +120,7 @@ def list_command(target: Target, queue: str | None, filters: Filters, limit: int
         found: Partial[Message] = Partial(unreachable=report.untold)
         for item in report.queues:
             with suppress(NotFound):  # deleted meanwhile
-                there = of(inspector, item.queue) if item.dead else Partial()
-                found += there
-                found.unreachable += there.unreachable
+                found += of(inspector, item.queue) if item.dead else ()
         found.sort(key=lambda message: message.died_ms or 0)
         del found[limit:]
         return found

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliq.admin.names import LEFT, STATES
-from reliq.admin.partitions import Partial
 from reliq.units import duration
 
 from . import console as out
@@ -20,7 +19,7 @@ from .spool import examine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reliq.admin import AuditResult, BatchAudit, Inspector
+    from reliq.admin import Inspector, Partial
 
     from .target import Target
 
@@ -98,14 +97,11 @@ def audit(target: Target, no_batches: bool) -> None:
       reliq audit --json
     """
 
-    def look(inspector: Inspector) -> Partial[AuditResult | BatchAudit]:
-        queues = inspector.audit()
-        found: Partial[AuditResult | BatchAudit] = Partial(queues, queues.unreachable)
+    def look(inspector: Inspector) -> Partial[Any]:
+        found: Partial[Any] = inspector.audit()
         if not no_batches:
             with out.progress("batches", None) as advance:
-                batches = inspector.audit_batches(advance)
-            found += batches
-            found.unreachable += batches.unreachable
+                found += inspector.audit_batches(advance)
         return found
 
     sys.exit(1 if _unbalanced(target.answer(look, _ledgers)) else 0)

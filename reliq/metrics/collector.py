@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from ..admin.batches import looked
-from ..admin.partitions import WHOLE, coverage, for_each_queue, merged_measures
+from ..admin.partitions import WHOLE, coverage, merged_measures
 from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
@@ -103,7 +103,7 @@ class _Broker:
         began = perf_counter()
         with self._lock:
             try:
-                each = for_each_queue(self._store, None, self._store.reads.measure)
+                each = self._store.reads.measure_all()
                 parts, measures, lost = coverage(each), merged_measures(each), each.unreachable
                 if not measures:
                     each.whole()
@@ -148,7 +148,7 @@ class _Broker:
         """Add the batches, if this user may read them."""
         try:
             records = looked(self._store)
-            now_ms = self._store.now_ms() if records.found else 0
+            now_ms = self._store.now_ms() if records else 0
         except BrokerRefused as exc:
             self._warn_once("the series of batches are missing", exc)
             return

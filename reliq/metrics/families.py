@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from ..admin.batches import Records
     from ..admin.partitions import Coverage
-    from ..store.inspection import Consumer, Measure, Node
+    from ..store.inspection import Consumer, Measure, Node, Partial
+    from ..store.jobs import BatchRecord
 
 _QUEUE = ("broker", "queue")
 
@@ -227,18 +227,18 @@ class Families:
                 sums[name] = sums.get(name, 0) + theirs[key]
 
     def add_batches(
-        self, broker: str, records: Records, names: dict[str, str], now_ms: int
+        self, broker: str, records: Partial[BatchRecord], names: dict[str, str], now_ms: int
     ) -> None:
         """Add the batches of one broker. names: name -> label, of the names with series."""
-        if any(not item.batches for item in records.untold):
+        if any(not item.batches for item in records.unreachable):
             return  # the list of batches is unreadable
         add = {key: family.add_metric for key, family in self.batches.items()}
-        labels = _labels(names, (record.name for record in records.found))
+        labels = _labels(names, (record.name for record in records))
         # Long names are cut, so several of them may share a label.
         batches = {label: Counter[str]() for label in labels.values()}
         jobs = {label: Counter[str]() for label in labels.values()}
         oldest = dict.fromkeys(labels.values(), now_ms)
-        for record in records.found:
+        for record in records:
             label = labels[record.name]
             batches[label][record.stage] += 1
             jobs[label].update(record.counts)
@@ -250,8 +250,8 @@ class Families:
             for state in STATES:
                 add["jobs"]([broker, label, state], jobs[label][state])
             add["oldest"]([broker, label], max(now_ms - created_ms, 0) / 1000)
-        add["untold"]([broker], sum(len(item.batches) for item in records.untold))
-        add["more"]([broker], int(records.more))
+        add["untold"]([broker], sum(len(item.batches) for item in records.unreachable))
+        add["more"]([broker], int(not records.complete))
 
     def _add_counters(self, labels: list[str], ledger: Mapping[str, int]) -> None:
         for key, counter in self.counters.items():

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+from ..errors import BrokerUnavailable
 from ..message.delivery_tag import published_ms
 from ..message.envelope import Envelope, EnvelopeError, decode, unpack
 from .unreadable import left_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +91,57 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The names of the queues that can be read now, and of those that cannot."""
+class BatchesUntold:
+    """Unreadable batches: a cluster node does not answer, or a key belongs to another program."""
 
-    queues: list[str]
-    untold: list[Untold] = field(default_factory=list)
-    complete: bool = True
-    """False: the list of all queues could not be read, and there may be more."""
+    batches: tuple[str, ...]
+    error: str
+    """The node and the reason, in one line."""
+
+    def __str__(self) -> str:
+        """Return a text for operators."""
+        names = ", ".join(map(repr, self.batches)) or "unknown"
+        return f"{self.error}; unreadable batches: {names}"
+
+
+class Partial(list[T]):
+    """A list of results. For a cluster, it omits the results of lost nodes.
+
+    For other brokers, it is always complete. An unreachable broker raises BrokerUnavailable
+    instead, and so does a cluster without a reachable node.
+    """
+
+    def __init__(
+        self,
+        found: Iterable[T] = (),
+        unreachable: Iterable[object] = (),
+        *,
+        asked: Sequence[str] = (),
+        complete: bool = True,
+    ) -> None:
+        super().__init__(found)
+        self.unreachable: list[Any] = list(unreachable)
+        """The missing parts by node, with the reason; each has a readable text form."""
+        self.asked = asked
+        """The queried queues and partitions."""
+        self.complete = complete
+        """Whether the names of all missing parts are known."""
+
+    def __iadd__(self, more: Iterable[T]) -> Partial[T]:  # type: ignore[override, misc]
+        """Append the results of *more*, and its missing parts."""
+        self.extend(more)
+        self.unreachable += getattr(more, "unreachable", ())
+        return self
+
+    def each(self, change: Callable[[T], U]) -> Partial[U]:
+        """Return the list with *change* applied to each item."""
+        return Partial(map(change, self), self.unreachable)
+
+    def whole(self) -> list[T]:
+        """Return the list; raises BrokerUnavailable if a part is missing."""
+        if self.unreachable:
+            raise BrokerUnavailable("; ".join(map(str, self.unreachable)))
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,13 +174,14 @@ def test_the_register_knows_pools_and_options(store):
     assert ("prefork", {"delivery_limit": 20}) == (second.pool, second.options)
 
 
-def test_all_queues_can_be_told(store):
-    """Without an unreachable node, the list of queues is complete."""
-    assert ([], []) == (store.store.reads.told().queues, store.store.reads.told().untold)
+def test_all_queues_are_measured(store):
+    """Without an unreachable node, the measures of all queues are complete."""
+    assert [] == store.store.reads.measure_all().whole()
     for name in ("b", "a"):
         store.store.declare_queue(name, False, b"", {})
-    told = store.store.reads.told()
-    assert (["a", "b"], []) == (sorted(told.queues), told.untold)
+    found = store.store.reads.measure_all()
+    assert ["a", "b"] == [measure.status.name for measure in found.whole()] == found.asked
+    assert found.complete
 
 
 # -- whereabouts

@@ -13,7 +13,6 @@ from reliq.engines.redis.cluster.slots import slot_of
 from reliq.engines.redis.connect import Address
 from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.urls import store_of
-from tests.contract.steps import message
 from tests.support.cluster import RedisCluster
 from tests.support.waiting import wait_until
 

@@ -1,8 +1,8 @@
 """The part of a divided queue that was read, as it is shown to operators."""
 
-from reliq.admin.partitions import Partial, coverage
+from reliq.admin.partitions import coverage
 from reliq.message.queue_names import partition_names
-from reliq.store.inspection import Measure, QueueStatus, Untold
+from reliq.store.inspection import Measure, Partial, QueueStatus, Untold
 
 NAMES = partition_names("q", 4)
 

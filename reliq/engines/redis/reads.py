@@ -23,10 +23,10 @@ from ...store.inspection import (
     Located,
     Looked,
     Measure,
+    Partial,
     Position,
     QueueStatus,
     Stored,
-    Told,
 )
 from ...store.limits import MINUTE_MS, chunks
 from ...store.unreadable import counts, left_out, mapping, number
@@ -90,14 +90,6 @@ class RedisReads:
 
     # -- queues
 
-    def told(self) -> Told:
-        """Return the names of the queues that can be read now, and of those that cannot.
-
-        Only queues at an unreachable node of a cluster cannot be read. Raises BrokerUnavailable
-        if no queue can be listed.
-        """
-        return Told(queues_of(self._wire, self._prefix))
-
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant, or None if it does not exist."""
         exists, *reply = self._run(scripts.MEASURE, queue, ())
@@ -108,17 +100,30 @@ class RedisReads:
 
         Cheap: the cost does not grow with the messages in a queue.
         """
+        replies: list[Reply] = []
+        for names in chunks(queues):
+            replies += self._wire.replies([self._measure_command(queue) for queue in names])
+        return self._measures(queues, replies)
+
+    def measure_all(self) -> Partial[Measure]:
+        """Return the measures of all queues, in the order of their names.
+
+        Only queues at an unreachable node of a cluster can be missing; they are in
+        ``unreachable``. Raises BrokerUnavailable if no queue can be listed.
+        """
+        names = queues_of(self._wire, self._prefix)
+        return Partial(self.measure(names), asked=names)
+
+    def _measures(self, queues: Sequence[str], replies: Sequence[Reply]) -> list[Measure]:
         found: list[Measure] = []
         refused: dict[str, ReliqError] = {}
-        for names in chunks(queues):
-            replies = self._wire.replies([self._measure_command(queue) for queue in names])
-            for queue, reply in zip(names, replies, strict=True):
-                if isinstance(reply, BrokerRefused):
-                    refused[queue] = reply
-                elif isinstance(reply, ReliqError):
-                    raise again(reply)
-                elif reply[0]:
-                    found.append(_measure(self.broker, queue, *reply[1:]))
+        for queue, reply in zip(queues, replies, strict=True):
+            if isinstance(reply, BrokerRefused):
+                refused[queue] = reply
+            elif isinstance(reply, ReliqError):
+                raise again(reply)
+            elif reply[0]:
+                found.append(_measure(self.broker, queue, *reply[1:]))
         if refused and not found:  # a matter of this user's rights
             raise again(next(iter(refused.values())))
         left_out(self.broker, "queues", list(refused))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ....errors import BrokerRefused, BrokerUnavailable, ReliqError, again
-from ....store.inspection import BrokerInfo, Finding, Node, Told, Untold
+from ....store.inspection import BrokerInfo, Finding, Node, Partial, Untold
 from .. import keys
 from ..base import text_of, texts
 from ..batches import RedisBatches
@@ -35,7 +35,7 @@ from .slots import slot_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ....store.inspection import Consumer
+    from ....store.inspection import Consumer, Measure
     from ..stream import Command, Reply
     from ..wire import Wire
     from .findings import OpenSlot
@@ -87,8 +87,8 @@ class ClusterReads(RedisReads):
 
     # -- queues
 
-    def told(self) -> Told:
-        """Return the names of the queues that can be read now, and those that cannot."""
+    def measure_all(self) -> Partial[Measure]:
+        """Return the measures of the queues that can be read now; the others are unreachable."""
         cluster = self._cluster
         there, lost = answering(self._cluster)
         names, unlisted = self._names(lost, there)
@@ -97,14 +97,19 @@ class ClusterReads(RedisReads):
         for name in names:
             owner = cluster.slots.place_of(self._slot(name))
             (missing[owner] if owner in lost else served).append(name)
-        readable, stuck = self._served(served)
+        replies, stuck = self._served(served)
         if not missing[None]:
             del lost[None]
         untold = [
             Untold("" if place is None else str(place), tuple(missing[place]), why)
             for place, why in lost.items()
         ]
-        return Told(readable, [*untold, *stuck, *unlisted], complete=not unlisted)
+        return Partial(
+            self._measures(list(replies), list(replies.values())),
+            [*untold, *stuck, *unlisted],
+            asked=list(replies),
+            complete=not unlisted,
+        )
 
     def _names(
         self, lost: dict[Place | None, str], there: Iterable[tuple[Place, Wire]]
@@ -141,15 +146,15 @@ class ClusterReads(RedisReads):
                     found.update(keys.queue_of_meta(text_of(key), self._prefix) for key in page)
         return found
 
-    def _served(self, names: list[str]) -> tuple[list[str], list[Untold]]:
-        """Return the existing queues that can be read, and those whose slot no node serves now."""
+    def _served(self, names: list[str]) -> tuple[dict[str, Reply], list[Untold]]:
+        """Return the replies of existing queues, and the queues whose slot no node serves now."""
         asked: dict[str, Reply] = {}
         for stuck, patience_s in ((False, SLOT_PATIENCE_S), (True, _STUCK_PATIENCE_S)):
             some = [name for name in names if (self._slot(name) in self._stuck_slots) is stuck]
             with self._cluster.calls.patience(patience_s):
                 requests = self._cluster.tried([self._measure_command(name) for name in some])
             asked.update(zip(some, (request.reply for request in requests), strict=True))
-        readable: list[str] = []
+        readable: dict[str, Reply] = {}
         untold: dict[int, Untold] = {}
         for name in names:
             slot, reply = self._slot(name), asked[name]
@@ -158,8 +163,8 @@ class ClusterReads(RedisReads):
                 others = untold[slot].queues if slot in untold else ()
                 where = "" if place is None else str(place)
                 untold[slot] = Untold(where, (*others, name), str(reply))
-            elif isinstance(reply, ReliqError) or reply[0]:  # a later read raises the error
-                readable.append(name)
+            elif isinstance(reply, ReliqError) or reply[0]:
+                readable[name] = reply
         self._stuck_slots = set(untold)
         return readable, list(untold.values())
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ..store.protocol import Deferred, Store
+    from .job_reports import JobReports
 
 
 _AT_ONCE = 200
@@ -40,9 +41,15 @@ _AT_A_TIME_S = 0.05
 class BatchPasses:
     """The passes of one session over batches."""
 
-    def __init__(self, deferred: Deferred, runs: Callable[[str], Collection[str] | None]) -> None:
+    def __init__(
+        self,
+        deferred: Deferred,
+        reports: JobReports,
+        runs: Callable[[str], Collection[str] | None],
+    ) -> None:
         """Append work to *deferred*; *runs* returns the jobs of a worker of this process."""
         self._deferred = deferred
+        self._reports = reports
         self._next = 0.0
         self._next_sweep: dict[str, float] = {}
         self._doubted: dict[str, int] = {}
@@ -106,14 +113,12 @@ class BatchPasses:
                 batch,
                 record.name,
             )
-            store.batches.change(batch, (Change("seal"),))
-            self.soon(batch)
+            self._reports.change(store, batch, (Change("seal"),))
         parent = record.fields.get(PARENT)
         if parent and not record.cancelled_ms:
             found = store.batches.batch(parent)
             if found is not None and found.cancelled_ms:
-                store.batches.change(batch, (Change("cancel"),))
-                self.soon(batch)
+                self._reports.change(store, batch, (Change("cancel"),))
         self._sweep(record, now_ms)
 
     def _sweep(self, record: BatchRecord, now_ms: int) -> None:
@@ -132,7 +137,7 @@ class BatchPasses:
             self._doubted = {name: self._doubted.get(name, 0) for name in self._next_sweep}
         self._next_sweep[record.id] = now + _SWEPT_EVERY_S
         if any(record.counts[state] for state in OPEN):
-            self._sweeps.append((record.id, Sweep(record.id, now_ms, self.soon, self._runs)))
+            self._sweeps.append((record.id, Sweep(record.id, now_ms, self._reports, self._runs)))
 
     def _go_on(self, store: Store) -> None:
         """Make some steps of the sweeps in progress; the next tick continues."""

@@ -75,7 +75,9 @@ class BackgroundDuties:
         self._patience_s = NODE_PATIENCE_S
         self._dead_letter_router = DeadLetterRouter()
         self.batches = BatchPasses(
-            self._deferred, lambda worker: WATCH.jobs_of(worker) if worker == self._name else None
+            self._deferred,
+            self._reports,
+            lambda worker: WATCH.jobs_of(worker) if worker == self._name else None,
         )
         self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, self._deferred)
@@ -94,7 +96,7 @@ class BackgroundDuties:
             self.dead_consumers,
             self._deferred,
             self.route_soon,
-            self.batches.soon,
+            self._reports,
             lambda: self.heartbeat.soon(),  # noqa: PLW0108 - made below
         )
         known = self._name, options, leases, registration, self._running

@@ -1,8 +1,11 @@
-"""Job reports: workers and the broker report the ends of jobs to their batches.
+"""Job reports: one reporter tells batches how their jobs end, from three sources.
 
-A message is acked only after its batch has recorded the end of its job. If the worker dies in
-between, the message is delivered again, so the end of the job is never lost. The lease is kept
-until then. The batch may be on another node than the queue, and unreachable.
+The sources are the messages that this process settles, the events that the broker leaves in a
+queue, and the sweeps for lost jobs (:mod:`.lost_jobs`).
+
+A settled message is acked only after its batch has recorded the end of its job. If the worker
+dies in between, the message is delivered again, so the end of the job is never lost. The lease is
+kept until then. The batch may be on another node than the queue, and unreachable.
 
 A message that the broker dead-letters, removes or replays leaves an event in its queue, in the
 same step. A consumer that finds events reports them to the batches, and removes the recorded
@@ -18,14 +21,13 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerRefused, BrokerUnavailable, MessageRefused, ReliqError, logger
+from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
-from ..integrations.outcomes import job_of
-from ..message.envelope import EnvelopeError, decode
+from ..integrations.outcomes import job_in
 from ..message.queue_names import queue_of
-from ..store.jobs import Change
+from ..store.jobs import Change, by_batch
 from ..store.limits import BATCH
-from ..store.protocol import goes_on
+from ..store.protocol import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,13 +49,14 @@ class _Report:
 
 
 class JobReports:
-    """The pending reports of one session to batches. Thread-safe."""
+    """The reports of one session to batches, some of which are pending. Thread-safe."""
 
     lock = OwnLock()
     """Guards the pending reports. No code sends or waits while it holds the lock."""
 
-    def __init__(self, look_soon: Callable[[str], None]) -> None:
-        self._look_soon = look_soon
+    def __init__(self, due: Callable[[str], None]) -> None:
+        """Call *due* with each batch that then has a callback due."""
+        self._due = due
 
     def begin(self) -> None:
         """Start empty, also in a child: inherited reports belong to the parent."""
@@ -120,6 +123,35 @@ class JobReports:
             self._done(number, exc)
             logger.warning("%s; the end of a job is reported over the next connection", exc)
 
+    def change(self, store: Store, batch: str, changes: Sequence[Change]) -> Changed | None:
+        """Report *changes* to *batch* and wait for it; returns None if there is no such batch."""
+        changed = store.batches.change(batch, changes)
+        if changed is not None and changed.due:
+            self._due(batch)
+        return changed
+
+    def report_events(self, store: Store, queue: str, after: int = 0) -> int:
+        """Report up to some hundred events of *queue*, after number *after*, to batches; waits.
+
+        Returns the number to continue after, or 0 at the end. Raises BrokerUnavailable. Over a
+        cluster, reports to batches on unreachable nodes remain, and the others are sent.
+        """
+        events = store.job_events(queue, BATCH, after)
+        found = [(event.number, change_of(queue, event)) for event in events]
+        done = [number for number, entry in found if entry is None]
+        nodes = EachNode(store)
+        for batch, changes in by_batch(entry for _, entry in found if entry is not None).items():
+            with nodes.turn(refused=True):
+                self.change(store, batch, changes)
+                done += [change.token for change in changes]
+        if done:
+            store.forget_job_events(queue, done)
+        try:
+            nodes.end()
+        except ReliqError as exc:
+            logger.warning("%d reports of %r are postponed: %s", len(found) - len(done), queue, exc)
+        return events[-1].number if len(events) == BATCH else 0
+
     def _done(self, number: int, result: Changed | ReliqError | None) -> None:
         with self.lock:
             if isinstance(result, ReliqError) and result.passes:
@@ -138,7 +170,7 @@ class JobReports:
                 result,
             )
         elif result is not None and result.due:
-            self._look_soon(report.batch)
+            self._due(report.batch)
         if report.then is not None:
             report.then()
 
@@ -160,10 +192,7 @@ def in_words(reason: str, error: str = "") -> str:
 
 def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
     """Return the batch of *event*, which occurred in *queue*, and the change to report to it."""
-    try:
-        found = job_of(decode(event.envelope).headers)
-    except EnvelopeError:
-        return None
+    found = job_in(event.envelope)
     if found is None:
         return None
     batch, job, retries = found
@@ -174,53 +203,3 @@ def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
     if event.what == "dead":
         why = in_words(event.reason, event.error)
     return batch, Change("end", job, "lost", *where, why)
-
-
-def tell_some(store: Store, queue: str, look_soon: Callable[[str], None], after: int = 0) -> int:
-    """Report up to some hundred events of *queue*, after number *after*, to batches; waits.
-
-    Returns the number to continue after, or 0 at the end. Calls *look_soon* with each batch that
-    then has a callback due. Raises BrokerUnavailable. Over a cluster, reports to batches on
-    unreachable nodes remain, and the others are sent.
-    """
-    events = store.job_events(queue, BATCH, after)
-    told: list[int] = []
-    by_batch: dict[str, list[tuple[int, Change]]] = {}
-    for event in events:
-        found = change_of(queue, event)
-        if found is None:
-            told.append(event.number)
-        else:
-            by_batch.setdefault(found[0], []).append((event.number, found[1]))
-    for batch, changes in by_batch.items():
-        due = _told(store, batch, [change for _, change in changes])
-        if due is not None:
-            told += [number for number, _ in changes]
-        if due:
-            look_soon(batch)
-    if told:
-        store.forget_job_events(queue, told)
-    return events[-1].number if len(events) == BATCH else 0
-
-
-def _told(store: Store, batch: str, changes: Sequence[Change]) -> bool | None:
-    """Report to *batch*; return whether a callback is due, None if the report failed.
-
-    Changes with an invalid job id are dropped.
-    """
-    try:
-        changed = store.batches.change(batch, changes)
-    except MessageRefused as exc:
-        if len(changes) > 1:
-            found = [_told(store, batch, [change]) for change in changes]
-            return None if None in found else True in found
-        logger.warning("a report to batch %r was dropped: %s", batch, exc)
-        return False
-    except (BrokerUnavailable, BrokerRefused) as exc:
-        if isinstance(exc, BrokerUnavailable) and not goes_on(store):
-            raise
-        logger.warning(
-            "batch %r: the reports of %d jobs are postponed: %s", batch, len(changes), exc
-        )
-        return None
-    return changed is not None and changed.due

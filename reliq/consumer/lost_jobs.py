@@ -13,7 +13,7 @@ from ..errors import BrokerUnavailable, logger
 from ..routing.partitions import names_of
 from ..store.jobs import NESTED, NEVER_STORED, OPEN, Change
 from ..transfer.batch_callbacks import tell_parent
-from .job_reports import in_words, tell_some
+from .job_reports import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..store.inspection import Whereabouts
     from ..store.jobs import Job
     from ..store.protocol import Store
+    from .job_reports import JobReports
 
 
 # Time to publish a job after it was entered, or to ack a message after its retry was stored.
@@ -47,7 +48,7 @@ class Sweep:
         self,
         batch: str,
         now_ms: int,
-        look_soon: Callable[[str], None],
+        reports: JobReports,
         runs: Callable[[str], Collection[str] | None],
     ) -> None:
         """Start a sweep that skips jobs that changed in the last minute.
@@ -56,7 +57,7 @@ class Sweep:
         """
         self._batch = batch
         self._older_ms = now_ms - MISSING_MS
-        self._look_soon = look_soon
+        self._reports = reports
         self._runs = runs
         self._before = self._unheard_before.pop(batch, set())
         self._unheard: set[tuple[str, int]] = set()
@@ -80,8 +81,7 @@ class Sweep:
                     tell_parent(store, child)
                     continue
                 lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
-                store.batches.change(self._batch, (lost,))
-                self._look_soon(self._batch)
+                self._reports.change(store, self._batch, (lost,))
         elif self._by_queue:
             self._look_into_a_queue(store)
         if self._children or self._by_queue or self._after is not None:
@@ -115,7 +115,7 @@ class Sweep:
                 self._to_tell = [(name, 0) for name in self._names[queue]]
             while self._to_tell:
                 name, after = self._to_tell.pop()
-                if after := tell_some(store, name, self._look_soon, after):
+                if after := self._reports.report_events(store, name, after):
                     self._to_tell.append((name, after))
                     return
             self._look_for(store, queue, self._by_queue[queue])
@@ -143,7 +143,7 @@ class Sweep:
         dead = [job for job in jobs if there.get(job.tag) == "dead"]
         lost += _dead(store, self._names[queue], dead)
         if lost:
-            changed = store.batches.change(self._batch, lost)
+            changed = self._reports.change(store, self._batch, lost)
             never = 0 if changed is None else changed.outcomes.count(NEVER_STORED)
             if never:
                 logger.warning(
@@ -160,7 +160,6 @@ class Sweep:
                     self._batch,
                     queue,
                 )
-            self._look_soon(self._batch)
 
     def _without_worker(self, store: Store, missing: Sequence[Job]) -> set[tuple[str, int]]:
         """Return the running jobs in *missing* whose worker is silent or does not run them."""

@@ -18,7 +18,6 @@ from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, log
 from ..failover.brokers import JITTER
 from ..routing.partitions import settle
 from ..signals import emit_at_the_limit, emit_returned, message_dead, message_restored
-from .job_reports import tell_some
 from .leases import log_at_the_limit
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from ..store.protocol import Deferred, Store
     from ..store.values import Layout, Restored, Work
     from .dead_consumers import DeadConsumers
+    from .job_reports import JobReports
     from .leases import Leases
     from .registration import Registration
 
@@ -54,7 +54,7 @@ class RestorePasses:
     _dead_consumers: DeadConsumers
     _deferred: Deferred
     _route_soon: Callable[[str], None]
-    _look_at_batch: Callable[[str], None]
+    _reports: JobReports
     _consumed_gone: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ class RestorePasses:
                     self._expire(store, queue)
 
     def _tell_batches(self, queue: str, after: int, store: Store) -> None:
-        after = tell_some(store, queue, self._look_at_batch, after)
+        after = self._reports.report_events(store, queue, after)
         if after:  # there may be very many, and leases must be renewed in between
             self._deferred.append(partial(self._tell_batches, queue, after))
 

@@ -15,7 +15,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import Failed
-from ..store.jobs import require_job_id
+from ..message.envelope import EnvelopeError, decode
+from ..store.jobs import is_id, require_job_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,11 +96,22 @@ def join_batch(headers: dict[str, Any]) -> None:
 
 
 def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:
-    """Return (batch, job, retries) of a message that is a job; None for other messages."""
+    """Return (batch, job, tries) of a message that is a job; None for other messages.
+
+    Ids that no batch could store, from a foreign publisher, make no job.
+    """
     batch, job, retries = headers.get(BATCH), headers.get("id"), headers.get("retries") or 0
-    if isinstance(batch, str) and isinstance(job, str) and isinstance(retries, int):
+    if is_id(batch) and is_id(job) and isinstance(retries, int):
         return batch, job, tries_before(headers)
     return None
+
+
+def job_in(envelope: bytes) -> tuple[str, str, int] | None:
+    """Return :func:`job_of` a stored message; None also if it is unreadable."""
+    try:
+        return job_of(decode(envelope).headers)
+    except EnvelopeError:
+        return None
 
 
 def tries_before(headers: Mapping[str, Any]) -> int:

@@ -7,7 +7,7 @@ decides in one atomic step whether the change is new, and updates the counters o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ..errors import ConfigurationError, MessageRefused
 
@@ -101,6 +101,14 @@ class Change(NamedTuple):
     that was read. For replay after a move: its former tag; a job with another one is unchanged."""
 
 
+def by_batch(entries: Iterable[tuple[str, Change]]) -> dict[str, list[Change]]:
+    """Group (batch, change) pairs by their batch, in their order."""
+    found: dict[str, list[Change]] = {}
+    for batch, change in entries:
+        found.setdefault(batch, []).append(change)
+    return found
+
+
 _WHAT = frozenset(get_args(What))
 _OF_BATCH = frozenset({"seal", "settle", "cancel"})
 _STATES_OF: dict[What, frozenset[str]] = {
@@ -146,7 +154,7 @@ def is_text(name: str) -> bool:
     return True
 
 
-def is_id(value: object) -> bool:
+def is_id(value: object) -> TypeGuard[str]:
     """Whether *value* can be the id of a job or a batch (a batch may be a job of another)."""
     return isinstance(value, str) and 0 < len(value) <= MOST_ID and is_text(value)
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound, QueueFull, logger
-from ..integrations.outcomes import job_of
+from ..integrations.outcomes import job_in
 from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
 from ..message.queue_arguments import queue_arguments
@@ -21,7 +21,7 @@ from ..routing.partitions import declare as declare_queue
 from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
-from ..store.jobs import Change
+from ..store.jobs import Change, by_batch
 from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of
 from ..store.values import FULL, NO_QUEUE
@@ -91,19 +91,14 @@ def outgoing(
 
 def _tell_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:
     """Record in batches that the jobs of moved dead letters wait in *target* now; waits."""
-    by_batch: dict[str, list[Change]] = {}
+    replays: list[tuple[str, Change]] = []
     for move, stored in sent:
-        if not is_of_job(move.tag):
-            continue
-        try:
-            found = job_of(decode(move.envelope).headers)
-        except EnvelopeError:
-            continue
+        found = job_in(move.envelope) if is_of_job(move.tag) else None
         if found is not None:
             batch, job, retries = found
             change = Change("replay", job, "", retries, 0, stored.tag, target, move.tag)
-            by_batch.setdefault(batch, []).append(change)
-    for batch, changes in by_batch.items():
+            replays.append((batch, change))
+    for batch, changes in by_batch(replays).items():
         store.batches.change(batch, changes)
 
 

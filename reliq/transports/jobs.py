@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BatchClosed, NotFound
 from ..integrations.outcomes import adding_job, job_of
-from ..store.jobs import CANCELLED, DONE, SEALED, Change
+from ..store.jobs import CANCELLED, DONE, SEALED, Change, by_batch
 from ..store.limits import BATCH as AT_ONCE
 
 if TYPE_CHECKING:
@@ -45,11 +45,8 @@ def enter(store: Store, entries: Sequence[JobEntry]) -> None:
     Raises BatchClosed for a batch that takes no more jobs, and NotFound for an unknown batch; the
     jobs added by this call are then withdrawn. Raises BrokerUnavailable.
     """
-    by_batch: dict[str, list[Change]] = {}
-    for batch, change in entries:
-        by_batch.setdefault(batch, []).append(change)
     entered: list[JobEntry] = []
-    for batch, changes in by_batch.items():
+    for batch, changes in by_batch(entries).items():
         # The jobs are published together, even if adding them takes several steps.
         changes[AT_ONCE:] = [change._replace(text="more") for change in changes[AT_ONCE:]]
         found = store.batches.change(batch, changes, by=adding_job(batch))
@@ -75,8 +72,6 @@ def enter(store: Store, entries: Sequence[JobEntry]) -> None:
 
 def withdraw(store: Store, entries: Iterable[JobEntry]) -> None:
     """Remove jobs whose messages were certainly not stored; waits."""
-    by_batch: dict[str, list[Change]] = {}
-    for batch, change in entries:
-        by_batch.setdefault(batch, []).append(change._replace(what="withdraw", state=""))
-    for batch, changes in by_batch.items():
+    gone = ((batch, change._replace(what="withdraw", state="")) for batch, change in entries)
+    for batch, changes in by_batch(gone).items():
         store.batches.change(batch, changes)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from reliq.consumer.batch_passes import BatchPasses
+from reliq.consumer.job_reports import JobReports
+from reliq.consumer.lost_jobs import Sweep
 from reliq.store.jobs import Change
+from reliq.store.values import ignore_result
 
 TAG, OTHER_TAG = "a" * 30, "b" * 30
 
@@ -35,3 +39,15 @@ def lost(job="j", tag=TAG, why="rejected"):
 def job_of(batches, batch, job):
     """Return the record of a job; None without that job."""
     return next((one for part in batches.jobs(batch) for one in part if one.id == job), None)
+
+
+def passes_over(later):
+    """Return a consumer's passes over batches, which append their work to *later*."""
+    reports = JobReports(lambda batch: passes.soon(batch))  # noqa: PLW0108 - made below
+    passes = BatchPasses(later, reports, lambda _: None)
+    return passes
+
+
+def sweep_of(batch, now_ms, due=ignore_result):
+    """Return a sweep by a process that runs no jobs."""
+    return Sweep(batch, now_ms, JobReports(due), lambda _: None)

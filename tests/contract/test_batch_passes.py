@@ -6,12 +6,11 @@ from collections import deque
 
 import pytest
 
-from reliq.consumer.batch_passes import BatchPasses
 from reliq.message.delivery_tag import new_tag
 from reliq.message.envelope import pack
 from reliq.store.jobs import PARENT, Change
 from reliq.transfer.batch_callbacks import CallbackMessage, packed, publish_due
-from tests.contract.jobs import begin, end, enter, job_of
+from tests.contract.jobs import begin, end, enter, job_of, passes_over
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 
@@ -42,7 +41,7 @@ def look(store):
 
     def after(name="b"):
         later = deque()
-        passes = BatchPasses(later, lambda _: None)
+        passes = passes_over(later)
         passes.soon(name)
         while later:
             later.popleft()(store.store)

@@ -8,10 +8,8 @@ from itertools import pairwise
 import pytest
 
 from reliq.consumer import batch_passes, lost_jobs
-from reliq.consumer.batch_passes import BatchPasses
-from reliq.consumer.lost_jobs import Sweep
 from reliq.store.jobs import Change
-from tests.contract.jobs import begin, enter, seal
+from tests.contract.jobs import begin, enter, passes_over, seal, sweep_of
 from tests.support.waiting import wait_until
 
 JOBS = 900
@@ -30,7 +28,7 @@ def tick(store, batches, change, monkeypatch):
     monkeypatch.setattr(batch_passes, "_AT_A_TIME_S", 0.0)  # one step per tick
     monkeypatch.setattr(lost_jobs, "_AT_ONCE", 300)
     duties = deque()
-    passes = BatchPasses(duties, lambda _: None)
+    passes = passes_over(duties)
     passes.soon("b")
 
     def make(over):
@@ -64,7 +62,7 @@ def test_a_sweep_takes_few_steps(store, change):
     """A sweep has few steps, as each tick on a busy machine makes only one."""
     for start in range(0, JOBS, 200):
         change(*(enter(f"j{n}") for n in range(start, min(start + 200, JOBS))))
-    sweep, steps = Sweep("b", store.store.now_ms() + OLD_MS, lambda _: None, lambda _: None), 1
+    sweep, steps = sweep_of("b", store.store.now_ms() + OLD_MS), 1
     while sweep.step(store.store):
         steps += 1
     assert steps <= 3
@@ -83,7 +81,7 @@ def test_a_doubt_is_looked_into_soon(store, batches, change, monkeypatch):
     monkeypatch.setattr(batch_passes, "_AGAIN_MS", 1)  # on the server's clock
     monkeypatch.setattr(batch_passes, "_EVERY_S", 1000.0)
     duties = deque()
-    passes = BatchPasses(duties, lambda _: None)
+    passes = passes_over(duties)
     while batches.batch("b").total:
         passes.tick()
         while duties:
@@ -103,6 +101,6 @@ def test_one_that_gets_no_more_jobs_is_sealed(store, batches, change):
     change(begin("i"), Change("withdraw", "j"))
     assert added_ms == batches.batch("b").added_ms
     duties = deque()
-    BatchPasses(duties, lambda _: None).soon("b")
+    passes_over(duties).soon("b")
     duties.popleft()(store.store)
     assert batches.batch("b").sealed_ms

@@ -5,10 +5,9 @@ from collections import deque
 import pytest
 
 from reliq.consumer import batch_passes
-from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import Change
 from reliq.transfer.batch_callbacks import CallbackMessage, packed
-from tests.contract.jobs import begin, end, enter, lost
+from tests.contract.jobs import begin, end, enter, lost, passes_over
 from tests.support.waiting import wait_until
 
 LONG_MS = 60_000
@@ -25,7 +24,7 @@ def pass_over(store, batches, monkeypatch):
 
     def make():
         later = deque()
-        BatchPasses(later, lambda _: None).tick()
+        passes_over(later).tick()
         while later:
             later.popleft()(store.store)
         now = store.store.now_ms()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.job_reports import change_of, tell_some
+from reliq.consumer.job_reports import JobReports, change_of
 from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import is_of_job, new_tag
 from reliq.message.envelope import Envelope, decode, encode
@@ -44,7 +44,8 @@ def events(store, queue="q"):
 def told(store, queue="q"):
     """Report the events to the batches; return the batches with a due callback."""
     due, after = [], 0
-    while after := tell_some(store.store, queue, due.append, after):
+    reports = JobReports(due.append)
+    while after := reports.report_events(store.store, queue, after):
         pass
     assert [] == events(store, queue)
     assert not store.survey(queue).get(queue) or not store.survey(queue)[queue].job_events

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.lost_jobs import MISSING_MS, Sweep
+from reliq.consumer.lost_jobs import MISSING_MS
 from reliq.message.delivery_tag import new_tag
 from reliq.routing.partitions import declare
 from reliq.store.jobs import Change
-from tests.contract.jobs import begin, job_of, seal
+from tests.contract.jobs import begin, job_of, seal, sweep_of
 from tests.contract.steps import LONG_MS, message
 from tests.contract.test_job_events import job_message, publish, why  # noqa: F401 - a fixture
 from tests.support.waiting import wait_until
@@ -21,9 +21,7 @@ def sweep(store, batches):
 
     def look(missing_ms=-1000):  # each change within one ms has its own time, in the following ms
         before = batches.batch("b").counts["error"]
-        looking = Sweep(
-            "b", store.store.now_ms() + MISSING_MS - missing_ms, soon.append, lambda _: None
-        )
+        looking = sweep_of("b", store.store.now_ms() + MISSING_MS - missing_ms, soon.append)
         while looking.step(store.store):
             pass
         return batches.batch("b").counts["error"] - before

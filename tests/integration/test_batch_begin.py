@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reliq.batches import Batch
-from reliq.consumer.lost_jobs import MISSING_MS, Sweep
+from reliq.consumer.lost_jobs import MISSING_MS
+from tests.contract.jobs import sweep_of
 from tests.support.waiting import wait_until
 
 APP = "tests.integration.apps.late_begin"
@@ -22,7 +23,7 @@ def test_a_job_between_its_ack_and_its_begin_is_not_lost(site, pool):
         lambda: not store.reads.status("celery").stored, what="the message to be acknowledged"
     )
     for _ in range(2):
-        sweep = Sweep(batch.id, store.now_ms() + MISSING_MS + 1000, lambda _: None, lambda _: None)
+        sweep = sweep_of(batch.id, store.now_ms() + MISSING_MS + 1000)
         while sweep.step(store):
             pass
     assert 1 == batch.status().counts["working"]

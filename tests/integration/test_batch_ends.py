@@ -11,6 +11,10 @@ from kombu import Connection, Consumer, Queue
 from reliq.admin import Inspector
 from reliq.batches import Batch
 from reliq.errors import MessageRefused, QueueFull
+from reliq.integrations.outcomes import BATCH
+from reliq.message.delivery_tag import new_tag
+from reliq.message.envelope import Envelope, encode
+from tests.contract.steps import message
 from tests.integration.kombu_client import FAST
 from tests.support.site import close_app
 from tests.support.waiting import wait_until
@@ -152,3 +156,20 @@ def test_an_id_that_is_used_again(app, url, redis_server):
             assert count == inspector.status("callbacks").ready
             for key in raw.scan_iter("reliq:batch:{nightly}:*"):
                 raw.delete(key)
+
+
+@pytest.mark.parametrize("job", ["x" * 256, ""], ids=["long", "empty"])
+def test_a_message_that_cannot_be_a_job(url, job):
+    """A message whose headers name an invalid job, from a foreign publisher, is acked as it is."""
+    headers = {"task": "t", "id": job, BATCH: "b"}
+    envelope = encode(Envelope(b"[]", "text/plain", "utf-8", headers, {}, "", "q"))
+    with Connection(url, transport_options=FAST) as connection:
+        queue = connection.SimpleQueue("q")
+        connection.default_channel.transport.link.store.publish(
+            (message(envelope=envelope, tag=new_tag(5, job=True)),)
+        )
+        queue.get(timeout=ENDS_S).ack()
+        assert connection.default_channel.transport.link.session.reports.is_empty
+        queue.close()
+    with Inspector(url) as inspector:
+        assert 0 == inspector.status("q").stored

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reliq.batches import Batch
-from reliq.consumer.lost_jobs import MISSING_MS, Sweep
+from reliq.consumer.lost_jobs import MISSING_MS
 from reliq.store.jobs import Change
+from tests.contract.jobs import sweep_of
 from tests.support.waiting import stays_true, wait_until
 
 APP, QUICK = "tests.integration.apps.jobs", "tests.integration.apps.killed"
@@ -36,7 +37,7 @@ def test_the_jobs_of_a_warm_shutdown_are_not_lost(site, pool):
     worker.terminate()
     wait_until(lambda: not store.attached("celery").marks, what="the worker to leave its queue")
     for _ in range(3):
-        sweep = Sweep(batch.id, store.now_ms() + MISSING_MS + 1000, lambda _: None, lambda _: None)
+        sweep = sweep_of(batch.id, store.now_ms() + MISSING_MS + 1000)
         while sweep.step(store):
             pass
     assert 1 == batch.status().counts["working"]

@@ -13,7 +13,8 @@ from kombu import Queue
 import reliq
 from reliq import Batch, BatchClosed, PartlyPublished
 from reliq.admin import Inspector
-from reliq.consumer.lost_jobs import MISSING_MS, Sweep
+from reliq.consumer.lost_jobs import MISSING_MS
+from tests.contract.jobs import sweep_of
 from tests.support.audits import assert_balanced
 from tests.support.interrupts import Interrupter
 from tests.support.site import close_app
@@ -126,7 +127,7 @@ def test_a_batch_that_is_not_there(one, batch, redis_url):
 def looked_at(batch):
     """Sweep all jobs as if they were old; return the number of jobs that remain."""
     store = batch._connected()
-    look = Sweep(batch.id, store.now_ms() + MISSING_MS + 1, lambda _: None, lambda _: None)
+    look = sweep_of(batch.id, store.now_ms() + MISSING_MS + 1)
     while look.step(store):
         pass
     return batch.status().total

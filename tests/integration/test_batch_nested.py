@@ -8,10 +8,9 @@ import pytest
 
 from reliq import Batch, BatchClosed, ConfigurationError, NotFound
 from reliq.admin import Inspector
-from reliq.consumer.batch_passes import BatchPasses
 from reliq.store.jobs import NESTED, Change
 from reliq.transfer import batch_callbacks
-from tests.contract.jobs import TAG, begin, end, enter, job_of, lost
+from tests.contract.jobs import TAG, begin, end, enter, job_of, lost, passes_over
 from tests.support.servers import RedisServer
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until
@@ -210,7 +209,7 @@ class Passes:
 
     def __init__(self, store):
         self.store, self._later = store, []
-        self._passes = BatchPasses(self._later, lambda _: None)
+        self._passes = passes_over(self._later)
 
     def make(self, batch, *, later=False):
         """Make the passes over a batch; with *later*, as if its jobs were old."""

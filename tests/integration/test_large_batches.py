@@ -18,7 +18,6 @@ from uuid import uuid4
 import pytest
 
 from reliq.admin import Inspector
-from reliq.consumer.lost_jobs import Sweep
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
 from reliq.integrations.outcomes import BATCH
@@ -27,6 +26,7 @@ from reliq.message.envelope import Envelope, encode
 from reliq.options import parse
 from reliq.store.jobs import OPEN, Change, Note
 from reliq.store.limits import BATCH as AT_ONCE
+from tests.contract.jobs import sweep_of
 from tests.contract.steps import LONG_MS, message
 from tests.support.servers import RedisServer
 
@@ -130,7 +130,7 @@ def begun(steps, batch, by_tag, count):
 def looked_at(steps):
     """Search for lost jobs; list, show and audit the batch."""
     store, batches = steps.store, steps.store.batches
-    sweep = Sweep("b", store.now_ms() + HOUR_MS, lambda _: None, lambda _: None)
+    sweep = sweep_of("b", store.now_ms() + HOUR_MS)
     while sweep.step(store):
         pass
     with Inspector(f"reliq://{store.broker.partition('://')[2]}") as inspector:

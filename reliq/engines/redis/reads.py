@@ -31,7 +31,7 @@ from ...store.inspection import (
 from ...store.limits import MINUTE_MS, chunks
 from ...store.unreadable import counts, left_out, mapping, number
 from . import scripts
-from .base import queues_of, text_of, texts
+from .base import text_of, texts
 from .keys import broker_keys, queue_keys
 from .register import liveness_of, records_of
 from .sentinel import SentinelAddress
@@ -61,6 +61,7 @@ _FIELDS = (
     "unprotected",
     "failing",
 )
+_COUNTS = ("ready", "delayed", "unacked", "dead", "stored", "consumers")
 _OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
 _WHEREABOUTS: tuple[Whereabouts, ...] = ("", "there", "dead")
 _COUNT = re.compile(rb"-?[0-9]{1,19}")
@@ -92,10 +93,10 @@ class RedisReads:
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant, or None if it does not exist."""
-        exists, *reply = self._run(scripts.MEASURE, queue, ())
-        return _measure(self.broker, queue, *reply).status if exists else None
+        found = self._measures([queue], [self._run(scripts.MEASURE, queue, ())])
+        return found[0].status if found else None
 
-    def measure(self, queues: Sequence[str]) -> list[Measure]:
+    def measure(self, queues: Sequence[str]) -> Partial[Measure]:
         """Return the measures of *queues*, each of one instant; missing queues are left out.
 
         Cheap: the cost does not grow with the messages in a queue.
@@ -111,11 +112,10 @@ class RedisReads:
         Only queues at an unreachable node of a cluster can be missing; they are in
         ``unreachable``. Raises BrokerUnavailable if no queue can be listed.
         """
-        names = queues_of(self._wire, self._prefix)
-        return Partial(self.measure(names), asked=names)
+        return self.measure(sorted(texts(self._wire.call(("ZRANGE", self._shared.queues, 0, -1)))))
 
-    def _measures(self, queues: Sequence[str], replies: Sequence[Reply]) -> list[Measure]:
-        found: list[Measure] = []
+    def _measures(self, queues: Sequence[str], replies: Sequence[Reply]) -> Partial[Measure]:
+        found = Partial[Measure]()
         refused: dict[str, ReliqError] = {}
         for queue, reply in zip(queues, replies, strict=True):
             if isinstance(reply, BrokerRefused):
@@ -123,10 +123,12 @@ class RedisReads:
             elif isinstance(reply, ReliqError):
                 raise again(reply)
             elif reply[0]:
-                found.append(_measure(self.broker, queue, *reply[1:]))
+                counts, rest = reply[1 : 1 + len(_COUNTS)], reply[1 + len(_COUNTS) :]
+                found.append(_measure(self.broker, queue, counts, rest))
         if refused and not found:  # a matter of this user's rights
             raise again(next(iter(refused.values())))
         left_out(self.broker, "queues", list(refused))
+        found.asked = [*(measure.status.name for measure in found), *refused]
         return found
 
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
@@ -336,36 +338,17 @@ def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int
     return {name: int(value) for name, value in found.items() if name not in wrong}
 
 
-def _measure(  # the reply, part by part
-    broker: str,
-    queue: str,
-    ready: int,
-    delayed: int,
-    unacked: int,
-    dead: int,
-    stored: int,
-    consumers: int,
-    stats: list[bytes],
-    arguments: bytes,
-    paused: int,
-    now_ms: int,
-    due: int,
-    ranks: list[Any],
-    layout: list[bytes | None],
-) -> Measure:
-    ledger = _ledger_of(broker, queue, stats)
+def _measure(broker: str, queue: str, counts: Sequence[int], rest: Sequence[Any]) -> Measure:
+    stats, arguments, paused, now_ms, due, ranks, layout = rest
     status = QueueStatus(
-        queue,
-        ready,
-        delayed,
-        unacked,
-        dead,
-        stored,
-        consumers,
-        ledger,
-        {"": arguments},
-        paused == 1,
-        max([1, *(int(text) for text in layout if text and _PARTITIONS.fullmatch(text))]),
+        name=queue,
+        **dict(zip(_COUNTS, counts, strict=True)),
+        ledger=_ledger_of(broker, queue, stats),
+        arguments={"": arguments},
+        paused=paused == 1,
+        partitions=max(
+            [1, *(int(text) for text in layout if text and _PARTITIONS.fullmatch(text))]
+        ),
     )
     by_rank = dict(zip(ranks[::3], ranks[1::3], strict=True))
     oldest = min(filter(None, (published_ms(text_of(tag)) for tag in ranks[2::3])), default=None)

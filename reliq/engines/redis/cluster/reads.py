@@ -97,19 +97,15 @@ class ClusterReads(RedisReads):
         for name in names:
             owner = cluster.slots.place_of(self._slot(name))
             (missing[owner] if owner in lost else served).append(name)
-        replies, stuck = self._served(served)
+        found, stuck = self._served(served)
         if not missing[None]:
             del lost[None]
-        untold = [
-            Untold("" if place is None else str(place), tuple(missing[place]), why)
-            for place, why in lost.items()
+        found.unreachable = [
+            Untold(str(place or ""), tuple(missing[place]), why) for place, why in lost.items()
         ]
-        return Partial(
-            self._measures(list(replies), list(replies.values())),
-            [*untold, *stuck, *unlisted],
-            asked=list(replies),
-            complete=not unlisted,
-        )
+        found.unreachable += [*stuck, *unlisted]
+        found.complete = not unlisted
+        return found
 
     def _names(
         self, lost: dict[Place | None, str], there: Iterable[tuple[Place, Wire]]
@@ -130,7 +126,7 @@ class ClusterReads(RedisReads):
         # Exporters, which query regularly, have no right to scan.
         names = self._listed or self._scanned(there)
         note = f"the list of all queues cannot be read, so there may be more queues: {why}"
-        return sorted(names), [Untold("" if anchor is None else str(anchor), (), note)]
+        return sorted(names), [Untold(str(anchor or ""), (), note)]
 
     def _scanned(self, there: Iterable[tuple[Place, Wire]]) -> set[str]:
         """Return the queues found among the keys of these nodes; raises BrokerRefused."""
@@ -146,27 +142,24 @@ class ClusterReads(RedisReads):
                     found.update(keys.queue_of_meta(text_of(key), self._prefix) for key in page)
         return found
 
-    def _served(self, names: list[str]) -> tuple[dict[str, Reply], list[Untold]]:
-        """Return the replies of existing queues, and the queues whose slot no node serves now."""
-        asked: dict[str, Reply] = {}
+    def _served(self, names: list[str]) -> tuple[Partial[Measure], list[Untold]]:
+        """Return the measures of queues, and the queues whose slot no node serves now."""
+        replies: dict[str, Reply] = {}
         for stuck, patience_s in ((False, SLOT_PATIENCE_S), (True, _STUCK_PATIENCE_S)):
             some = [name for name in names if (self._slot(name) in self._stuck_slots) is stuck]
             with self._cluster.calls.patience(patience_s):
                 requests = self._cluster.tried([self._measure_command(name) for name in some])
-            asked.update(zip(some, (request.reply for request in requests), strict=True))
-        readable: dict[str, Reply] = {}
+            replies.update(zip(some, (request.reply for request in requests), strict=True))
         untold: dict[int, Untold] = {}
         for name in names:
-            slot, reply = self._slot(name), asked[name]
-            if isinstance(reply, BrokerUnavailable):
-                place = self._cluster.slots.place_of(slot)
+            if isinstance(replies[name], BrokerUnavailable):
+                slot = self._slot(name)
+                where = str(self._cluster.slots.place_of(slot) or "")
                 others = untold[slot].queues if slot in untold else ()
-                where = "" if place is None else str(place)
-                untold[slot] = Untold(where, (*others, name), str(reply))
-            elif isinstance(reply, ReliqError) or reply[0]:
-                readable[name] = reply
+                untold[slot] = Untold(where, (*others, name), str(replies.pop(name)))
         self._stuck_slots = set(untold)
-        return readable, list(untold.values())
+        there = [name for name in names if name in replies]
+        return self._measures(there, [replies[name] for name in there]), list(untold.values())
 
     def _slot(self, queue: str) -> int:
         return slot_of(self._keys(queue).meta)
@@ -176,15 +169,14 @@ class ClusterReads(RedisReads):
 
         Raises BrokerUnavailable unless the node of the register answers within a second.
         """
-        anchor = self._cluster.slots.place_of(self._cluster.anchor_slot)
-        for place, _, reply in self._cluster.nodes.ask_each("PING"):
-            if place == anchor and isinstance(reply, BrokerUnavailable):
-                raise BrokerUnavailable(
-                    f"{self.broker}: consumers are registered at {anchor}, which is unreachable: "
-                    f"{reply}"
-                )
-        with self._cluster.calls.patience(SLOT_PATIENCE_S):
-            return super().consumers()
+        try:
+            with self._cluster.calls.patience(PATIENCE_S):
+                return super().consumers()
+        except BrokerUnavailable as exc:
+            anchor = self._cluster.slots.place_of(self._cluster.anchor_slot)
+            raise BrokerUnavailable(
+                f"{self.broker}: consumers are registered at {anchor}, which is unreachable: {exc}"
+            ) from exc
 
     # -- the nodes
 

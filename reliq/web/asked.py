@@ -65,8 +65,7 @@ class Asked:
 
     def again(self, path: str, query: Iterable[tuple[str, str]]) -> str:
         """Return the URL of a page with *query* unchanged, including repeated names."""
-        text = urlencode(list(query), errors=_ERRORS)
-        return f"{self.root_path}{path}?{text}" if text else f"{self.root_path}{path}"
+        return _url(self.root_path + path, query)
 
     def here(self, path: str, **changes: object) -> str:
         """Return the URL of this page with changes to its query."""
@@ -93,9 +92,13 @@ def query_of(raw: bytes) -> list[tuple[str, str]]:
 
 def link(root_path: str, path: str, values: Mapping[str, object]) -> str:
     """Return the URL of a page, from the root of its server. Values None and "" are omitted."""
-    kept = {name: str(value) for name, value in values.items() if value not in {None, ""}}
-    query = urlencode(kept, errors=_ERRORS)
-    return f"{root_path}{path}?{query}" if query else f"{root_path}{path}"
+    kept = [(name, str(value)) for name, value in values.items() if value not in {None, ""}]
+    return _url(root_path + path, kept)
+
+
+def _url(path: str, query: Iterable[tuple[str, str]]) -> str:
+    text = urlencode(list(query), errors=_ERRORS)
+    return f"{path}?{text}" if text else path
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def _refuse(request: Any, error: Any) -> None:
     why = (error.reason or "without a reason") if rejected else error
     words = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
     text = plain(words[:_LONGEST_ERROR])
-    if hasattr(request.message, "verdict"):  # a reliq message: the dead letter has the error
+    if hasattr(request.message, "outcome"):  # a reliq message: the dead letter has the error
         request.message.error = text
     if rejected and error.requeue:
         logger.warning(

@@ -22,7 +22,7 @@ from ..transfer.batch_callbacks import cancel_nested, publish_due
 from .audit import BatchAudit, audited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..store.jobs import BatchRecord, Changed, Job, JobFailure
     from ..store.protocol import Store
@@ -48,14 +48,9 @@ def looked(store: Store, fields: Sequence[str] = ()) -> Partial[BatchRecord]:
             ids = store.batches.batches(MOST + 1)
     except BrokerUnavailable as exc:
         return Partial([], [_unlisted(store, exc)])
-    found: list[BatchRecord] = []
-    lost: dict[str, list[str]] = {}
-    for batch, record in zip(ids, store.batches.records(ids[:MOST], fields), strict=False):
-        if isinstance(record, ReliqError):
-            lost.setdefault(str(record), []).append(batch)
-        elif record is not None:  # None: it was forgotten meanwhile
-            found.append(record)
-    return Partial(found, _untold(lost), complete=len(ids) <= MOST)
+    records = store.batches.records(ids[:MOST], fields)
+    records.complete = len(ids) <= MOST
+    return records
 
 
 def _unlisted(store: Store, error: BrokerUnavailable) -> BatchesUntold:
@@ -63,10 +58,6 @@ def _unlisted(store: Store, error: BrokerUnavailable) -> BatchesUntold:
     if not store.has_nodes:
         raise again(error)
     return BatchesUntold((), f"the list of batches is unreadable: {error}")
-
-
-def _untold(lost: Mapping[str, Sequence[str]]) -> list[BatchesUntold]:
-    return [BatchesUntold(tuple(names), error) for error, names in lost.items()]
 
 
 def _all_ids(store: Store) -> Iterator[Sequence[str]]:
@@ -80,8 +71,7 @@ def _all_ids(store: Store) -> Iterator[Sequence[str]]:
         if len(listed) < MOST or not fresh:
             return
         records = chain.from_iterable(map(store.batches.records, chunks(listed[::-1])))
-        read = (one for one in records if one is not None and not isinstance(one, ReliqError))
-        last = next(read, None)
+        last = next(records, None)
         if last is None:
             text = f"none of {len(listed)} consecutive batches is readable"
             raise BrokerUnavailable(text)
@@ -126,8 +116,7 @@ class JobBatches:
         )
         found = [record.id for record in islice(fit, skip, skip + limit)]
         whole = self._store.batches.records(found, [CALLBACK_FIELD + one for one in CALLBACKS])
-        there = (one for one in whole if one is not None and not isinstance(one, ReliqError))
-        return Partial((BatchInfo.of(record, now_ms) for record in there), records.unreachable)
+        return Partial((BatchInfo.of(record, now_ms) for record in whole), records.unreachable)
 
     def batch(self, batch: str) -> BatchInfo:
         """Return one batch."""
@@ -169,28 +158,30 @@ class JobBatches:
     def audit_batches(self, advance: Callable[[int], None] = lambda _: None) -> Partial[BatchAudit]:
         """Count the jobs of every batch, and compare with its counters and its list of failures.
 
-        *advance* is called with 1 after each batch. Reads some hundred jobs in each step; a million
-        jobs take about twenty seconds. Unreadable batches are in ``unreachable``.
+        *advance* is called with the number of further batches. Reads some hundred jobs in each
+        step; a million jobs take about twenty seconds. Unreadable batches are in ``unreachable``.
         """
-        found: list[BatchAudit] = []
+        store, found, unlisted = self._store, list[BatchAudit](), list[BatchesUntold]()
         lost: dict[str, list[str]] = {}
         try:
-            for ids in _all_ids(self._store):
-                for batch, record in zip(ids, self._store.batches.records(ids), strict=True):
+            for ids in _all_ids(store):
+                records = store.batches.records(ids)
+                for item in records.unreachable:
+                    lost.setdefault(item.error, []).extend(item.batches)
+                for record in records:
                     try:
-                        if isinstance(record, ReliqError):
-                            raise again(record)
-                        result = None if record is None else audited(self._store, batch)
+                        result = audited(store, record.id)
                     except ReliqError as exc:
-                        if isinstance(exc, BrokerUnavailable) and not self._store.has_nodes:
+                        if isinstance(exc, BrokerUnavailable) and not store.has_nodes:
                             raise
-                        lost.setdefault(str(exc), []).append(batch)
+                        lost.setdefault(str(exc), []).append(record.id)
                     else:
                         found += [] if result is None else [result]
                     advance(1)
+                advance(len(ids) - len(records))
         except BrokerUnavailable as exc:
-            return Partial(found, [*_untold(lost), _unlisted(self._store, exc)])
-        return Partial(found, _untold(lost))
+            unlisted = [_unlisted(store, exc)]
+        return Partial(found, [*BatchesUntold.by_error(lost), *unlisted])
 
     def batch_id(self, beginning: str) -> str:
         """Return the id of the only recent batch whose id begins so, or *beginning* without one.

@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 
 # Interval between queries to the broker by repeated calls.
 _ASKED_EVERY_S = 1.0
-_ASKED = "asked"
 # Interval between writes of repeated progress.
 _WRITTEN_EVERY_S = 0.5
 # Pause before the next write after a failed one.
 _RESTS_S = 5.0
-_UNWRITTEN, _NEXT, _REPORTED = "unwritten", "next", "reported"
 
 
 def current_batch() -> Batch | None:
@@ -45,24 +43,19 @@ def cancelled() -> bool:
 
     Queries the broker at most once a second. Raises nothing: without a reply, it returns False.
     """
-    running = RUNNING.get()
+    running, now = RUNNING.get(), monotonic()
     if running is None:
         return False
-    last, now = running.local.get(_ASKED), monotonic()
-    if last is True:
-        return True
-    if last is not None and now - last < _ASKED_EVERY_S:
-        return False
-    running.local[_ASKED] = now
+    if running.cancelled or now < running.asks_at:
+        return running.cancelled
+    running.asks_at = now + _ASKED_EVERY_S
     try:
         record = running.store.batches.batch(running.batch)
     except ReliqError as exc:
         logger.warning("batch %s: could not check for its cancellation: %s", running.batch, exc)
         return False
-    if record is not None and record.cancelled_ms:
-        running.local[_ASKED] = True
-        return True
-    return False
+    running.cancelled = record is not None and record.cancelled_ms > 0
+    return running.cancelled
 
 
 def progress(done: float, total: float = 0, text: str = "") -> None:
@@ -80,11 +73,10 @@ def progress(done: float, total: float = 0, text: str = "") -> None:
     running = RUNNING.get()
     if running is None:
         return
-    if _UNWRITTEN not in running.local:
-        running.local[_UNWRITTEN] = None
+    if not running.at_end:
         running.at_end.append(partial(_write, running))
-    running.local[_UNWRITTEN] = (done, total, text)
-    if monotonic() >= running.local.get(_NEXT, 0.0):
+    running.unwritten = (done, total, text)
+    if monotonic() >= running.writes_at:
         _write(running)
 
 
@@ -96,10 +88,10 @@ def report(text: str) -> None:
     """
     _require_text(text)
     running = RUNNING.get()
-    if running is None or not text or running.local.get(_REPORTED, 0) >= REPORTS_OF_A_JOB:
+    if running is None or not text or running.reported >= REPORTS_OF_A_JOB:
         return
     if _write(running, text):
-        running.local[_REPORTED] = running.local.get(_REPORTED, 0) + 1
+        running.reported += 1
 
 
 def _require_text(text: str) -> None:
@@ -109,20 +101,14 @@ def _require_text(text: str) -> None:
 
 def _write(running: JobContext, text: str = "") -> bool:
     """Write the pending progress of *running*, and a report; return whether it succeeded."""
-    if not text and running.local[_UNWRITTEN] is None:
+    progress = running.unwritten
+    if not text and progress is None:
         return True
-    note = Note(
-        running.job,
-        running.retries,
-        running.token,
-        running.queue,
-        running.local.get(_UNWRITTEN),
-        text,
-    )
+    note = Note(running.job, running.retries, running.token, running.queue, progress, text)
     try:
         running.store.batches.note(running.batch, note)
     except ReliqError as exc:
-        running.local[_NEXT] = monotonic() + _RESTS_S
+        running.writes_at = monotonic() + _RESTS_S
         logger.warning(
             "batch %s: progress or a report of its job %s is not stored: %s",
             running.batch,
@@ -130,9 +116,7 @@ def _write(running: JobContext, text: str = "") -> bool:
             exc,
         )
         return False
-    running.local[_NEXT] = monotonic() + _WRITTEN_EVERY_S
-    if note.progress is not None:
-        running.local[_UNWRITTEN] = None
+    running.writes_at, running.unwritten = monotonic() + _WRITTEN_EVERY_S, None
     return True
 
 

@@ -81,9 +81,10 @@ class BatchPasses:
     def _look(self, store: Store) -> None:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
         now_ms, resting = store.now_ms(), {}
-        for batch, record in zip(found, store.batches.records(found, ("ttl_ms",)), strict=True):
-            over_ms = 0  # while it is in progress, or a callback is due
-            if isinstance(record, BatchRecord) and record.ended_ms and not record.due:
+        records = {record.id: record for record in store.batches.records(found, ("ttl_ms",))}
+        for batch in found:
+            over_ms, record = 0, records.get(batch)  # 0: it is in progress, or a callback is due
+            if record is not None and record.ended_ms and not record.due:
                 over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
             if over_ms >= now_ms:
                 resting[batch] = min(over_ms + 1, now_ms + _RESTS_MS)

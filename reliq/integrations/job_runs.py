@@ -60,8 +60,12 @@ class JobContext:
         """The broker of its message and its batch, which may be one of several."""
         self.at_end: list[Callable[[], object]] = []
         """Called after the run, before its worker reports the outcome."""
-        self.local: dict[str, Any] = {}
-        """Data of this run."""
+        self.cancelled, self.asks_at = False, 0.0
+        """Whether its batch is cancelled, and when to ask the broker again."""
+        self.unwritten: tuple[float, float, str] | None = None
+        """The last progress, until it is written."""
+        self.writes_at, self.reported = 0.0, 0
+        """When progress may be written again, and the number of reports."""
 
     @property
     def store(self) -> Store:

@@ -11,7 +11,7 @@ from ..message.envelope import Envelope, EnvelopeError, decode, unpack
 from .unreadable import left_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -102,6 +102,11 @@ class BatchesUntold:
         """Return a text for operators."""
         names = ", ".join(map(repr, self.batches)) or "unknown"
         return f"{self.error}; unreadable batches: {names}"
+
+    @classmethod
+    def by_error(cls, lost: Mapping[str, Sequence[str]]) -> list[BatchesUntold]:
+        """Return one report for each error in *lost*."""
+        return [cls(tuple(batches), error) for error, batches in lost.items()]
 
 
 class Partial(list[T]):

@@ -143,8 +143,8 @@ class Settlement:
         here()
         messages = list(self._qos.delivered.values())
         self._qos.delivered.clear()
-        for kind, some in self._by_how(how, messages):
-            self.settle(some, kind)
+        for kind, some in groupby(messages, partial(self._how, how)):
+            self.settle(list(some), kind)
 
     def let_go(self) -> None:
         """Keep the leases of unacked messages only while the application holds the messages.
@@ -152,20 +152,18 @@ class Settlement:
         A logged callback error, for example, keeps its message alive although no code processes
         it. Such messages are returned as soon as the broker is reachable.
         """
-        messages = self._qos.let_go()
-        left = [message for message in messages if message.callback_raised]
-        for how, some in self._by_how("released", left):
-            for queue, leases in _leases_of(some):
-                self._link.session.outbox.release_later(queue, how, leases)
+        for message in self._qos.let_go():
+            if message.callback_raised:
+                lease, how = (
+                    Lease(message.delivery_tag, message.token),
+                    self._how("released", message),
+                )
+                self._link.session.outbox.release_later(message.queue, how, (lease,))
 
-    def _by_how(self, how: How, messages: list[Message]) -> Iterable[tuple[How, list[Message]]]:
-        """Group *messages* by how to return them: *how*, but counted after a failed delivery."""
-        leases = self._link.session.leases
-        failed = [message for message in messages if leases.failed(message.delivery_tag)]
-        if how != "released" or not failed:
-            return [(how, messages)]
-        rest = [message for message in messages if message not in failed]
-        return [("nacked", failed), (how, rest)]
+    def _how(self, how: How, message: Message) -> How:
+        """Return how to return *message*: *how*, but counted after a failed delivery."""
+        failed = how == "released" and self._link.session.leases.failed(message.delivery_tag)
+        return "nacked" if failed else how
 
     def _release(self, how: How, messages: Sequence[Message], error: str) -> None:
         outbox = self._link.session.outbox

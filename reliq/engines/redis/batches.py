@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ConfigurationError, ReliqError, again
+from ...store.inspection import BatchesUntold, Partial
 from ...store.jobs import (
     CALLBACKS,
     LETTER_OF,
@@ -181,29 +182,29 @@ class RedisBatches:
         found = texts(reply)
         return _record(batch, dict(zip(found[::2], found[1::2], strict=True)))
 
-    def records(
-        self, batches: Sequence[str], fields: Sequence[str] = ()
-    ) -> list[BatchRecord | ReliqError | None]:
-        """Return the record of each of *batches*, in their order.
+    def records(self, batches: Sequence[str], fields: Sequence[str] = ()) -> Partial[BatchRecord]:
+        """Return the records of those of *batches* that exist, in their order.
 
         Each record is of one instant. Of the producer's own fields it has only *fields*, and it
-        has no ``heard_ms``. An unreadable record is replaced by its error: a node may be
-        unreachable. Raises BrokerRefused if this user may read none of them.
+        has no ``heard_ms``. Unreadable ones are in ``unreachable``: a node may be unreachable.
+        Raises BrokerRefused if this user may read none of them.
         """
         names = (*_READ, *(_OWN_FIELD + name for name in fields))
         replies = [reply for part in chunks(batches) for reply in self._records(part, names)]
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # a matter of this user's rights
             raise again(refused[0])
-        found: list[BatchRecord | ReliqError | None] = []
+        found: list[BatchRecord] = []
+        lost: dict[str, list[str]] = {}
         for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReliqError):
-                found.append(reply)
-            else:
-                stored = zip(names, reply, strict=True)
-                there = {name: text_of(value) for name, value in stored if value is not None}
-                found.append(_record(batch, there))
-        return found
+                lost.setdefault(str(reply), []).append(batch)
+                continue
+            stored = zip(names, reply, strict=True)
+            there = {name: text_of(value) for name, value in stored if value is not None}
+            record = _record(batch, there)
+            found += [] if record is None else [record]
+        return Partial(found, BatchesUntold.by_error(lost))
 
     def _records(self, batches: Sequence[str], names: Sequence[str]) -> list[Reply]:
         return self._wire.replies(

@@ -6,7 +6,6 @@ timer of the event loop does the same duties instead.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, logger
 from ..failover.brokers import JITTER
-from ..forks import OwnLock, under_way
+from ..loops import Loop
 from ..store.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from weakref import WeakSet
 
+    from ..loops import Run
     from ..options import Options
     from ..store.protocol import Store
     from .duties import BackgroundDuties
@@ -42,9 +42,6 @@ class BackgroundLoop:
     _ticked: Callable[[], None]
     """Called after each tick, which may be the last."""
 
-    _thread_lock = OwnLock()
-    """Guards the thread and its end. A nested start finds the thread that is being started."""
-
     def __post_init__(self) -> None:
         """Start without a thread."""
         options, period_s = self._options, self._leases.period_s
@@ -52,99 +49,23 @@ class BackgroundLoop:
         self._longest_pause_s = max(
             period_s, min(2.0, options.orphan_grace / 2, options.visibility_timeout / 6)
         )
-        self._thread: threading.Thread | None = None
-        self._rest = _Rest()
-        # A new lease that is shorter than the pause allows for ends the pause.
-        self._leases.on_shorter = lambda: self._rest.cut()  # noqa: PLW0108 - it changes
-        self._paused: threading.Thread | None = None
-        # The connection that a thread leaves to its successor after a fork.
-        self._left_store: Store | None = None
-        self._next_tick = 0.0
         self._failures = 0
+        self.loop = Loop("reliq-background", self._turns)
+        # A new lease that is shorter than the pause allows for ends the pause.
+        self._leases.on_shorter = self.loop.cut
 
-    @property
-    def threaded(self) -> bool:
-        """Whether the thread does the duties now, or will after the fork in progress."""
-        return self._thread is not None
-
-    def start(self) -> None:
-        """Start the thread unless it runs; during a fork, start it afterwards."""
-        with self._thread_lock:
-            if self.threaded:
-                return
-            self._next_tick = monotonic() + self._leases.period_s
-            rest = _Rest()
-            thread = self._new_thread(rest)
-            if self._thread is not None:
-                return  # started in a signal handler
-            self._rest, self._thread = rest, thread
-            try:
-                if under_way():
-                    rest.pause()
-                    self._paused = thread
-                else:
-                    thread.start()
-            except BaseException:  # an interrupt, perhaps after the start
-                rest.end()
-                self._thread = None
-                raise
-
-    def _new_thread(self, rest: _Rest) -> threading.Thread:
-        given = (rest,)
-        return threading.Thread(target=self._run, args=given, name="reliq-background", daemon=True)
-
-    def stop(self) -> None:
-        """Stop the thread and wait for its end."""
-        with self._thread_lock:
-            thread, self._thread = self._thread, None
-            self._paused = None
-            self._rest.end()
-        _join(thread)
-        with self._thread_lock:
-            store, self._left_store = self._left_store, None
-        if store is not None:
-            store.close()
-
-    def pause(self) -> None:
-        """End the thread for a fork; :meth:`resume` continues its work."""
-        with self._thread_lock:
-            if self._thread is not None:
-                self._rest.pause()
-                self._paused = self._thread
-
-    def wait_paused(self) -> None:
-        """Wait for the end of the thread, which first does a due tick: forks may be frequent."""
-        _join(self._paused)
-
-    def resume(self) -> None:
-        """Start a thread again after a fork, which does a due tick at once."""
-        with self._thread_lock:
-            paused, self._paused = self._paused, None
-            if paused is None:
-                return
-            if paused is threading.current_thread():  # the thread itself forks, and still runs
-                self._rest.paused = False
-                return
-            self._rest = _Rest()
-            self._thread = self._new_thread(self._rest)
-            self._thread.start()
-
-    def _run(self, rest: _Rest) -> None:
-        with self._thread_lock:
-            left, self._left_store = self._left_store, None
-        store = left or self._open_store()
-        while rest.wait(self._next_tick - monotonic()):
-            store = self._turn(store, rest)
-            # The rest of a pass continues at once, after a tick. A fork waits for neither.
-            goes_on = store.waiting and not (self._failures or rest.interrupted)
-            self._next_tick = monotonic() + (0.0 if goes_on else self._pause(self._failures))
+    def _turns(self, run: Run) -> Iterator[float]:
+        store = self._open_store()
+        yield self._leases.period_s
+        while not run.over:
+            store = self._turn(store, run)
             self._ticked()
-        if rest.paused:
-            self._left_store = store
-        else:
-            store.close()
+            # The rest of a pass continues at once, after a tick. A fork waits for neither.
+            continues = store.waiting and not (self._failures or run.interrupted)
+            yield 0.0 if continues else self._pause(self._failures)
+        store.close()
 
-    def _turn(self, store: Store, rest: _Rest) -> Store:
+    def _turn(self, store: Store, run: Run) -> Store:
         """Do all due duties and wait for them; return the connection for the next turn."""
         until = monotonic() + self._leases.period_s
         try:
@@ -161,7 +82,7 @@ class BackgroundLoop:
             self._duties.tick(store, unanswered_s=self._leases.period_s)
             store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
             self._duties.do_all_later(store, renews=True)
-            while store.waiting and not rest.interrupted and monotonic() < until:
+            while store.waiting and not run.interrupted and monotonic() < until:
                 store.wait_for_replies(NODE_PATIENCE_S)  # the next step of a pass
                 self._duties.do_all_later(store, renews=True)
             self._failures = 0
@@ -182,56 +103,3 @@ class BackgroundLoop:
             return period_s
         longest = min(period_s * 2.0 ** min(failures, 8), self._longest_pause_s)
         return longest * JITTER.uniform(0.5, 1.0)
-
-
-class _Rest:
-    """The pauses of one thread between its ticks."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self._setting: set[int] = set()
-        self._over = False
-        self.paused = False
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the thread must end, finally or for a fork."""
-        return self._over or self.paused
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for at most *seconds*; return False when the thread must end.
-
-        If the next tick is due, *seconds* is 0 or less, and the tick precedes a fork. Otherwise,
-        forks in quick succession would prevent all ticks.
-        """
-        if seconds <= 0:
-            return not self._over
-        self._event.wait(seconds)
-        self._event.clear()
-        return not self.interrupted
-
-    def cut(self) -> None:
-        """Let the thread continue now. An event is not reentrant: a nested call leaves it set."""
-        me = threading.get_ident()
-        if me not in self._setting:
-            self._setting.add(me)
-            try:
-                self._event.set()
-            finally:
-                self._setting.discard(me)
-
-    def end(self) -> None:
-        self._over, self.paused = True, False
-        self.cut()
-
-    def pause(self) -> None:
-        """End the thread for a fork: another one continues."""
-        self.paused = True
-        self.cut()
-
-
-def _join(thread: threading.Thread | None) -> None:
-    # A thread that was requested during a fork has not started.
-    if thread is None or thread.ident is None or thread is threading.current_thread():
-        return
-    thread.join()

@@ -31,9 +31,9 @@ from .registration import Registration
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from ..loops import Loop
     from ..options import Options
     from ..store.protocol import Store
-    from .background import BackgroundLoop
     from .duties import BackgroundDuties
     from .registration import AttachedTransport
 
@@ -81,7 +81,7 @@ class Session:
 
     # Created and imported at the first background duty: a process that only publishes has none.
     duties: BackgroundDuties
-    background: BackgroundLoop
+    background: Loop
     works = False
     """Whether it ever had background duties."""
 
@@ -101,7 +101,7 @@ class Session:
         owing = (lambda: self.owes), self.send_owed, self._others.is_of_this_process
         duties = consumer.BackgroundDuties(self.id, self.options, *parts, *owing)
         over = self.leases, self.outbox, self.transports, self.open_store, self.maybe_end
-        background = consumer.BackgroundLoop(self.options, duties, *over)
+        background = consumer.BackgroundLoop(self.options, duties, *over).loop
         if not self.works:  # a signal handler may have begun meanwhile
             self.duties, self.background, self.works = duties, background, True
 
@@ -274,6 +274,7 @@ class Session:
         try:
             store.connect()
             patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
+            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
             if not self.reports.is_empty:  # finished messages are then acked instead of returned
                 self.reports.resend(0.0)
                 self.reports.flush(store)
@@ -333,20 +334,6 @@ class Sessions:
         """Whether a consumer in the register is an open session of this process."""
         return any(session.id == consumer for session in list(self.by_key.values()))
 
-    def stop_background_loops(self) -> None:
-        """Pause all threads while the process forks: the child could inherit a held lock."""
-        loops = [session.background for session in list(self.by_key.values()) if session.works]
-        for background in loops:
-            background.pause()
-        for background in loops:
-            background.wait_paused()
-
-    def start_background_loops(self) -> None:
-        """Restart the paused threads, and start those that were requested during the fork."""
-        for session in list(self.by_key.values()):
-            if session.works:
-                session.background.resume()
-
     def forget_parents(self) -> None:
         """Reset all sessions in a child."""
         for session in list(self.by_key.values()):
@@ -364,11 +351,4 @@ class Sessions:
 
 
 SESSIONS = Sessions()
-register(
-    Part(
-        "sessions",
-        stop=SESSIONS.stop_background_loops,
-        start=SESSIONS.start_background_loops,
-        forget=SESSIONS.forget_parents,
-    )
-)
+register(Part("sessions", forget=SESSIONS.forget_parents))

@@ -7,7 +7,6 @@ Every process with a spool in its list forwards it. The thread stops while the p
 
 from __future__ import annotations
 
-import threading
 import weakref
 from functools import partial
 from itertools import chain
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..failover.brokers import BROKERS, JITTER, without_password
-from ..forks import OwnLock, Part, register, under_way
+from ..forks import OwnLock, Part, register
+from ..loops import Loop
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
@@ -25,6 +25,9 @@ from ..store.values import ignore_result
 from ..transfer.numbered import move_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..loops import Run
     from ..store.protocol import Store
     from .failback import Failback
 
@@ -40,7 +43,7 @@ class FailbackRounds:
     """The failback thread, and the transports that it serves."""
 
     _lock = OwnLock()
-    """Guards the transports and the thread. Of nested starts, one starts the thread."""
+    """Guards the transports, and the end of the loop without any."""
 
     def __init__(self) -> None:
         self.forget()
@@ -48,12 +51,7 @@ class FailbackRounds:
     def forget(self) -> None:
         """Forget all transports: a child does not serve those of its parent."""
         self._transports: weakref.WeakSet[Failback] = weakref.WeakSet()
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-        self._stopped = False
-        # Transports that are still to be served in the current round.
-        self._rest: list[weakref.ref[Failback]] = []
-        self._next_round = 0.0
+        self._loop = Loop("reliq-failback", self._rounds, self._is_driven)
         self._swept: dict[str, float] = {}
         self._forwarded: dict[str, float] = {}
         self._next: dict[str, float] = {}
@@ -64,87 +62,45 @@ class FailbackRounds:
         """Serve *transport* until :meth:`leave`, or until it is collected."""
         with self._lock:
             self._transports.add(transport)
-            self._start()
+            self._loop.start()
 
     def leave(self, transport: Failback) -> None:
         """Stop serving *transport*."""
         with self._lock:
             self._transports.discard(transport)
 
-    def _start(self) -> None:
-        known = self._thread
-        if known is not None and (known.ident is None or known.is_alive()):
-            return
-        if under_way():
-            self._stopped = True  # the process forks; go_on starts the thread
-            return
-        if not self._stopped:
-            self._next_round = monotonic() + self._pause_s()
-        stop = threading.Event()
-        thread = threading.Thread(
-            target=self._run, args=(stop,), name="reliq-failback", daemon=True
-        )
-        if self._thread is not known:
-            return
-        self._stopped, self._stop, self._thread = False, stop, thread
-        try:
-            thread.start()
-        except BaseException:  # an interrupt, perhaps after the start
-            stop.set()
-            self._thread = None
-            raise
+    def _is_driven(self) -> bool:
+        """Whether event loops drive all transports, and :meth:`go_on` starts the thread.
 
-    def stop(self) -> None:
-        """Stop the thread while the process forks."""
-        with self._lock:
-            thread = self._thread
-            if thread is None or thread is threading.current_thread():
-                return
-            self._stopped = True
-            self._stop.set()
-        thread.join()  # without the lock, which the thread may need
-
-    def start(self) -> None:
-        """Start the thread again after a fork, unless event loops drive all transports.
-
-        In that case :meth:`go_on` starts it later. The process may be a worker that forks, and
-        Python would warn of a thread that exists directly after the fork.
+        The process may be a worker that forks, and Python would warn of a thread that exists
+        directly after the fork.
         """
         with self._lock:
             transports = list(self._transports)
-        if self._stopped and not all(transport.is_driven for transport in transports):
-            self.go_on()
+        return all(transport.is_driven for transport in transports)
 
     def go_on(self) -> None:
         """Start the thread again after a fork; transports call it regularly."""
-        if self._stopped:
-            with self._lock:
-                if self._transports:
-                    self._start()
+        if (run := self._loop.run) is not None and run.paused:
+            self._loop.resume()
 
-    def _run(self, stop: threading.Event) -> None:
-        while self._is_round_due(stop):
-            if not self._rest:
-                with self._lock:
-                    if not self._transports:
-                        self._thread = None
-                        return
-                    self._rest = [weakref.ref(transport) for transport in self._transports]
-            while self._rest:
-                transport = self._rest.pop()()
+    def _rounds(self, run: Run) -> Iterator[float]:
+        while not run.over:
+            yield self._pause_s()
+            with self._lock:
+                if not self._transports:
+                    self._loop.stop()
+                    return
+                left = [weakref.ref(transport) for transport in self._transports]
+            for each in left:
+                transport = each()
                 if transport is not None:
                     self._try_to_look_after(transport)
                     del transport
-                    # Serve at least one: forks may be more frequent than rounds.
-                    if stop.is_set():
-                        return
-            with self._lock:
-                self._next_round = monotonic() + self._pause_s()
+                    yield 0.0  # a fork waits for one transport at most
 
-    def _is_round_due(self, stop: threading.Event) -> bool:
-        """Wait for the next round; return False if the process forks first."""
-        left = self._next_round - monotonic()
-        return bool(self._rest) or left <= 0 or not stop.wait(left)
+    def _interrupted(self) -> bool:
+        return self._loop.run is None or self._loop.run.interrupted
 
     def _try_to_look_after(self, transport: Failback) -> None:
         try:
@@ -172,7 +128,7 @@ class FailbackRounds:
                     self._sweep(transport, url)
         if transport.spool:
             if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
-                transport.forward(partial(self._asked, transport), self._stop.is_set)
+                transport.forward(partial(self._asked, transport), self._interrupted)
         elif primary and not transport.consumed:
             self.leave(transport)
 
@@ -220,7 +176,7 @@ class FailbackRounds:
                     there.wait_for_replies()
                     with transport.temporary_connection(transport.urls[0]) as primary:
                         self._move_home(there, primary.link.store, queue, url)
-                    if self._stop.is_set():
+                    if self._interrupted():
                         break
 
     def _move_home(self, there: Store, primary: Store, queue: str, url: str) -> None:
@@ -243,7 +199,7 @@ class FailbackRounds:
         count = 0
         for step in move_queue(there, primary, queue):
             count += step
-            if self._stop.is_set():  # the process forks; the next round continues
+            if self._interrupted():  # the process forks; the next round continues
                 self.came_back(url)
                 break
         if count:
@@ -256,4 +212,4 @@ class FailbackRounds:
 
 
 FAILBACK = FailbackRounds()
-register(Part("failback", stop=FAILBACK.stop, start=FAILBACK.start, forget=FAILBACK.forget))
+register(Part("failback", forget=FAILBACK.forget))

@@ -26,7 +26,7 @@ LAYERS = (
         "reliq.printable",
         "reliq.units",
     },
-    {"reliq.errors"},
+    {"reliq.errors", "reliq.loops"},
     {"reliq.kombu_options"},
     {"reliq.options"},
     {"reliq.message"},

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ..failover.brokers import JITTER
 from ..integrations.celery import WATCH
-from ..store.protocol import NODE_PATIENCE_S, EachNode, goes_on
+from ..store.protocol import NODE_PATIENCE_S, Attempt, goes_on
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
@@ -151,7 +151,7 @@ class BackgroundDuties:
         if not (registration.subscriptions or registration.expected_back or self.heartbeat.vouches):
             return False
         # If the node of the register is lost, no consumers are visible there.
-        with EachNode(store, NODE_PATIENCE_S).turn():
+        with Attempt(store, NODE_PATIENCE_S):
             if not self.heartbeat.end_stay(store):
                 self.heartbeat.tick(store)
         return True

@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from ..integrations.outcomes import job_in
 from ..message.queue_names import queue_of
 from ..store.jobs import Change, by_batch
 from ..store.limits import BATCH
-from ..store.protocol import EachNode
+from ..store.protocol import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +102,7 @@ class JobReports:
             late = {number for number, one in self._owed.items() if one.since < limit}
             self._unsent |= late | refused
 
-    def flush(self, store: Store, _patience_s: float = inf) -> None:
+    def flush(self, store: Store) -> None:
         """Post the unsent reports of earlier connections; does not wait."""
         with self.lock:
             unsent, self._unsent = self._unsent, set()
@@ -139,17 +138,16 @@ class JobReports:
         events = store.job_events(queue, BATCH, after)
         found = [(event.number, change_of(queue, event)) for event in events]
         done = [number for number, entry in found if entry is None]
-        nodes = EachNode(store)
+        attempt = Attempt(store, refused=True)
         for batch, changes in by_batch(entry for _, entry in found if entry is not None).items():
-            with nodes.turn(refused=True):
+            with attempt:
                 self.change(store, batch, changes)
                 done += [change.token for change in changes]
         if done:
             store.forget_job_events(queue, done)
-        try:
-            nodes.end()
-        except ReliqError as exc:
-            logger.warning("%d reports of %r are postponed: %s", len(found) - len(done), queue, exc)
+        if attempt.lost:
+            left = len(found) - len(done)
+            logger.warning("%d reports of %r are postponed: %s", left, queue, attempt.lost)
         return events[-1].number if len(events) == BATCH else 0
 
     def _done(self, number: int, result: Changed | ReliqError | None) -> None:

@@ -12,7 +12,6 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from ..forks import OwnLock
 from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
 from ..store.limits import BATCH, chunks
-from ..store.protocol import EachNode
 from ..store.values import Delivery, How, Lease, Released
 from .leases import log_at_the_limit
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from weakref import WeakSet
 
-    from ..store.protocol import Store
+    from ..store.protocol import Attempt, Store
     from .heartbeat import RunningTasks
     from .leases import Leases
     from .registration import AttachedTransport
@@ -87,13 +85,12 @@ class Outbox:
         """
         return store.has_nodes or store.connected_at >= self.replaced_at
 
-    def flush(self, store: Store, patience_s: float = inf) -> None:
+    def flush(self, store: Store, attempt: Attempt) -> None:
         """Send the pending reports of earlier connections: acks, returns, lost reserves.
 
-        Posts the acks and waits for the rest, for *patience_s* for each node of a cluster. Raises
-        ReliqError; unsent reports remain pending.
+        Posts the acks and waits for the rest, in one *attempt* for each queue. Raises ReliqError;
+        unsent reports remain pending.
         """
-        nodes = EachNode(store, patience_s)
         with self.lock:
             unsent, self._unsent = self._unsent, set()
             owed: dict[str, list[str]] = {}
@@ -105,13 +102,12 @@ class Outbox:
             with suppress(BrokerTimeout):  # they are recorded as unsent again
                 self.send_acks(store, queue, tags)
         with self._being_returned():
-            self._send_returns(store, nodes)
-        self.hand_back(store, nodes)
+            self._send_returns(store, attempt)
+        self.hand_back(store, attempt)
         for lost in list(self._lost_reserves):
-            with nodes.turn():
+            with attempt:
                 if self._reclaim(store, *lost):
                     self._lost_reserves.discard(lost)
-        nodes.end()
 
     def ack(self, store: Store, queue: str, tags: Sequence[str]) -> None:
         """Ack messages: written to the socket at once, confirmed later.
@@ -260,7 +256,7 @@ class Outbox:
             with self.lock:
                 self._returning -= 1
 
-    def _send_returns(self, store: Store, nodes: EachNode) -> None:
+    def _send_returns(self, store: Store, attempt: Attempt) -> None:
         with self.lock:
             returns, self._returns = self._returns, deque()
         grouped: dict[tuple[str, How], list[Lease]] = {}
@@ -268,7 +264,7 @@ class Outbox:
             grouped.setdefault((queue, how), []).append(lease)
         try:
             for (queue, how), leases in list(grouped.items()):
-                with nodes.turn(refused=True):
+                with attempt:
                     released = store.release(queue, how, leases)
                     del grouped[queue, how]
                     log_at_the_limit(queue, released.dead)
@@ -278,7 +274,7 @@ class Outbox:
                 for (queue, how), leases in grouped.items():
                     self._returns.extend((queue, how, lease) for lease in leases)
 
-    def hand_back(self, store: Store, nodes: EachNode) -> None:
+    def hand_back(self, store: Store, attempt: Attempt) -> None:
         """Return undelivered messages that were reserved with no_ack, in a single attempt.
 
         Logs and raises a ReliqError; the messages of a failed attempt may be lost. An attempt that
@@ -291,7 +287,7 @@ class Outbox:
             grouped.setdefault(delivery.queue, []).append(delivery)
         try:
             for queue in list(grouped):
-                with nodes.turn():
+                with attempt:
                     self._hand_back(store, queue, grouped.pop(queue))
         finally:
             for deliveries in grouped.values():

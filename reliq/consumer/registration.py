@@ -7,7 +7,6 @@ for a while after a lost connection. A temporary queue is deleted with its last 
 from __future__ import annotations
 
 from collections import deque
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,13 +15,12 @@ from ..forks import OwnLock
 from ..message.queue_names import partition_names
 from ..routing.redeclare import Topology
 from ..routing.routes import Routes
-from ..store.protocol import EachNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from weakref import WeakSet
 
-    from ..store.protocol import Store
+    from ..store.protocol import Attempt, Store
     from ..store.values import Delivery, Layout
 
 
@@ -160,24 +158,22 @@ class Registration:
             self._detach(store, queue)
             self._lingering.pop(queue, None)
 
-    def leave_queues(self, store: Store, patience_s: float = inf) -> None:
+    def leave_queues(self, store: Store, attempt: Attempt) -> None:
         """Inform the broker of ended subscriptions and of queues that no longer linger.
 
-        Waits *patience_s* for each cluster node. Raises BrokerUnavailable; the rest stays pending.
+        Makes one *attempt* for each queue. Raises BrokerUnavailable; the rest stays pending.
         """
-        nodes = EachNode(store, patience_s)
         for queue in list(self._detached):
-            with nodes.turn():
+            with attempt:
                 self._detach(store, queue)
                 self._detached.discard(queue)
         now = monotonic()
         for queue, until in list(self._lingering.items()):
             if now >= until:
-                with nodes.turn():
+                with attempt:
                     if queue not in self.subscriptions:
                         self._detach(store, queue)
                     self._lingering.pop(queue, None)
-        nodes.end()
 
     def leave_all(self) -> None:
         """End all subscriptions."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from .. import consumer
-from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
+from ..errors import ReliqError, logger
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
 from ..integrations.celery import WATCH
-from ..store.protocol import NODE_PATIENCE_S, EachNode, goes_on
+from ..store.protocol import NODE_PATIENCE_S, Attempt
 from .heartbeat import RunningTasks
 from .job_reports import JobReports
 from .leases import Leases
@@ -163,15 +163,15 @@ class Session:
             if not self._knows_server_of(store):
                 self.outbox.replaced_at = store.connected_at
         self.registration.reconnected()
-        patience_s = NODE_PATIENCE_S if store.has_nodes else inf
         for owed in (self.reports, self.outbox):
             owed.resend(inf)
         # The background loop retries what an unreachable node lacks, or the broker has refused.
-        with EachNode(store).turn(refused=True):
-            self.send_owed(store, patience_s)
+        with Attempt(store, refused=True):
+            self.send_owed(store, NODE_PATIENCE_S)
         if self.works:
             self.duties.renewal.renew(store, all_of_them=True)
-        store.wait_for_replies(patience_s)
+        with store.patience(NODE_PATIENCE_S):
+            store.wait_for_replies()
 
     def _knows_server_of(self, store: Store) -> bool:
         """Whether *store* leads to the server at which this session is registered.
@@ -215,19 +215,15 @@ class Session:
     def send_owed(self, store: Store, patience_s: float = inf) -> None:
         """Send reports of earlier connections: acks, returns, lost reserves, queues to leave.
 
-        Waits for *patience_s* for each node of a cluster.
+        Waits for *patience_s* for each node of a cluster. At last, raises the error of a lost node
+        or of a refused report, which affects no other report.
         """
         self._note_dropped()
-        first: ReliqError | None = None
-        for send in (self.reports.flush, self.outbox.flush, self.registration.leave_queues):
-            try:
-                send(store, patience_s)
-            except (BrokerUnavailable, BrokerRefused) as exc:  # noqa: PERF203 - one of three
-                if isinstance(exc, BrokerUnavailable) and not goes_on(store):
-                    raise
-                first = first or again(exc)  # neither an unreachable node affects the others
-        if first is not None:
-            raise again(first)
+        self.reports.flush(store)
+        attempt = Attempt(store, patience_s, refused=True)
+        self.outbox.flush(store, attempt)
+        self.registration.leave_queues(store, attempt)
+        attempt.raise_lost()
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Record a subscription of *queue*; return the number of its subscriptions."""
@@ -273,18 +269,18 @@ class Session:
         store = self.open_store()
         try:
             store.connect()
-            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
-            patience_s = _NODE_PATIENCE_AT_EXIT_S if store.has_nodes else inf
             if not self.reports.is_empty:  # finished messages are then acked instead of returned
                 self.reports.resend(0.0)
                 self.reports.flush(store)
-                store.wait_for_replies(patience_s)
+                with store.patience(_NODE_PATIENCE_AT_EXIT_S):
+                    store.wait_for_replies()
             left = self.outbox.return_all()
             self.outbox.resend_all()
             self.registration.leave_all()
-            self.send_owed(store, patience_s)
-            store.wait_for_replies(patience_s)
-            with store.patience(patience_s):
+            self.send_owed(store, _NODE_PATIENCE_AT_EXIT_S)
+            with store.patience(_NODE_PATIENCE_AT_EXIT_S):
+                store.wait_for_replies()
+            with store.patience(_NODE_PATIENCE_AT_EXIT_S):
                 store.forget_consumer(self.id)
         except ReliqError as exc:
             if left:

@@ -31,7 +31,7 @@ from ..message.queue_names import (
     partition_names,
     queue_of,
 )
-from ..store.protocol import EachNode, goes_on
+from ..store.protocol import Attempt, goes_on
 from ..store.values import CLAIMED
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def _complete(store: Store, queue: str, arguments: bytes) -> None:
     found = list(_told(store, names, store.layout))
     if None not in found:
         return
-    nodes = EachNode(store, inf if len(found) == len(names) else _NODE_PATIENCE_S)
-    # If the node does not answer now, a later declaration or a consumer creates it.
-    with nodes.turn(), _alone(store, queue) as still_mine:
+    patience_s = inf if len(found) == len(names) else _NODE_PATIENCE_S
+    # If a node is lost, a later declaration or a consumer creates it when the node answers.
+    with Attempt(store, patience_s), _alone(store, queue) as still_mine:
         _settle(store, queue, arguments, still_mine)
 
 
@@ -91,13 +91,13 @@ def _told(store: Store, partitions: Sequence[str], ask: Callable[[str], T]) -> I
 
     Raises BrokerUnavailable on a single server, or if all nodes are unreachable.
     """
-    nodes = EachNode(store, _NODE_PATIENCE_S)
     for name in partitions:
-        found: list[T] = []
-        if not store.is_away(name):
-            with nodes.turn():
-                found = [ask(name)]
-        yield from found
+        if store.is_away(name):
+            continue
+        with Attempt(store, _NODE_PATIENCE_S) as attempt:
+            found = ask(name)
+        if not attempt.lost:
+            yield found
 
 
 def _make(

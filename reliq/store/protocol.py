@@ -6,7 +6,7 @@ document the contract.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,7 +15,7 @@ from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ..engines.redis.store import RedisStore
     from .inspection import QueueStatus
@@ -50,41 +50,43 @@ def no_queue(store: Store, queue: str) -> NotFound:
     return NotFound(f"no queue {queue!r}{near(queue, known) or '; reliq status lists all'}")
 
 
-class EachNode:
-    """One round over the queues of one store, some of whose nodes may be unreachable.
+class Attempt:
+    """Work at one node, or at several in turn: each ``with`` block is the work at one of them.
 
-    An unreachable node does not delay the others, and neither does a refused step, if the caller
-    wants that. The first error is raised after the last queue.
+    A lost node ends only its block: it does not delay the others. Raises BrokerUnavailable if the
+    broker is one server, or if all its nodes are lost.
     """
 
-    def __init__(self, store: Store, patience_s: float = inf) -> None:
-        """Wait at most *patience_s* for a node; by default, only briefly after one has failed."""
+    lost: ReliqError | None = None
+    """The first error of a block; None if all were done."""
+
+    def __init__(self, store: Store, patience_s: float = inf, *, refused: bool = False) -> None:
+        """Wait at most *patience_s* for a node; by default, only briefly after one was lost.
+
+        *refused*: the broker's refusal also ends only its block.
+        """
         self._store = store
         self._patience_s = patience_s
         self._shorter_s = NODE_PATIENCE_S if patience_s == inf else patience_s
-        self._first: ReliqError | None = None
+        self._refused = refused
 
-    @contextmanager
-    def turn(self, *, refused: bool = False) -> Iterator[None]:
-        """Run the work of one queue; continue with the next queue if its node is unreachable.
+    def __enter__(self) -> Attempt:  # noqa: PYI034 - Self is not in Python 3.10
+        """Begin the work at one node."""
+        self._limit = self._store.patience(self._patience_s)
+        self._limit.__enter__()
+        return self
 
-        Raises BrokerUnavailable if the broker is one server, or if all its nodes are unreachable.
-        *refused*: continue also if the broker has refused the work of this queue.
-        """
-        try:
-            with self._store.patience(self._patience_s):
-                yield
-        except BrokerUnavailable as exc:
-            if not goes_on(self._store):
-                raise
-            self._first = self._first or again(exc)
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> bool:
+        """Record the loss of the node."""
+        self._limit.__exit__(None, None, None)
+        if isinstance(error, BrokerUnavailable) and goes_on(self._store):
             self._patience_s = self._shorter_s
-        except BrokerRefused as exc:
-            if not refused:
-                raise
-            self._first = self._first or again(exc)
+        elif not (self._refused and isinstance(error, BrokerRefused)):
+            return False
+        self.lost = self.lost or again(error)
+        return True
 
-    def end(self) -> None:
-        """Raise the first error of a turn that did not end the round."""
-        if self._first is not None:
-            raise again(self._first)
+    def raise_lost(self) -> None:
+        """Raise the first error of a block."""
+        if self.lost is not None:
+            raise again(self.lost)

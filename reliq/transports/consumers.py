@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
@@ -14,7 +15,7 @@ from ..forks import here
 from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
-from ..store.protocol import EachNode, goes_on
+from ..store.protocol import Attempt
 from .feed import begin_to_read
 from .late_queues import MOST_AWAY_S, NODE_PATIENCE_S, LateQueues, Postponed
 
@@ -88,15 +89,11 @@ class Consumers:
         # Temporary queues and partitions are not divided.
         if not store.has_partitions or number_of(queue) or not self._declarations.may_stay(queue):
             return
-        try:
+        with Attempt(store):  # if the node is lost, a survey will report the layout
             layout = self._layout(queue)
-        except BrokerUnavailable:
-            if not goes_on(store):
-                raise
-            return  # a survey will report the layout
-        if layout is not None:
-            self._link.session.registration.note_layout(queue, layout)
-        self._follow(subscription)
+            if layout is not None:
+                self._link.session.registration.note_layout(queue, layout)
+            self._follow(subscription)
 
     def _add(self, subscription: Subscription) -> None:
         here()  # after a fork, the child has its own link
@@ -131,13 +128,9 @@ class Consumers:
 
     def _layout(self, queue: str) -> Layout | None:
         store = self._link.store
-        try:
-            with store.patience(NODE_PATIENCE_S):
-                return recovered(store, queue)
-        except BrokerUnavailable:
-            if not goes_on(store):
-                raise
-            return store.layout(queue)  # the node of another partition is unreachable
+        with Attempt(store, NODE_PATIENCE_S):
+            return recovered(store, queue)
+        return store.layout(queue)  # the node of another partition is unreachable
 
     def follow_layouts(self) -> None:
         """Consume from new partitions, and stop consuming from removed ones.
@@ -169,25 +162,18 @@ class Consumers:
                 continue
             item, store = replace(subscription, queue=name), self._link.store
             try:
-                with store.patience(NODE_PATIENCE_S):
+                with Attempt(store, NODE_PATIENCE_S) as attempt, suppress(NotFound):
                     # A single command, whereas starting to consume takes many.
-                    there = name not in self._postponed or store.layout(name) is not None
-                    if there:
+                    if name not in self._postponed or store.layout(name) is not None:
                         self._add(item)
-            except NotFound:
-                there = False
-            except BrokerUnavailable:
-                item.ended()
-                if not goes_on(store):
-                    raise
-                self._postponed.put_off(name, MOST_AWAY_S)
-                continue
-            if there:
+                        subscription.partitions[name] = item
+            finally:
+                if name not in subscription.partitions:
+                    item.ended()
+            if name in subscription.partitions:
                 self._postponed.pop(name, None)
-                subscription.partitions[name] = item
             else:
-                item.ended()
-                self._postponed.put_off(name, _MOST_MISSING_S)
+                self._postponed.put_off(name, MOST_AWAY_S if attempt.lost else _MOST_MISSING_S)
 
     def _attach(self, queue: str, count: int) -> bool:
         """Register a consumer of *queue*; return False for a missing queue.
@@ -214,32 +200,32 @@ class Consumers:
         lingers, no_ack = self._lingers(subscription), subscription.no_ack
         items = [*subscription.partitions.values(), subscription]
         subscription.partitions.clear()
-        nodes = self._remove_each(items, no_ack)
+        attempt = self._remove_each(items, no_ack)
         if lingers:
             return
-        with nodes.turn(), self._patience(no_ack):
+        with attempt, self._patience(no_ack):
             if not session.registration.subscriptions:
                 session.duties.heartbeat.leave(self._link.store)
-        with nodes.turn(), self._patience(no_ack):
+        with attempt, self._patience(no_ack):
             if all(item.no_ack for item in self._schedule.subscriptions):
                 self._stop_taking(subscription.qos)
 
-    def _remove_each(self, items: Iterable[Subscription], no_ack: bool) -> EachNode:
-        """Remove *items* in order; return the round, which records unreachable nodes.
+    def _remove_each(self, items: Iterable[Subscription], no_ack: bool) -> Attempt:
+        """Remove *items* in order; return the attempt, which records lost nodes.
 
         On an error, all of them stop consuming. Commands that could not be sent stay pending.
         """
-        nodes = EachNode(self._link.store)
+        attempt = Attempt(self._link.store)
         left = deque(items)
         try:
             while left:
-                with nodes.turn(), self._patience(no_ack):
+                with attempt, self._patience(no_ack):
                     self._remove(left.popleft())
         finally:
             for item in left:
                 self._take_out(item)
                 self._owe(item)
-        return nodes
+        return attempt
 
     def _patience(self, no_ack: bool) -> AbstractContextManager[None]:
         """Limit the wait for each node, unless its messages would be lost.
@@ -282,9 +268,9 @@ class Consumers:
             self._loop.flush_acks()
             if subscription.no_ack:
                 session.outbox.return_later(subscription.take_back(), no_ack=True)
-                nodes = EachNode(store)
-                session.outbox.hand_back(store, nodes)
-                nodes.end()
+                attempt = Attempt(store)
+                session.outbox.hand_back(store, attempt)
+                attempt.raise_lost()
             else:
                 self._pull.return_undelivered(queue, subscription.take_back())
             if not store.attach(queue, session.id, count):

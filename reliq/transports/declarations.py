@@ -21,7 +21,7 @@ from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 from ..routing.spread import SPREAD
-from ..store.protocol import goes_on
+from ..store.protocol import Attempt, goes_on
 from .mailboxes import Mailboxes
 
 if TYPE_CHECKING:
@@ -239,16 +239,11 @@ class Declarations:
         refuse_partition(queue)
         store = self._link.store
         away = store.is_away(exchange) or store.is_away(queue)
-        try:
-            with store.patience(_AWAY_S if away or queue in self.owed else inf):
-                self._bind(queue, exchange, routing_key)
-        except BrokerUnavailable as exc:
-            if not goes_on(store):
-                raise
-            logger.info("%s; queue %r is bound when its node answers", exc, queue)
-        else:
-            return
-        self.owed.setdefault(queue, []).append((exchange, routing_key))
+        with Attempt(store, _AWAY_S if away or queue in self.owed else inf) as attempt:
+            self._bind(queue, exchange, routing_key)
+        if attempt.lost:
+            logger.info("%s; queue %r is bound when its node answers", attempt.lost, queue)
+            self.owed.setdefault(queue, []).append((exchange, routing_key))
 
     def _bind(self, queue: str, exchange: str, routing_key: str) -> None:
         declared = self.queues.get(queue)

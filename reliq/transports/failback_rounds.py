@@ -20,7 +20,7 @@ from ..loops import Loop
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
-from ..store.protocol import goes_on
+from ..store.protocol import Attempt
 from ..store.values import ignore_result
 from ..transfer.numbered import move_queue
 
@@ -181,13 +181,10 @@ class FailbackRounds:
 
     def _move_home(self, there: Store, primary: Store, queue: str, url: str) -> None:
         if primary.has_nodes:
-            try:
-                with primary.patience(_NODE_PATIENCE_S):
-                    primary.layout(queue_of(queue))
-            except BrokerUnavailable:
-                if not goes_on(primary):
-                    raise
-                return  # its node is unreachable; continue with the other queues
+            with Attempt(primary, _NODE_PATIENCE_S) as attempt:
+                primary.layout(queue_of(queue))
+            if attempt.lost:
+                return  # continue with the other queues
         try:
             self._move_queue(there, primary, queue, url)
         except BrokerUnavailable:

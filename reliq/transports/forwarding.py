@@ -19,7 +19,7 @@ from ..routing.outgoing import Outgoing, by_default
 from ..routing.partitions import declare
 from ..routing.publish_ids import Number, publish_tag
 from ..routing.sending import send
-from ..store.protocol import goes_on
+from ..store.protocol import Attempt, goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,18 +75,16 @@ def forward(
 def _declare(kind: str, name: str, body: bytes, store: Store) -> None:
     """Declare an entity of a publisher; keeps an existing one with other arguments."""
     try:
-        if kind == "exchange":
-            store.declare_exchange(name, body)
-        elif kind == "queue":
-            declare(store, name, *unpack(body))
-        else:
-            queue, binding = unpack(body)
-            store.bind(name, bound=True, bindings=[binding], queue=queue, present=True)
+        with Attempt(store):
+            if kind == "exchange":
+                store.declare_exchange(name, body)
+            elif kind == "queue":
+                declare(store, name, *unpack(body))
+            else:
+                queue, binding = unpack(body)
+                store.bind(name, bound=True, bindings=[binding], queue=queue, present=True)
     except BrokerRefused as exc:  # continue with messages for other entities
         logger.warning("%s %r is not declared: %s", kind, name, exc)
-    except BrokerUnavailable:  # one node of several may be unreachable
-        if not goes_on(store):
-            raise
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..errors import BrokerUnavailable, NotFound, logger
-from ..store.protocol import goes_on
+from ..errors import NotFound, logger
+from ..store.protocol import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,17 +89,16 @@ class LateQueues:
             if self._postponed.is_early(item.queue):
                 continue
             try:
-                with store.patience(NODE_PATIENCE_S):
+                with Attempt(store, NODE_PATIENCE_S) as attempt:
                     self._declarations.declare_owed(item.queue)
                     self._begin(item)
-            except BrokerUnavailable:
-                if not goes_on(store):
-                    raise
-                self._postponed.put_off(item.queue, MOST_AWAY_S)
             except NotFound as exc:
                 self.remove(item)
                 logger.error("this worker cannot consume although the node answers: %s", exc)  # noqa: TRY400 - the text suffices
-            else:
-                self._items.remove(item)
-                self._postponed.pop(item.queue, None)
-                logger.info("queue %r: its node answers, this worker consumes from it", item.queue)
+                continue
+            if attempt.lost:
+                self._postponed.put_off(item.queue, MOST_AWAY_S)
+                continue
+            self._items.remove(item)
+            self._postponed.pop(item.queue, None)
+            logger.info("queue %r: its node answers, this worker consumes from it", item.queue)

@@ -10,13 +10,13 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BrokerUnavailable, ReliqError, Unroutable, logger
+from ..errors import ReliqError, Unroutable, logger
 from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
 from ..store.limits import MOST_REMEMBERED
-from ..store.protocol import goes_on
+from ..store.protocol import NODE_PATIENCE_S, Attempt
 from ..store.values import DUPLICATE, FULL, NO_QUEUE, STALE
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..store.values import ExchangeTable, Publication
     from .link import Link
 
-
-_NODE_PATIENCE_S = 0.1
 
 TRANSIENT = 1
 """AMQP's delivery mode of messages that need not be stored."""
@@ -127,13 +125,10 @@ class Posting:
         link = self._link
         if not item.exchange:
             return item.route(link.routes)
-        try:
-            with link.store.patience(_NODE_PATIENCE_S):
-                found = item.route(link.routes)
-        except BrokerUnavailable as exc:
-            if not goes_on(link.store):
-                raise
-            self._lost_posts.unrouted(item.exchange, exc)
+        with Attempt(link.store, NODE_PATIENCE_S) as attempt:
+            found = item.route(link.routes)
+        if attempt.lost is not None:
+            self._lost_posts.unrouted(item.exchange, attempt.lost)
             return None
         self._lost_posts.routed(item.exchange)
         return found

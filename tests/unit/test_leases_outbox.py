@@ -14,6 +14,7 @@ from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.errors import BrokerTimeout, BrokerUnavailable
 from reliq.options import parse
+from reliq.store.protocol import Attempt
 from reliq.store.values import Delivery, Lease, Released
 
 LEASE_MS = 60_000
@@ -257,6 +258,13 @@ def outbox(leases):
     return leases.outbox
 
 
+def flush(outbox, store):
+    """Send the pending reports, as a session does."""
+    attempt = Attempt(store, refused=True)
+    outbox.flush(store, attempt)
+    attempt.raise_lost()
+
+
 def test_a_queue_whose_node_is_away_holds_up_no_other(outbox):
     """A queue on an unreachable node does not delay the reports to others.
 
@@ -264,12 +272,12 @@ def test_a_queue_whose_node_is_away_holds_up_no_other(outbox):
     """
     store = Store(has_nodes=True)
     with pytest.raises(BrokerTimeout, match="a"):
-        outbox.flush(store)
+        flush(outbox, store)
     kinds = ("release", "hand back", "leases of")
     assert sorted((kind, queue) for kind in kinds for queue in "abc") == sorted(store.asked)
     store.asked.clear()
     with pytest.raises(BrokerTimeout):
-        outbox.flush(store)
+        flush(outbox, store)
     kinds = ("release", "leases of")  # messages that need no ack are returned once
     assert sorted((kind, queue) for kind in kinds for queue in "ac") == sorted(store.asked)
 
@@ -278,7 +286,7 @@ def test_a_server_that_is_away_is_asked_once(outbox):
     """An unreachable single server is queried once, as it has all queues."""
     store = Store(has_nodes=False)
     with pytest.raises(BrokerUnavailable):
-        outbox.flush(store)
+        flush(outbox, store)
     assert [("release", "a")] == store.asked
 
 

@@ -18,11 +18,11 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, and 5 % of air; those of a listed subfolder count only there.
 BUDGETS = {
-    "": 1_970,
+    "": 2_190,
     "admin": 2_930,
     "batches": 570,
     "cli": 4_600,
-    "consumer": 3_480,
+    "consumer": 3_320,
     "embedded": 835,
     "engines": 270,
     "engines/redis": 6_430,

@@ -136,3 +136,15 @@ def test_no_more_than_asked_for(connect):
     report = store.return_ended(first, second)
     assert ({"s/1": 1, "s/2": 1}, []) == (report.by_consumer, report.restored)
     assert [(2, None)] == [(item.failed, item.envelope) for item in report.dead]
+
+
+def test_a_requeue_keeps_to_the_cap(connect):
+    """A requeue that dead-letters a message drops the oldest dead letters above the cap."""
+    store = connect(delivery_limit=1, dead_letter_max=2)
+    sent = [message() for _ in range(3)]
+    for one in sent:
+        store.publish(one)
+        fail(store, 1)
+    assert {"dead": 2} == store.places()
+    assert tags(sent[1:]) == [item.tag for item in store.store.reads.dead_letters("q", 9)]
+    assert 1 == store.ledger("dropped")

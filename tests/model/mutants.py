@@ -37,31 +37,41 @@ _OF_BATCHES = {"change_jobs", "note_job", "said", "open_batch", "list_batch", "n
 
 
 MUTANTS = (
-    Mutant("a late ack leaves it ready", "ack", "redis.pcall('ZREM', ready, tag) == 1", "false"),
-    Mutant("an ack counts twice", "ack", "'acked', found)", "'acked', 2 * found)"),
-    Mutant("an ack leaves the count", "ack", "redis.pcall('HDEL', deliveries, unpack(ARGV))", ""),
-    Mutant("release: any token will do", "release", "held == token", "held"),
-    Mutant("release: to the end", "release", "ready, old_place(", "ready, 1000 + old_place("),
-    Mutant("release: TTL forgotten", "release", "if whole(expires)", "if false"),
+    Mutant("a late ack leaves it ready", "ack", "redis.pcall('ZREM', ready, unpack(tags))", "0"),
+    Mutant("an ack counts twice", "ack", "counter, found)", "counter, 2 * found)"),
+    Mutant("an ack leaves the count", "ack", "redis.pcall('EXISTS', deliveries) ~= 0", "false"),
+    Mutant(
+        "release: any token will do", "release", "lease.token == tokens[i] and", "lease.token and"
+    ),
+    Mutant("release: to the end", "release", "due or old_place(", "due or 1000 + old_place("),
+    Mutant("release: TTL forgotten", "release", "if whole(lease.expires)", "if false"),
     Mutant(
         "requeue is not counted",
         "release",
-        "failed = add(deliveries, tag, 1)",
-        "failed = whole(redis.call('HGET', deliveries, tag)) or 0",
+        "lease.failed = (lease.failed or 0) + 1",
+        "lease.failed = lease.failed or 0",
     ),
-    Mutant("dead_letter: any token will do", "dead_letter", "held == token", "held"),
+    Mutant(
+        "dead_letter: any token will do",
+        "dead_letter",
+        "lease.token == tokens[i] and",
+        "lease.token and",
+    ),
     Mutant(
         "dead_letter: one too many is kept",
         "dead_letter",
         "- dead_letter_max,",
         "- dead_letter_max - 1,",
     ),
-    Mutant(
-        "dead_letter: still unacked", "dead_letter", "redis.call('ZREM', unacked_index, tag)", ""
-    ),
+    Mutant("dead_letter: still unacked", "dead_letter", "end_leases(tags_of(held))", ""),
     Mutant("renew: any token will do", "renew", "== ARGV[2 * i + 1]", "~= nil"),
     Mutant("end_leases: any token will do", "end_leases", "== token then", "then"),
-    Mutant("end_leases: the end is a time like others", "end_leases", "'XX', 0,", "'XX', 1,"),
+    Mutant(
+        "end_leases: the end is a time like others",
+        "end_leases",
+        "[#ended + 1] = 0",
+        "[#ended + 1] = 1",
+    ),
     Mutant("promote: to the end", "promote", "+ sequence + i", "+ sequence + i + 1000"),
     Mutant(
         "promote: rings while paused",
@@ -191,7 +201,7 @@ MUTANTS = (
     Mutant(
         "restore: in two places",
         "restore_visible",
-        "redis.call('ZREM', unacked_index, unpack(ended))",
+        "end_leases(ended)",
         "",
     ),
     Mutant(
@@ -213,7 +223,7 @@ MUTANTS = (
         "failed >= delivery_limit",
         "failed > delivery_limit",
     ),
-    Mutant("release: no backoff", "release", "if wait > 0", "if false"),
+    Mutant("release: no backoff", "release", "wait > 0 and now", "false and now"),
     Mutant("restore: backoff of one more", "restore_visible", "2 ^ (failed - 1)", "2 ^ failed"),
     Mutant("publish: one too many", "publish", "waiting + 1 > max_length", "waiting > max_length"),
     Mutant("publish: what has expired is counted", "publish", "waiting - #overdue", "waiting"),
@@ -221,7 +231,7 @@ MUTANTS = (
     Mutant("survey: rings while paused", "survey", "not about[3] and ", ""),
     Mutant("survey: the pass of another", "survey", "and holder ~= consumer", "and holder == ''"),
     Mutant("survey: expired by a ms", "survey", "tonumber(ends) <= now", "tonumber(ends) < now"),
-    Mutant("expire: not counted", "expire", "stats, counter, #tags", "stats, counter, 0"),
+    Mutant("expire: not counted", "expire", "stats, counter, found", "stats, counter, 0"),
     Mutant(
         "expire: too soon by a ms", "expire", "expiry, '-inf', now, ", "expiry, '-inf', now + 1, "
     ),
@@ -235,40 +245,41 @@ MUTANTS = (
     Mutant(
         "bytes are not given back",
         "ack",
-        "'waiting_bytes', -redis.call",
-        "'waiting_bytes', 0 * redis.call",
+        "sign * bytes_of(tags)",
+        "0 * bytes_of(tags)",
     ),
-    Mutant(
-        "replay keeps the count", "replay", "redis.call('HDEL', deliveries, unpack(replayed))", ""
-    ),
+    Mutant("replay keeps the count", "replay", "redis.pcall('HDEL', deliveries, unpack(tags))", ""),
     Mutant("replay of what is moving", "replay", "not is_moving(moving[i], clock)", "true"),
     Mutant("move: a number is given again", "move", "number or redis.call", "redis.call"),
     Mutant("resume wakes nobody", "pause", "redis.call('EXISTS', ready, delayed) > 0", "false"),
     Mutant("restore: rings while paused", "restore_visible", "waiting and not paused", "waiting"),
-    Mutant("purge leaves the TTL", "purge", "redis.call('ZREM', expiry, unpack(tags))", ""),
+    Mutant("purge leaves the TTL", "purge", "redis.pcall('ZREM', expiry, unpack(tags))", ""),
     Mutant(
         "jobs: a requeue that is the last is not told",
         "release",
-        "keep_events({tag}, 'dead', 'delivery_limit', error)",
+        "keep_events(tags_of(leases), 'dead', reason, err)",
         "",
         found_by="test_job_events.py::test_a_requeue_that_is_the_last",
     ),
     Mutant(
         "jobs: a lost lease that is the last is not told",
         "restore_visible",
-        "keep_events({tag}, 'dead', 'delivery_limit', 'lease ended')",
+        "keep_events(tags_of(leases), 'dead', reason, err)",
         "",
     ),
     Mutant(
-        "jobs: a reject is not told", "dead_letter", "keep_events({tag}, 'dead', reason, err)", ""
+        "jobs: a reject is not told",
+        "dead_letter",
+        "keep_events(tags_of(leases), 'dead', reason, err)",
+        "",
     ),
     Mutant("jobs: a purge is not told", "purge", "keep_events(tags, 'gone', 'purged', '')", ""),
     Mutant("jobs: a replay is not told", "replay", "keep_events(replayed, 'waits', '', '')", ""),
     Mutant(
         "jobs: one that gives way is not told",
         "publish",
-        "keep_events({victim}, 'dead', 'maxlen', '')",
-        "",
+        "bury(failures_of(victims)",
+        "record_dead(failures_of(victims)",
     ),
     Mutant(
         "jobs: all that expires is told",
@@ -279,7 +290,7 @@ MUTANTS = (
     Mutant(
         "jobs: an expiry is told as another",
         "reserve",
-        "keep_events(tags, kept and 'dead' or 'gone', 'expired', '')",
+        "keep_events(tags, 'gone', 'expired', '')",
         "keep_events(tags, 'dead', 'expired', '')",
     ),
     Mutant(

@@ -285,6 +285,7 @@ class QueueOracle:
                     self._bury(message, "expired", "", "", now)
                 else:
                     self._leave(message, "expired")
+        self._keep_to_the_cap(bool(self.arguments.dead_expired))
 
     def _judge(
         self, consumer: str, n: int, company: int, no_ack: bool, now: int
@@ -414,6 +415,7 @@ class QueueOracle:
             self.ledger[how] += 1
             self._go_back(message, now, failed=how == "nacked")
             self.notification = True
+        self._keep_to_the_cap(bool(dead))
         return refused, dead
 
     def _go_back(self, message: Message, now: int, *, failed: bool) -> None:
@@ -433,8 +435,7 @@ class QueueOracle:
             else:
                 self._bury(message, reason, error, message.consumer, now)
                 died = True
-        if died:
-            self._keep_to_the_cap()
+        self._keep_to_the_cap(died)
         return refused
 
     def _bury(self, message: Message, reason: str, error: str, blamed: str, now: int) -> None:
@@ -444,8 +445,8 @@ class QueueOracle:
         self.ledger["dead_lettered"] += 1
         self.ledger[f"dead:{reason}"] += 1
 
-    def _keep_to_the_cap(self) -> None:
-        dead = self.at(DEAD)
+    def _keep_to_the_cap(self, any_died: bool = True) -> None:
+        dead = self.at(DEAD) if any_died else []
         for message in dead[: max(0, len(dead) - self.settings.dead_letter_max)]:
             self._leave(message, "dropped")
 
@@ -499,6 +500,7 @@ class QueueOracle:
                 self.ledger["restored"] += 1
                 self.notification |= message.place == DELAYED
                 restored.append(failure)
+        self._keep_to_the_cap(bool(dead))
         for holder, tag in list(self.marks.items()):  # marks whose message is settled
             mark = self.messages.get(tag)
             if mark is None or mark.place != UNACKED or mark.consumer != holder:

@@ -176,7 +176,7 @@ def test_arguments_named_are_arguments_used(name):
     for position, argument in enumerate(said.args, 1):
         assert same_name(argument, used[position]), (argument, used[position])
         assert len(re.findall(rf"\b{used[position]}\b", body)) > 1, f"{argument} is never used"
-    takes_more = re.search(r"#ARGV|unpack\(ARGV|ipairs\(ARGV", body) is not None
+    takes_more = re.search(r"#ARGV|\(ARGV\)", body) is not None
     assert takes_more == bool(said.tail)
 
 
@@ -263,12 +263,12 @@ def test_a_function_is_defined_in_one_file():
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_function_is_short(name):
-    """A shared function has a comment and at most fifteen lines, and is used."""
+    """A shared function has a comment and at most 25 lines, and is used."""
     lines = SHARED[name].splitlines()
     first = lines.index(next(line for line in lines if not line.startswith("-- ")))
     assert lines[first].startswith(f"local function {name}(")
     assert ["end"] == [line for line in lines[first + 1 :] if not line.startswith("  ")]
-    assert len(lines) - first <= 15
+    assert len(lines) - first <= 25
     assert any(name in named(text, "use") for text in [*FILES.values(), *SHARED.values()])
 
 

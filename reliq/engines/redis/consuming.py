@@ -59,7 +59,7 @@ class RedisConsuming(StoreBase):
 
     def _reserve(self, n: int, lease_ms: int, no_ack: bool, company: int) -> tuple[Any, ...]:
         ack = 1 if no_ack else 0
-        limits = (self._delivery_limit, RESERVED_BYTES)
+        limits = (self._delivery_limit, RESERVED_BYTES, self.options.dead_letter_max)
         return min(n, BATCH), lease_ms, self.consumer, ack, *limits, company
 
     @staticmethod
@@ -166,7 +166,8 @@ class RedisConsuming(StoreBase):
         """
         result = Released([], [])
         for chunk in chunks(leases):
-            args = (how, self._delivery_limit, *self._backoff_ms, error, *flat_of(chunk))
+            limits = self._delivery_limit, *self._backoff_ms, self.options.dead_letter_max
+            args = (how, *limits, error, *flat_of(chunk))
             refused, died = self._run_in_order(scripts.RELEASE, queue, args)
             result.refused.extend(texts(refused))
             for tag, count in zip(died[::2], died[1::2], strict=True):
@@ -232,7 +233,8 @@ class RedisConsuming(StoreBase):
         They are counted as expired, or become dead letters if the queue requires it
         (``x-dead-letter-expired``). The result is whether there may be more.
         """
-        self._post(scripts.EXPIRE, queue, (), then(bool, on_result))
+        limits = (self.options.dead_letter_max,)
+        self._post(scripts.EXPIRE, queue, limits, then(bool, on_result))
 
     def post_restore(
         self,

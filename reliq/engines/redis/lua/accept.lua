@@ -14,13 +14,13 @@
 -- limits: RANK
 local low_water = ARGV[1]
 
--- use: add, whole, notify, intact, settle_numbers
+-- clock: now
+-- use: add, whole, notify, intact, record_dead, settle_numbers
 
 intact({messages, deliveries, dead_info, stats}, {ready, delayed, expiry, dead, publisher})
 local outcomes = {}
 local queue = redis.call('HMGET', meta, 'exists', 'promoted', 'max_bytes')
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
--- clock: now
 for i = 2, #ARGV, 9 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local delay, ttl, failed = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
@@ -37,10 +37,8 @@ for i = 2, #ARGV, 9 do
       redis.call('HSET', deliveries, tag, failed)
     end
     if died > 0 then
-      redis.call('ZADD', dead, died, tag)
-      redis.call('HSET', dead_info, tag, info)
-      add(stats, 'dead_lettered', 1)
-      add(stats, 'dead:' .. string.match(info, '^[^|]*'), 1)
+      local reason, count, owner, err = string.match(info, '^([^|]*)|([^|]*)|([^|]*)|(.*)$')
+      record_dead({{tag = tag, died = died, failed = count, owner = owner}}, reason, err)
     else
       if ttl >= 0 then
         redis.call('ZADD', expiry, now + ttl, tag)

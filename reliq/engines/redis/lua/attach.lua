@@ -10,7 +10,7 @@
 -- keys: meta, consumers, guard
 local consumer, mark, seen, silent = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
--- use: whole, forget_marks, delete_everything
+-- use: whole, forget_marks, wipe
 
 -- begin: HDEL consumers
 if seen ~= '' and redis.call('HGET', consumers, consumer) ~= seen then
@@ -28,7 +28,7 @@ forget_marks(consumer .. '/')
 local known = redis.call('HDEL', consumers, consumer) == 1
 if known and redis.call('HLEN', consumers) == 0 and redis.call('EXISTS', meta) == 1 then
   if redis.call('HGET', meta, 'auto_delete') == '1' then
-    delete_everything()
+    wipe()
     return 0
   end
   local clock = redis.call('TIME')

@@ -12,7 +12,7 @@
 local if_empty, if_unused, if_idle = ARGV[1] == '1', ARGV[2] == '1', ARGV[3] == '1'
 local if_drained = ARGV[4] == '1'
 
--- use: whole, delete_everything
+-- use: whole, wipe
 
 if redis.call('EXISTS', meta) == 0 then
   return {0, 0}
@@ -48,5 +48,5 @@ if if_drained and (redis.call('HEXISTS', meta, 'closed') == 0
   return {-4, waiting}
 end
 -- Keep its consumers: they keep waiting, and belong to a new queue of the same name.
-delete_everything()
+wipe()
 return {1, waiting}

@@ -5,17 +5,21 @@
 -- Returns the tags without this lease (leased again, or gone).
 -- keys: unacked_index, unacked, guard
 
--- use: lease_of
+-- use: lease_of, lease
 
 -- begin: ZREM unacked_index
-local refused = {}
+local ended, refused = {}, {}
 for i = 1, #ARGV, 2 do
   local tag, token = ARGV[i], ARGV[i + 1]
   if lease_of(redis.call('HGET', unacked, tag)) == token then
     -- A deadline of 0 distinguishes an ended lease from an expired one.
-    redis.call('ZADD', unacked_index, 'XX', 0, tag)
+    ended[#ended + 1] = 0
+    ended[#ended + 1] = tag
   else
     refused[#refused + 1] = tag
   end
+end
+if #ended > 0 then
+  lease(ended)
 end
 return refused

@@ -2,24 +2,22 @@
 --
 -- For queues without consumers: reserve does the same before it leases messages.
 --
+-- ARGV[1] dead_letter_max (messages)
+--
 -- Returns 1 when more messages have expired than one step removes, else 0.
 -- keys: messages, ready, delayed, deliveries, expiry, dead, dead_info, stats, meta, job_events
 -- keys: guard
 -- limits: BATCH
-
--- use: intact, expire, bytes_of, count_down_bytes, permitted
+local dead_letter_max = tonumber(ARGV[1])
 
 -- clock: now
+-- use: intact, expire, permitted
+
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue == 0 then
   return 0
 end
 intact({messages, deliveries, dead_info, stats, meta}, {ready, delayed, dead, job_events})
 permitted(stats, dead)
-local flags = redis.call('HMGET', meta, 'dead_expired', 'max_bytes')
-local bytes = flags[2] and bytes_of(overdue)
-expire(overdue, now, flags[1])
-if bytes then
-  count_down_bytes(bytes)
-end
+expire(overdue, redis.call('HEXISTS', meta, 'dead_expired') == 1)
 return #overdue == BATCH and 1 or 0

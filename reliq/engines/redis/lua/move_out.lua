@@ -14,7 +14,7 @@
 -- limits: MOVED_AT_ONCE
 local target = ARGV[1]
 
--- use: add, whole, intact, lease_of, last_number, settled_below, number_of_move, permitted
+-- use: take, lease, whole, intact, lease_of, last_number, settled_below, number_of_move, permitted
 
 intact({messages, unacked, deliveries, stats, moves},
   {ready, delayed, unacked_index, expiry, dead})
@@ -36,21 +36,20 @@ if #going < MOVED_AT_ONCE then
     waiting = redis.call('ZRANGE', delayed, 0, MOVED_AT_ONCE - #going - 1, 'WITHSCORES')
     place = delayed
   end
-  local bytes = 0
+  local taken, deadlines, records = {}, {}, {}
   for i = 1, #waiting, 2 do
     local tag = waiting[i]
     local due = place == delayed and waiting[i + 1] or ''
     local expires = redis.call('ZSCORE', expiry, tag) or ''
     number_of_move(tag, last)
-    redis.call('ZREM', place, tag)
-    redis.call('ZREM', expiry, tag)
-    redis.call('ZADD', unacked_index, 'inf', tag)
-    redis.call('HSET', unacked, tag, '0|' .. due .. '|' .. expires .. '|move/' .. target)
-    bytes = bytes + redis.call('HSTRLEN', messages, tag)
+    taken[#taken + 1] = tag
+    deadlines[i], deadlines[i + 1] = 'inf', tag
+    records[i], records[i + 1] = tag, '0|' .. due .. '|' .. expires .. '|move/' .. target
     going[#going + 1] = tag
   end
-  if bytes > 0 and redis.call('HEXISTS', stats, 'waiting_bytes') == 1 then
-    add(stats, 'waiting_bytes', -bytes)
+  if #taken > 0 then
+    lease(deadlines, records)
+    take(taken)
   end
 end
 

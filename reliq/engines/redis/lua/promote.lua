@@ -12,7 +12,6 @@ local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   intact({stats, meta}, {ready})
   permitted(stats, ready)
-  redis.call('ZREM', delayed, unpack(due))
   promote(due)
 end
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')

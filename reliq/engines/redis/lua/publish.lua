@@ -65,33 +65,31 @@ if limited then
   for i = 8, #ARGV, 6 do
     more_bytes = more_bytes + #ARGV[i]
   end
-  -- use: keep_events, remove
-
   -- Messages may have to be removed: check the types of the keys before that.
   if waiting + more > max_length or bytes + more_bytes > max_bytes then
-    -- use: intact
+    -- use: intact, permitted, expire
 
     intact({messages, deliveries, dead_info}, {expiry, dead, job_events})
+    permitted(deliveries, dead)
     -- Expired messages are removed before any other message.
     local clock = redis.call('TIME')
     now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
     if #overdue > 0 then
-      -- use: bytes_of, count_down_bytes, expire
-
-      local gone = queue[5] and bytes_of(overdue)
-      expire(overdue, now, about[2])
-      waiting, bytes = waiting - #overdue, gone and count_down_bytes(gone) or bytes
+      expire(overdue, about[2])
+      waiting = waiting - #overdue
+      bytes = whole(redis.call('HGET', stats, 'waiting_bytes')) or 0
     end
   end
 
   -- Dead-letters the oldest messages of the lowest priority until the queue is within its limits.
   function drop_head()
-    -- use: trim_dead
+    -- use: take, failures_of, bury
 
     local clock = redis.call('TIME')
-    local died, dropped = clock[1] * 1000 + math.floor(clock[2] / 1000), 0
-    while (waiting > max_length or bytes > max_bytes) and dropped < BATCH do
+    now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+    local victims = {}
+    while (waiting > max_length or bytes > max_bytes) and #victims < BATCH do
       local last = redis.call('ZRANGE', ready, -1, -1, 'WITHSCORES')
       local victim
       if last[1] then
@@ -103,22 +101,11 @@ if limited then
       if not victim then
         break
       end
-      redis.call('ZREM', ready, victim)
-      redis.call('ZREM', delayed, victim)
-      redis.call('ZREM', expiry, victim)
-      redis.call('ZADD', dead, died, victim)
-      local failed = redis.call('HGET', deliveries, victim) or 0
-      redis.call('HSET', dead_info, victim, 'maxlen|' .. failed .. '||')
-      keep_events({victim}, 'dead', 'maxlen', '')
-      local size = redis.call('HSTRLEN', messages, victim)
-      waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
-      if queue[5] then
-        add(stats, 'waiting_bytes', -size)
-      end
+      waiting, bytes = waiting - 1, bytes - redis.call('HSTRLEN', messages, victim)
+      take({victim})
+      victims[#victims + 1] = victim
     end
-    add(stats, 'dead_lettered', dropped)
-    add(stats, 'dead:maxlen', dropped)
-    trim_dead()
+    bury(failures_of(victims), 'maxlen', '')
   end
 end
 

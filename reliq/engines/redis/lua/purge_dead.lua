@@ -6,20 +6,14 @@
 --   are kept.
 -- keys: messages, deliveries, dead, dead_info, stats, moves, guard
 
--- use: remove, intact, is_moving, permitted
+-- use: leave, unbury, intact, idle_dead, permitted
 
 intact({messages, deliveries, dead_info, stats}, {dead})
 permitted(messages, dead)
-local gone = {}
-local clock = redis.call('TIME')
-for _, tag in ipairs(ARGV) do
-  local moving = is_moving(redis.call('HGET', moves, tag), clock)
-  if not moving and redis.call('ZREM', dead, tag) == 1 then
-    redis.call('HDEL', moves, tag)
-    gone[#gone + 1] = tag
-  end
+local idle = idle_dead(ARGV)
+if #idle == 0 then
+  return 0
 end
-if #gone > 0 then
-  remove(gone, 'purged')
-end
-return #gone
+unbury(idle)
+redis.call('HDEL', moves, unpack(idle))
+return leave(idle, 'purged')

@@ -8,7 +8,8 @@
 -- ARGV[4] no_ack (1: the messages are acked as they are taken)
 -- ARGV[5] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
 -- ARGV[6] room (bytes of envelopes; the first message may be larger)
--- ARGV[7] company (0: the consumer holds messages; 1: none; 2: none, and requests no others;
+-- ARGV[7] dead_letter_max (messages)
+-- ARGV[8] company (0: the consumer holds messages; 1: none; 2: none, and requests no others;
 --         -1: it has waited in vain to be alone, and claims nothing)
 --
 -- A poison candidate is a message that has failed twice, or with a low limit, once less than that.
@@ -28,7 +29,8 @@
 -- keys: stats, meta, job_events, guard
 -- limits: BATCH, CANDIDATE_FAILURES, ROUNDS
 local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
-local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+local dead_letter_max = tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
 
 -- use: whole, add, intact, next_number
@@ -55,18 +57,17 @@ redis.call('ZADD', ready, 'XX', 0, '-')
 -- Expired messages are removed first, so that none is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
-  -- use: bytes_of, expire
+  -- use: expire, permitted
 
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead, job_events})
-  bytes = max_bytes and bytes_of(overdue) or 0
-  expire(overdue, now, dead_expired)
+  permitted(stats, dead)
+  expire(overdue, dead_expired)
 end
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   -- use: promote
 
   intact({messages, deliveries, dead_info, stats}, {ready, dead})
-  redis.call('ZREM', delayed, unpack(due))
   promote(due)
 end
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
@@ -251,9 +252,7 @@ if expires_itself then
   redis.call('HSET', meta, 'used_at', now)
 end
 if max_bytes and bytes > 0 then
-  -- use: count_down_bytes
-
-  count_down_bytes(bytes)
+  add(stats, 'waiting_bytes', -bytes)
 end
 local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- Another consumer may take the rest; an idle one takes a claimed message at once. Do not notify

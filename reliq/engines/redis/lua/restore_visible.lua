@@ -31,12 +31,14 @@ local dead_letter_max, dead_letter_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease, told = tonumber(ARGV[6]), ARGV[9] == '1'
 local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
--- use: add, whole, notify, intact, remove, trim_dead, marks_of, lease_of, old_place, backoff
--- use: forget_marks, keep_events, note_failures
+-- clock: now
+-- use: add, whole, notify, intact, leave, unbury, trim_dead, marks_of, read_leases, backoff
+-- use: forget_marks, count_failures, note_failures, bury, wait, end_leases, permitted
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
 -- begin: ZREM unacked_index
+permitted(unacked, ready)
 if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX', interval) then
   local left = redis.call('PTTL', unacked_mutex)
   if redis.call('GET', unacked_mutex) ~= consumer and left <= 4 * interval then
@@ -45,10 +47,9 @@ if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX'
   redis.call('SET', unacked_mutex, consumer, 'PX', interval)
 end
 
--- clock: now
-local own_lease, own_limit, max_bytes, dead_letter_exchange, paused, known_run, run_since,
+local own_lease, own_limit, dead_letter_exchange, paused, known_run, run_since,
   passed, pass_due, spared_from, spared_until = unpack(redis.call('HMGET', meta, 'lease',
-  'delivery_limit', 'max_bytes', 'dead_letter_exchange', 'paused', 'run', 'run_since',
+  'delivery_limit', 'dead_letter_exchange', 'paused', 'run', 'run_since',
   'passed', 'pass_due', 'spared_from', 'spared_until'))
 lease = whole(own_lease) or lease
 delivery_limit = whole(own_limit) or delivery_limit
@@ -118,85 +119,52 @@ local by_consumer, restored, died = {}, {}, {}
 -- Counts the failures, and returns each message to its place, into back-off, or, after its last,
 -- isolated delivery, to the dead letters.
 local function return_expired(ended)
-  local records = redis.call('HMGET', unacked, unpack(ended))
-  local counts = redis.call('HMGET', deliveries, unpack(ended))
   local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
-  local scored, later, counted, expiries, dead_lettered, infos = {}, {}, {}, {}, {}, {}
-  local marks, held, bytes, noted = {}, {}, 0, {}
-  for i, tag in ipairs(ended) do
-    local _, score, expires, owner = lease_of(records[i])
-    owner = owner or ''
+  local leases, marks, held = read_leases(ended), {}, {}
+  local back, dead_ones, later = {}, {}, false
+  for i, lease in ipairs(leases) do
+    local owner, before = lease.owner, lease.failed or 0
     held[owner] = (held[owner] or 0) + 1
     if marks[owner] == nil then
       marks[owner] = redis.call('HGET', meta, 'candidate:' .. owner)
     end
-    local before = whole(counts[i]) or 0
     local failed = before + 1
     local last = delivery_limit > 0 and failed >= delivery_limit
-    local alone = marks[owner] == tag .. '|isolated'
+    local alone = marks[owner] == lease.tag .. '|isolated'
     if last and not alone then
       failed = math.max(before, delivery_limit - 1)
     end
-    counted[#counted + 1] = tag
-    counted[#counted + 1] = failed
-    noted[i] = table.concat({tag, string.format('%.0f', now), 'lapsed', failed, owner}, '|')
+    lease.failed = failed
     local report = told and restored
     if last and alone then
-      dead_lettered[#dead_lettered + 1] = now
-      dead_lettered[#dead_lettered + 1] = tag
-      infos[#infos + 1] = tag
-      infos[#infos + 1] = 'delivery_limit|' .. failed .. '|' .. owner .. '|lease ended'
-      keep_events({tag}, 'dead', 'delivery_limit', 'lease ended')
+      dead_ones[#dead_ones + 1] = lease
       report = died
     else
-      local wait = backoff(failed)
-      local place = wait > 0 and later or scored
-      place[#place + 1] = wait > 0 and now + wait or old_place(tag, score)
-      place[#place + 1] = tag
-      if whole(expires) then
-        expiries[#expiries + 1] = expires
-        expiries[#expiries + 1] = tag
-      end
-      if max_bytes then
-        bytes = bytes + redis.call('HSTRLEN', messages, tag)
-      end
+      lease.due = backoff(failed)
+      later = later or lease.due
+      back[#back + 1] = lease
     end
     if report then
-      report[#report + 1] = tag
+      report[#report + 1] = lease.tag
       report[#report + 1] = failed
       report[#report + 1] = owner
       report[#report + 1] = envelopes[i] or ''
     end
   end
-  for owner, leases in pairs(held) do
+  for owner, number in pairs(held) do
     by_consumer[#by_consumer + 1] = owner
-    by_consumer[#by_consumer + 1] = leases
+    by_consumer[#by_consumer + 1] = number
   end
-  redis.call('HSET', deliveries, unpack(counted))
-  if #scored > 0 then
-    redis.call('ZADD', ready, unpack(scored))
-  end
-  if #later > 0 then
-    redis.call('ZADD', delayed, unpack(later))
+  count_failures(leases)
+  wait(back)
+  if later then
     notify()
   end
-  if #expiries > 0 then
-    redis.call('ZADD', expiry, unpack(expiries))
-  end
-  if #dead_lettered > 0 then
-    redis.call('ZADD', dead, unpack(dead_lettered))
-    redis.call('HSET', dead_info, unpack(infos))
-    add(stats, 'dead_lettered', #dead_lettered / 2)
-    add(stats, 'dead:delivery_limit', #dead_lettered / 2)
-  end
-  note_failures(noted)
-  redis.call('ZREM', unacked_index, unpack(ended))
-  redis.call('HDEL', unacked, unpack(ended))
-  add(stats, 'restored', #ended - #dead_lettered / 2)
+  bury(dead_ones, 'delivery_limit', 'lease ended')
+  note_failures(leases, 'lapsed')
+  end_leases(ended)
+  add(stats, 'restored', #back)
   add(stats, 'lapsed', #ended)
-  if bytes > 0 then
-    add(stats, 'waiting_bytes', bytes)
-  end
 end
 
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', expiry_cutoff(), 'LIMIT', 0, BATCH)
@@ -216,8 +184,8 @@ end
 local too_old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - dead_letter_ttl, 'LIMIT', 0, BATCH)
 local dropped = #too_old
 if dropped > 0 then
-  redis.call('ZREM', dead, unpack(too_old))
-  remove(too_old, 'dropped')
+  unbury(too_old)
+  leave(too_old, 'dropped')
 else
   dropped = trim_dead()
 end

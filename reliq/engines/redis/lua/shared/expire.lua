@@ -1,14 +1,11 @@
--- Removes expired messages; begins with writes that do not grow, in case memory is full.
--- use: keep_events, keep_expired, remove
--- keys: expiry, ready, delayed
-local function expire(tags, now, kept)
-  redis.call('ZREM', expiry, unpack(tags))
-  redis.call('ZREM', ready, unpack(tags))
-  redis.call('ZREM', delayed, unpack(tags))
-  keep_events(tags, kept and 'dead' or 'gone', 'expired', '')
+-- Removes expired messages, or turns them into dead letters if the queue keeps them.
+-- use: take, failures_of, bury, keep_events, leave
+local function expire(tags, kept)
+  take(tags)
   if kept then
-    keep_expired(tags, now)
+    bury(failures_of(tags), 'expired', '')
   else
-    remove(tags, 'expired')
+    keep_events(tags, 'gone', 'expired', '')
+    leave(tags, 'expired')
   end
 end

@@ -1,7 +1,11 @@
 -- Stores the last failed deliveries, newest first: tag, time, outcome, count and consumer.
 -- keys: failed_deliveries
 -- limits: FAILURES_KEPT
-local function note_failures(entries)
+local function note_failures(leases, outcome)
+  local entries, at = {}, string.format('%.0f', now)
+  for i, lease in ipairs(leases) do
+    entries[i] = table.concat({lease.tag, at, outcome, lease.failed or 0, lease.owner}, '|')
+  end
   if #entries > 0 then
     redis.pcall('LPUSH', failed_deliveries, unpack(entries))
     redis.pcall('LTRIM', failed_deliveries, 0, FAILURES_KEPT - 1)

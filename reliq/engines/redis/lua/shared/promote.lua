@@ -1,7 +1,8 @@
 -- Makes messages ready, after those that are ready at their rank.
 -- use: whole, add, head_of_rank
--- keys: stats, meta, ready
+-- keys: stats, meta, ready, delayed
 local function promote(tags)
+  redis.call('ZREM', delayed, unpack(tags))
   local published = whole(redis.call('HGET', stats, 'published')) or 0
   local scored, sequence = {}, published + add(meta, 'promoted', #tags) - #tags
   for i, tag in ipairs(tags) do

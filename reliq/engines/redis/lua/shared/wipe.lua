@@ -3,7 +3,7 @@
 -- keys: notification, stats, meta, unacked_mutex, moves, job_events, history, failed_deliveries
 -- keys: publishers
 -- limits: OUTLIVES_MS
-local function delete_everything()
+local function wipe()
   redis.call('UNLINK', messages, ready, delayed, unacked_index, unacked, deliveries, expiry,
     dead, dead_info, notification, stats, meta, unacked_mutex, moves, job_events, history,
     failed_deliveries)

@@ -1,0 +1,15 @@
+-- Ends leases, even if one key has the wrong type. Returns the tags whose lease this call ended.
+-- keys: unacked_index, unacked
+local function end_leases(tags)
+  local found = redis.call('ZREM', unacked_index, unpack(tags))
+  local ended = found == #tags and tags or {}
+  if found > 0 then
+    -- A record exists as long as its lease.
+    local records = found < #tags and redis.pcall('HMGET', unacked, unpack(tags)) or {}
+    for i, record in ipairs(records) do
+      ended[#ended + 1] = record and tags[i] or nil
+    end
+    redis.pcall('HDEL', unacked, unpack(tags))
+  end
+  return ended
+end

@@ -1,0 +1,15 @@
+-- Returns the leases that ARGV names from an index on, as pairs of tag and token; the refused tags.
+-- use: read_leases
+local function held_leases(first)
+  local tags, tokens, held, refused = {}, {}, {}, {}
+  for i = first, #ARGV, 2 do
+    tags[#tags + 1] = ARGV[i]
+    tokens[#tokens + 1] = ARGV[i + 1]
+  end
+  for i, lease in ipairs(read_leases(tags)) do
+    local list = lease.token == tokens[i] and not held[lease.tag] and held or refused
+    list[#list + 1] = list == held and lease or lease.tag
+    held[lease.tag] = true
+  end
+  return held, refused
+end

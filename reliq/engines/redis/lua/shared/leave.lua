@@ -1,0 +1,13 @@
+-- Removes messages that are in no place any more, and counts them. Returns their number.
+-- use: add
+-- keys: messages, deliveries, stats
+local function leave(tags, counter)
+  local found = redis.call('HDEL', messages, unpack(tags))
+  if redis.pcall('EXISTS', deliveries) ~= 0 then
+    redis.pcall('HDEL', deliveries, unpack(tags))
+  end
+  if found > 0 then
+    add(stats, counter, found)
+  end
+  return found
+end

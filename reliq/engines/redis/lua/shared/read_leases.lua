@@ -1,0 +1,12 @@
+-- Returns for each message its failures (failures_of), and the parts of its lease record.
+-- use: lease_of, failures_of
+-- keys: unacked
+local function read_leases(tags)
+  local leases = failures_of(tags)
+  for i, record in ipairs(redis.call('HMGET', unacked, unpack(tags))) do
+    local lease = leases[i]
+    lease.token, lease.score, lease.expires, lease.owner = lease_of(record)
+    lease.owner = lease.owner or ''
+  end
+  return leases
+end

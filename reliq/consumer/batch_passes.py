@@ -51,8 +51,8 @@ class BatchPasses:
         self._deferred = deferred
         self._reports = reports
         self._next = 0.0
-        self._next_sweep: dict[str, float] = {}
-        self._doubted: dict[str, int] = {}
+        # By batch: the doubt at its last sweep, and the time of its next one.
+        self._swept: dict[str, tuple[int, float]] = {}
         self._runs = runs
         self._sweeps: deque[tuple[str, Sweep]] = deque()
 
@@ -130,13 +130,12 @@ class BatchPasses:
         doubt = record.heard_ms if left_ms <= 0 else 0
         if record.heard_ms and not doubt:
             self._next = min(self._next, now + max(left_ms, _AGAIN_MS) / 1000)
-        doubted, self._doubted[record.id] = self._doubted.get(record.id, 0), doubt
-        if doubt == doubted and now < self._next_sweep.get(record.id, 0.0):
+        doubted, next_at = self._swept.get(record.id, (0, 0.0))
+        if doubt == doubted and now < next_at:
             return
-        if len(self._next_sweep) > _MOST_REMEMBERED:
-            self._next_sweep = {name: at for name, at in self._next_sweep.items() if at > now}
-            self._doubted = {name: self._doubted.get(name, 0) for name in self._next_sweep}
-        self._next_sweep[record.id] = now + _SWEPT_EVERY_S
+        if len(self._swept) > _MOST_REMEMBERED:
+            self._swept = {name: swept for name, swept in self._swept.items() if swept[1] > now}
+        self._swept[record.id] = doubt, now + _SWEPT_EVERY_S
         if any(record.counts[state] for state in OPEN):
             self._sweeps.append((record.id, Sweep(record.id, now_ms, self._reports, self._runs)))
 
@@ -151,7 +150,7 @@ class BatchPasses:
                 if goes_on(store):
                     self._sweeps.append((batch, sweep))
                 else:
-                    self._next_sweep.pop(batch, None)  # it restarts over another connection
+                    self._swept.pop(batch, None)  # it restarts over another connection
                 raise
             if more:
                 self._sweeps.appendleft((batch, sweep))

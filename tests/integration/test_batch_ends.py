@@ -14,6 +14,7 @@ from reliq.errors import MessageRefused, QueueFull
 from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import new_tag
 from reliq.message.envelope import Envelope, encode
+from reliq.store.jobs import Change
 from tests.contract.steps import message
 from tests.integration.kombu_client import FAST
 from tests.support.site import close_app
@@ -173,3 +174,18 @@ def test_a_message_that_cannot_be_a_job(url, job):
         queue.close()
     with Inspector(url) as inspector:
         assert 0 == inspector.status("q").stored
+
+
+def test_a_job_that_is_recovered(app, url):
+    """A running job whose message basic.recover returns waits again."""
+    with Batch("recovered", url=url, transport_options=FAST) as batch:
+        app.send_task("t", (), queue="jobs")
+    with Connection(url, transport_options=FAST) as connection, contextlib.closing(batch):
+        channel = connection.default_channel
+        taken = wait_until(lambda: channel.basic_get("jobs"), what="the job's message")
+        begun = Change("begin", taken.headers["id"], "", 0, int(taken.token), taken.delivery_tag)
+        batch._connected().batches.change(batch.id, (begun,))
+        taken.begun = True  # by a pool
+        assert 1 == batch.status().counts["working"]
+        channel.basic_recover(requeue=True)
+        wait_until(lambda: 1 == batch.status().counts["waiting"], what="the job to wait")

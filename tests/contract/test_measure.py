@@ -63,7 +63,7 @@ def test_a_report_counts_and_ages_at_one_instant(store, monkeypatch):
     store.declare()
     store.publish(message())
     monkeypatch.setattr(store.store.reads, "about", lambda: None)
-    for name in ("measure", "status"):
+    for name in ("measure", "measure_all", "status"):
         look = getattr(store.store.reads, name)
 
         def look_and_purge(*given, look=look, **options):

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # Maximum failures shown at the first look, and at each later look.
 _AT_FIRST = 10
 _AT_ONCE = 100
-_PAGE = 50
 # Looks over which the rate is measured.
 _LOOKS = 10
 
@@ -77,22 +76,16 @@ class _Following:
 
     def _failures(self, inspector: Inspector, most: int) -> list[JobFailure]:
         """Return at most *most* + 1 new failures, newest first."""
-        found: list[JobFailure] = []
-        while len(found) <= most:
-            page = inspector.job_failures(self._batch, _PAGE, len(found))
-            new = [
-                item
-                for item in page
-                if item.at_ms > self._known_ms
-                or (item.at_ms == self._known_ms and item.job not in self._known)
-            ]
-            found += new
-            if len(new) < _PAGE:
-                break
+        found = [
+            item
+            for item in inspector.job_failures(self._batch, most + 1)
+            if item.at_ms > self._known_ms
+            or (item.at_ms == self._known_ms and item.job not in self._known)
+        ]
         if found and found[0].at_ms > self._known_ms:
             self._known_ms, self._known = found[0].at_ms, set()
         self._known |= {item.job for item in found if item.at_ms == self._known_ms}
-        return found[: most + 1]
+        return found
 
 
 def looks(

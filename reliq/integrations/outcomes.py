@@ -198,7 +198,7 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     message = getattr(request, "message", None)
     found = dict(callbacks)
     is_job = bool(headers.get(BATCH))
-    if not hasattr(message, "tell_outcome") or not (is_job or request.task.acks_late):
+    if not hasattr(message, "outcome") or not (is_job or request.task.acks_late):
         return found
     named = headers.get(FAILURES) or ()
 
@@ -245,7 +245,7 @@ def _noting(
             return function(*args, **kwargs)
         finally:
             if outcome is not None and settled:
-                message.tell_outcome()
+                message.channel.settlement.settle([message], "ended")
             elif outcome is not None and not request.acknowledged:
                 message.outcome = None  # it stays unacked, and will be delivered again
 

@@ -124,10 +124,6 @@ class Message(virtual.Message):
             return "undecodable", self.decode_error
         return "malformed" if self.malformed else "rejected", self.error
 
-    def tell_outcome(self) -> None:
-        """Report the task's outcome to its batch; the message was acknowledged before."""
-        self.channel.settlement.settle([self], "ended")
-
     def decode(self) -> Any:
         """Return the decoded body, and cache it; records a decoding error.
 

@@ -69,8 +69,7 @@ WHY_SHORT: dict[str, str] = {
         f"{_MOST_OF_THREE} Spread over partitions, each script call handles fewer messages."
     ),
     "cluster-idle-20-commands": (
-        "With three nodes, the worker waits for six slots at a time, and for each slot once in "
-        "seven seconds."
+        "The worker waits for eight slots, and queries the queues of the others every six seconds."
     ),
     "cluster-idle-20-sockets": (
         "A worker has up to two connections to each node, [one for calls and one for "

@@ -202,9 +202,7 @@ class PullLoop:
                 continue
             if item.wanted:
                 return True
-            if item.queue in notifier.polled:
-                item.poll_within(self._poll_interval)
-            elif item.due_at is not None:
+            if item.due_at is not None:
                 left = min(left, item.due_at - monotonic())
             queues.add(item.queue)
         if not queues:
@@ -231,7 +229,7 @@ class PullLoop:
                 item.want()
                 if self._credit.of(item) > 0:
                     unheard.discard(item.queue)
-            elif now - item.asked_at > quiet_s:
+            elif item.queue in notifier.polled or now - item.asked_at > quiet_s:
                 item.want()
         for queue in unheard:
             # This process has no credit for the queue: let another consumer be notified.

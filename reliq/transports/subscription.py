@@ -121,11 +121,6 @@ class Subscription:
         self.due_at = monotonic() + seconds
         self.asked_for = 0
 
-    def poll_within(self, seconds: float) -> None:
-        """Reserve again within *seconds* of the last reserve, because no notification arrives."""
-        at = self.asked_at + seconds
-        self.due_at = at if self.due_at is None else min(self.due_at, at)
-
     def reserved(self, reservation: Reservation) -> None:
         """Process the reply to a reserve."""
         self.heard, self.refused = True, False

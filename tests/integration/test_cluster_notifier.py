@@ -52,7 +52,7 @@ def waits(store, queues):
     store.notifier.listen(queues, 60.0)
     store.notifier.wait(0.05)
     store.receive()
-    return store.notifier.polled
+    return store.notifier._unheard
 
 
 def test_queues_beyond_the_connections_are_polled(cluster):
@@ -67,7 +67,7 @@ def test_queues_beyond_the_connections_are_polled(cluster):
             with suppress(TimeoutError):
                 connection.drain_events(timeout=0.5)
             notifier = connection.transport.link.store.notifier
-            assert len(QUEUES) - MOST <= len(notifier.polled)
+            assert len(QUEUES) - MOST <= len(notifier._unheard)
             producer = connection.Producer()
             for queue in QUEUES:
                 producer.publish(queue, routing_key=queue, exchange="")

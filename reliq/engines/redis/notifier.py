@@ -36,7 +36,7 @@ class RedisNotifier:
     """Waits until a queue may have ready messages. A notification is only a hint."""
 
     polled: frozenset[str] = frozenset()
-    """The queues that the consumer polls, because they have no connection for notifications."""
+    """The queues to query now, because no connection waits for their notifications."""
 
     def __init__(self, wire: Wire, commands: Commands, unblock: Callable[[OnReply], None]) -> None:
         """Wait over *wire*; *unblock* ends its BLPOP over another one, and passes the reply on.

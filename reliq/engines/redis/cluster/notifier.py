@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST = 8
 """The maximum number of connections for notifications."""
+# Poll intervals between two queries of a queue whose slot has no connection.
+_POLLS = 1.2
 # A slot without a wait for this time loses its connection to another slot.
 _FORGOTTEN_S = 60.0
 # The delay of a wait after which the nodes are checked, because one may be frozen.
@@ -40,8 +42,8 @@ _LATE_S = 1.0
 _LOOK_AGAIN_S = 0.1
 # The pause before a slot without a wait is tried again.
 _AGAIN_S = 0.25
-# The reason of a wake-up: a call from another thread, or a new connection of a part.
-_WOKEN, _CONNECTED = b"w", b"c"
+# The reason of a wake-up: a call from another thread; a new connection of a part, or a poll.
+_WOKEN, _PROCEED = b"w", b"p"
 
 
 class _Part:
@@ -73,6 +75,7 @@ class ClusterNotifier:
         self._name = name
         self._prefix = cluster.options.global_keyprefix
         self._pipe = Pipe()
+        self._poll_s = _POLLS * cluster.options.poll_interval
         self._forget()
 
     def _forget(self) -> None:
@@ -83,8 +86,11 @@ class ClusterNotifier:
         self._chosen: dict[int, float] = {}  # the slots with a connection: their last wait
         self.queues: frozenset[str] = frozenset()
         """The queues of the current or the latest wait."""
+        self._unheard: frozenset[str] = frozenset()  # those without a connection
+        self._poll_at = 0.0  # when to query them
+        self._due: frozenset[str] = frozenset()
         self.polled: frozenset[str] = frozenset()
-        """Those of them without a connection for their notifications."""
+        """As of the last :meth:`receive`; see :class:`..notifier.RedisNotifier`."""
         self._notified: deque[str] = deque()
         self._process = here()
 
@@ -96,6 +102,11 @@ class ClusterNotifier:
         if self._process != here() or not self._slots <= self._waits:
             return False
         return bool(self._slots) and monotonic() < min(self._left_out.values(), default=inf)
+
+    @property
+    def _poll_in_s(self) -> float:
+        """The seconds until queues without a connection are queried."""
+        return self._poll_at - monotonic() if self._unheard else inf
 
     def take_notification(self) -> str | None:
         """Return a queue with a notification, each once; None if there is no other."""
@@ -140,7 +151,7 @@ class ClusterNotifier:
             by_slot.setdefault(slot, []).append(queue)
         self.queues = frozenset(queues)
         chosen = self._choose(by_slot.keys())
-        self.polled = frozenset(q for slot in by_slot.keys() - chosen for q in by_slot[slot])
+        self._unheard = frozenset(q for slot in by_slot.keys() - chosen for q in by_slot[slot])
         self._left_out = {}
         waited_for = set()
         for slot in chosen:
@@ -214,7 +225,7 @@ class ClusterNotifier:
             self._cluster.nodes.failed(part.place, exc)
             self._cluster.doubt()
         part.ready = True
-        self._pipe.write(_CONNECTED)
+        self._pipe.write(_PROCEED)
 
     def _drop(self, slot: int) -> None:
         part = self._parts.pop(slot, None)
@@ -225,7 +236,9 @@ class ClusterNotifier:
     def receive(self) -> bool:
         """Read notifications without waiting; return True if a part of the wait has ended."""
         self._pipe.read()
-        return self._take()
+        ended = self._take()
+        self.polled, self._due = self._due, frozenset()
+        return ended
 
     def _take(self) -> bool:
         for slot in list(self._waits):
@@ -243,8 +256,10 @@ class ClusterNotifier:
                 notified = part.notifier.take_notification()
                 if notified is not None:
                     self._notified.append(notified)
+        if self._poll_in_s <= 0:
+            self._due, self._poll_at = self._unheard, monotonic() + self._poll_s
         # also a notification of a slot that the latest wait omits while its part still waits
-        return bool(self._notified) or not self.listening
+        return bool(self._notified or self._due) or not self.listening
 
     def _lost(self, slot: int, exc: ReliqError) -> None:
         """End the wait for a slot that has moved, or whose node is lost.
@@ -284,7 +299,7 @@ class ClusterNotifier:
         deadline = monotonic() + max(timeout_s, 0.0)
         while True:
             mine = self.descriptors().keys()
-            left_s = deadline - monotonic()
+            left_s = min(deadline - monotonic(), self._poll_in_s)
             others, taken = self._others()
             ready = readable([*mine, *others], min(left_s, _LOOK_AGAIN_S) if taken else left_s)
             woken = _WOKEN in self._pipe.read()
@@ -315,8 +330,10 @@ class ClusterNotifier:
         """Do nothing: a new connection always replaces a failed one."""
 
     def check(self) -> None:
-        """Drop the parts whose node did not answer by the end of the wait."""
+        """Drop the parts whose node did not answer by the end of the wait; wake for a poll."""
         now = monotonic()
+        if self._poll_in_s <= 0:
+            self._pipe.write(_PROCEED)
         for slot in list(self._waits):
             part = self._parts[slot]
             if now - part.until > _LATE_S:

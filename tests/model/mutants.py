@@ -139,15 +139,22 @@ MUTANTS = (
         "claimer == consumer",
         found_by="test_isolation.py::test_who_has_waited_in_vain_goes_on",
     ),
-    Mutant("reserve: no_ack is not counted", "reserve", "'acked', #tags", "'acked', 0"),
-    Mutant("hand_back: not counted", "hand_back", "'acked', -back", "'acked', 0"),
-    Mutant("hand_back: to the end", "hand_back", "ready, score,", "ready, score + 1000,"),
-    Mutant("hand_back: TTL forgotten", "hand_back", "expires ~= ''", "false"),
+    Mutant(
+        "reserve: no_ack is not counted", "reserve", "leave(tags, 'acked')", "leave(tags, 'purged')"
+    ),
+    Mutant("hand_back: not counted", "hand_back", "'acked', -#back", "'acked', 0"),
+    Mutant(
+        "hand_back: to the end",
+        "hand_back",
+        "score = ARGV[i + 1]",
+        "score = string.format('%d', ARGV[i + 1] + 1000)",
+    ),
+    Mutant("hand_back: TTL forgotten", "hand_back", "expires = ARGV[i + 2]", "expires = nil"),
     Mutant(
         "hand_back: failures forgotten",
         "hand_back",
-        "count ~= '-1'",
-        "false",
+        "failed = whole(ARGV[i + 3])",
+        "failed = nil",
         found_by="test_reserve.py::test_what_was_not_handed_out_goes_back_to_its_place",
     ),
     Mutant(

@@ -15,11 +15,14 @@
 local low_water = ARGV[1]
 
 -- clock: now
--- use: add, whole, notify, intact, record_dead, settle_numbers
+-- use: whole, notify, intact, count_failures, record_dead, settle_numbers
 
 intact({messages, deliveries, dead_info, stats}, {ready, delayed, expiry, dead, publisher})
 local outcomes = {}
 local queue = redis.call('HMGET', meta, 'exists', 'promoted', 'max_bytes')
+local promoted, counts_bytes = whole(queue[2]) or 0, queue[3]
+-- use: store
+
 local settled = tonumber(redis.call('ZSCORE', publisher, 'low_water') or 0)
 for i = 2, #ARGV, 9 do
   local tag, envelope, rank, number = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
@@ -31,26 +34,20 @@ for i = 2, #ARGV, 9 do
     outcome = -1
   elseif tonumber(number) >= settled and redis.call('ZADD', publisher, 'NX', number, number) == 1 then
     outcome = 1
-    local sequence = add(stats, 'published', 1) + (whole(queue[2]) or 0)
-    redis.call('HSET', messages, tag, envelope)
+    local score, due, expires = rank * RANK + promoted, delay > 0 and now + delay, ttl >= 0 and now + ttl
+    if died > 0 then
+      score, due, expires = nil, nil, nil
+    end
+    local done = store(tag, envelope, score, due, expires)
+    if type(done) ~= 'number' then
+      return done
+    end
     if failed >= 0 then
-      redis.call('HSET', deliveries, tag, failed)
+      count_failures({{tag = tag, failed = failed}})
     end
     if died > 0 then
       local reason, count, owner, err = string.match(info, '^([^|]*)|([^|]*)|([^|]*)|(.*)$')
       record_dead({{tag = tag, died = died, failed = count, owner = owner}}, reason, err)
-    else
-      if ttl >= 0 then
-        redis.call('ZADD', expiry, now + ttl, tag)
-      end
-      if delay > 0 then
-        redis.call('ZADD', delayed, now + delay, tag)
-      else
-        redis.call('ZADD', ready, rank * RANK + sequence, tag)
-      end
-      if queue[3] then
-        add(stats, 'waiting_bytes', #envelope)
-      end
     end
   end
   outcomes[#outcomes + 1] = outcome

@@ -25,7 +25,7 @@
 local must_exist, version, keep, low_water = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local dead_letter_max, publisher = tonumber(ARGV[5]), ARGV[6]
 
--- use: whole, add
+-- use: whole
 
 local outcomes = {}
 local queue = redis.call('HMGET', meta,
@@ -52,7 +52,10 @@ end
 local message_ttl, promoted = queue[2] and whole(queue[2]), queue[3] and whole(queue[3]) or 0
 local max_length, max_bytes = queue[4] and whole(queue[4]), queue[5] and whole(queue[5])
 local closed = queue[7] and must_exist == '1'
-local limited, rejects, waiting, bytes, now = max_length or max_bytes, false, 0, 0, nil
+local limited, counts_bytes = max_length or max_bytes, max_bytes
+local rejects, waiting, bytes, now = false, 0, 0, nil
+-- use: store
+
 
 local drop_head
 if limited then
@@ -216,45 +219,22 @@ for i = 7, #ARGV, 6 do
       local clock = redis.call('TIME')
       now = clock[1] * 1000 + math.floor(clock[2] / 1000)
     end
-    local sequence
-    local done = redis.pcall('HSET', messages, tag, envelope)
-    if type(done) == 'number' then
-      -- Publishing and promoting both increase the sequence, so it never repeats.
-      sequence = redis.pcall('HINCRBY', stats, 'published', 1)
-      if type(sequence) == 'table' then -- the stored value is no number: restart
-        sequence = 1
-        done = redis.pcall('HSET', stats, 'published', 1)
-      end
-    end
-    if type(done) == 'number' and ttl >= 0 then
-      done = redis.pcall('ZADD', expiry, now + delay + ttl, tag)
-    end
-    if type(done) == 'number' and delay > 0 then
-      done = redis.pcall('ZADD', delayed, now + delay, tag)
-      -- Only a new earliest message changes how long consumers may sleep.
-      notified = notified or done == 1 and redis.call('ZRANK', delayed, tag) == 0
-    elseif type(done) == 'number' then
-      done = redis.pcall('ZADD', ready, rank * RANK + sequence + promoted, tag)
-      notified = true
-    end
+    local due = delay > 0 and now + delay
+    local done = store(tag, envelope, rank * RANK + promoted, due,
+      ttl >= 0 and now + delay + ttl)
     if type(done) ~= 'number' then
-      -- A key has the wrong type. The message is not stored, and its number is free.
-      redis.pcall('HDEL', messages, tag)
-      redis.pcall('ZREM', expiry, tag)
-      redis.pcall('HINCRBY', stats, 'published', sequence and -1 or 0)
       if numbered then
         remember()
       end
       return done
     end
+    -- Only a new earliest message changes how long consumers may sleep.
+    notified = notified or not due or redis.call('ZRANK', delayed, tag) == 0
     if number then
       note(number)
     end
     stored = 1
     waiting, bytes = waiting + 1, bytes + #envelope
-    if limited and queue[5] then
-      add(stats, 'waiting_bytes', #envelope)
-    end
   end
 end
 

@@ -1,18 +1,18 @@
 -- renew: extends valid leases.
 --
--- ARGV[1] lease (ms from now; the queue's own takes precedence)
+-- ARGV[1] lease_ms (ms from now; the queue's own takes precedence)
 -- ARGV[2..] tag, token (pairs: delivery tag, lease token)
 --
 -- Returns {tags of lost leases, those of them whose message is no longer stored,
 --   extension of the other leases in ms}
 -- keys: unacked_index, unacked, meta, messages
-local lease = tonumber(ARGV[1])
+local lease_ms = tonumber(ARGV[1])
 
--- use: whole
+-- use: whole, lease
 
 -- begin: ZREM unacked_index
 -- clock: now
-lease = whole(redis.call('HGET', meta, 'lease')) or lease
+lease_ms = whole(redis.call('HGET', meta, 'lease')) or lease_ms
 local tags = {}
 for i = 2, #ARGV, 2 do
   tags[#tags + 1] = ARGV[i]
@@ -21,7 +21,7 @@ local records = redis.call('HMGET', unacked, unpack(tags))
 local extended, lost, gone = {}, {}, {}
 for i, tag in ipairs(tags) do
   if records[i] and string.match(records[i], '^%d+') == ARGV[2 * i + 1] then
-    extended[#extended + 1] = now + lease
+    extended[#extended + 1] = now + lease_ms
     extended[#extended + 1] = tag
   else
     lost[#lost + 1] = tag
@@ -31,6 +31,6 @@ for i, tag in ipairs(tags) do
   end
 end
 if #extended > 0 then
-  redis.call('ZADD', unacked_index, 'XX', unpack(extended))
+  lease(extended)
 end
-return {lost, gone, lease}
+return {lost, gone, lease_ms}

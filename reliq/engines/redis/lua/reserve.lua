@@ -3,7 +3,7 @@
 -- Functions that only some calls need are defined at their use, as in publish.lua.
 --
 -- ARGV[1] n (messages at most; 1 at least)
--- ARGV[2] lease (ms)
+-- ARGV[2] lease_ms (ms)
 -- ARGV[3] consumer (id)
 -- ARGV[4] no_ack (1: the messages are acked as they are taken)
 -- ARGV[5] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
@@ -28,18 +28,18 @@
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
 -- keys: stats, meta, job_events, guard
 -- limits: BATCH, CANDIDATE_FAILURES, ROUNDS
-local n, lease, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+local n, lease_ms, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local dead_letter_max = tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
 
--- use: whole, add, intact, next_number
+-- use: whole, add, next_number
 
 -- clock: now
 local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating =
   unpack(redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark, 'delivery_limit',
     'dead_expired', 'max_bytes', 'isolating'))
-lease = own_lease and whole(own_lease) or lease
+lease_ms = own_lease and whole(own_lease) or lease_ms
 delivery_limit = own_limit and whole(own_limit) or delivery_limit
 local candidate_failures = 0
 if delivery_limit > 0 then
@@ -47,8 +47,6 @@ if delivery_limit > 0 then
 end
 -- The number of failures after which the next delivery is the last; no_ack has no limit.
 local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.huge
--- The bytes that are no longer waiting.
-local bytes = 0
 
 -- Refuses a Redis user without a right to take messages, before the first write.
 redis.call('ZPOPMIN', ready, 0)
@@ -57,7 +55,7 @@ redis.call('ZADD', ready, 'XX', 0, '-')
 -- Expired messages are removed first, so that none is promoted or leased.
 local overdue = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, BATCH)
 if #overdue > 0 then
-  -- use: expire, permitted
+  -- use: intact, expire, permitted
 
   intact({messages, deliveries, dead_info, stats}, {ready, delayed, dead, job_events})
   permitted(stats, dead)
@@ -65,7 +63,7 @@ if #overdue > 0 then
 end
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
-  -- use: promote
+  -- use: intact, promote
 
   intact({messages, deliveries, dead_info, stats}, {ready, dead})
   promote(due)
@@ -208,38 +206,40 @@ elseif not paused then
     for i = 1, #tags do
       counts[i] = counts[i] and whole(counts[i]) or -1
       again = again + (counts[i] >= 0 and 1 or 0)
-      bytes = bytes + #(envelopes[i] or '')
     end
+    -- begin: ZREM unacked_index
     if no_ack then
       redis.call('HLEN', stats)
-      redis.call('HDEL', messages, unpack(tags))
-      redis.call('HDEL', deliveries, unpack(tags))
-      add(stats, 'acked', #tags)
+      redis.call('HDEL', messages, '-')
       for i = 1, #tags do
         places[2 * i - 1] = taken[2 * i]
         places[2 * i] = expires[i] or ''
       end
     else
-      -- begin: ZREM unacked_index
+      -- use: lease
+
       token = next_number(#tags, clock)
       local index, records = {}, {}
       for i, tag in ipairs(tags) do
-        index[2 * i - 1] = now + lease
+        index[2 * i - 1] = now + lease_ms
         index[2 * i] = tag
         records[2 * i - 1] = tag
         records[2 * i] = string.format(
           '%d|%s|%s|%s', token + i - 1, taken[2 * i], expires[i] or '', consumer)
       end
-      redis.call('HSET', unacked, unpack(records))
-      redis.call('ZADD', unacked_index, unpack(index))
+      lease(index, records)
     end
-    if exact then
+    if exact and not expire_here and not max_bytes then
       redis.call('ZPOPMIN', ready, #tags)
     else
-      redis.call('ZREM', ready, unpack(tags))
+      -- use: take
+
+      take(tags)
     end
-    if expire_here then
-      redis.call('ZREM', expiry, unpack(tags))
+    if no_ack then
+      -- use: leave
+
+      leave(tags, 'acked')
     end
     if again > 0 then
       add(stats, 'redelivered', again)
@@ -251,9 +251,6 @@ if expires_itself then
   -- begin: HDEL meta
   redis.call('HSET', meta, 'used_at', now)
 end
-if max_bytes and bytes > 0 then
-  add(stats, 'waiting_bytes', -bytes)
-end
 local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
 -- Another consumer may take the rest; an idle one takes a claimed message at once. Do not notify
 -- if the notification would wake this consumer first, or was sent with the claim.
@@ -263,7 +260,7 @@ if left == 1 and (not blocked or (claims and not own)) and not (claims and own) 
   notify()
 end
 if claims then
-  redis.call('HSET', meta, 'isolating', claimed .. '|' .. consumer .. '|' .. now + lease)
+  redis.call('HSET', meta, 'isolating', claimed .. '|' .. consumer .. '|' .. now + lease_ms)
 end
 if isolated and #tags > 0 then
   left = 4
@@ -276,4 +273,4 @@ end
 if left > 1 then
   next_due = next_due < 0 and 1000 or math.min(next_due, 1000)
 end
-return {next_due, lease, left, token, tags, envelopes, counts, places}
+return {next_due, lease_ms, left, token, tags, envelopes, counts, places}

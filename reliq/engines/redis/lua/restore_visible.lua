@@ -122,7 +122,8 @@ local function return_expired(ended)
   local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
   local leases, marks, held = read_leases(ended), {}, {}
   local back, dead_ones, later = {}, {}, false
-  for i, lease in ipairs(leases) do
+  for i = 1, #leases do
+    local lease = leases[i]
     local owner, before = lease.owner, lease.failed or 0
     held[owner] = (held[owner] or 0) + 1
     if marks[owner] == nil then

@@ -3,8 +3,8 @@
 -- keys: deliveries
 local function failures_of(tags)
   local found = redis.call('HMGET', deliveries, unpack(tags))
-  for i, tag in ipairs(tags) do
-    found[i] = {tag = tag, failed = whole(found[i]), owner = '', token = nil, score = nil}
+  for i = 1, #tags do
+    found[i] = {tag = tags[i], failed = whole(found[i]), owner = '', token = nil, score = nil}
   end
   return found
 end

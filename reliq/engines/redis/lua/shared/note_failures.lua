@@ -3,7 +3,8 @@
 -- limits: FAILURES_KEPT
 local function note_failures(leases, outcome)
   local entries, at = {}, string.format('%.0f', now)
-  for i, lease in ipairs(leases) do
+  for i = 1, #leases do
+    local lease = leases[i]
     entries[i] = table.concat({lease.tag, at, outcome, lease.failed or 0, lease.owner}, '|')
   end
   if #entries > 0 then

@@ -2,10 +2,10 @@
 -- use: lease_of, failures_of
 -- keys: unacked
 local function read_leases(tags)
-  local leases = failures_of(tags)
-  for i, record in ipairs(redis.call('HMGET', unacked, unpack(tags))) do
+  local leases, records = failures_of(tags), redis.call('HMGET', unacked, unpack(tags))
+  for i = 1, #leases do
     local lease = leases[i]
-    lease.token, lease.score, lease.expires, lease.owner = lease_of(record)
+    lease.token, lease.score, lease.expires, lease.owner = lease_of(records[i])
     lease.owner = lease.owner or ''
   end
   return leases

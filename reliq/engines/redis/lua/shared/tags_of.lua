@@ -1,8 +1,8 @@
 -- Returns the tags of leases or messages.
 local function tags_of(leases)
   local tags = {}
-  for i, lease in ipairs(leases) do
-    tags[i] = lease.tag
+  for i = 1, #leases do
+    tags[i] = leases[i].tag
   end
   return tags
 end

@@ -3,7 +3,8 @@
 -- keys: ready, delayed, expiry
 local function wait(leases)
   local scored, later, expiries = {}, {}, {}
-  for _, lease in ipairs(leases) do
+  for i = 1, #leases do
+    local lease = leases[i]
     local place = lease.due and later or scored
     place[#place + 1] = lease.due or old_place(lease.tag, lease.score)
     place[#place + 1] = lease.tag

@@ -154,10 +154,8 @@ class Settlement:
         """
         for message in self._qos.let_go():
             if message.callback_raised:
-                lease, how = (
-                    Lease(message.delivery_tag, message.token),
-                    self._how("released", message),
-                )
+                lease = Lease(message.delivery_tag, message.token)
+                how = self._how("released", message)
                 self._link.session.outbox.release_later(message.queue, how, (lease,))
 
     def _how(self, how: How, message: Message) -> How:

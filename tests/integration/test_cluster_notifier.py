@@ -81,7 +81,7 @@ def test_a_slot_keeps_its_connection(cluster, store):
     """Waits for some of the queues in turn, and for all, open no further connections."""
     rest = waits(store, QUEUES)
     heard = sorted(set(QUEUES) - rest)
-    wait_until(lambda: waits(store, QUEUES) and store.notifier.listening)
+    wait_until(lambda: waits(store, QUEUES) == rest and connections(cluster) == MOST)
     before = connected(cluster)
     for few in (heard[:2], QUEUES[:2], sorted(rest)[:2]):
         assert set(few) & rest == waits(store, few)

@@ -10,7 +10,9 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Queue
 
 from reliq.admin import Inspector
+from reliq.engines.redis.calls import LOOK_AFTER_S
 from tests.support.audits import assert_balanced
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +97,12 @@ def client(redis_server, redis_url):
         client.close()
         client.raw.close()
     client.audit()
+
+
+def idle_for_long() -> None:
+    """Wait until connections count as idle: before its next use, each is examined for a loss."""
+    ends_at = time.monotonic() + 2 * LOOK_AFTER_S
+    wait_until(lambda: time.monotonic() > ends_at)
 
 
 def declare(connection: Connection, name: str, **arguments: Any) -> Queue:

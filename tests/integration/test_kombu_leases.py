@@ -16,7 +16,7 @@ from reliq import BrokerUnavailable
 from tests.support.proxy import Proxy
 from tests.support.waiting import stays_true, wait_until
 
-from .kombu_client import Client, Taker, declare, get, payloads, publish
+from .kombu_client import Client, Taker, declare, get, idle_for_long, payloads, publish
 
 # A message is no longer renewed after consumer_timeout, so its lease really ends.
 LAPSING = {"visibility_timeout": 0.4, "consumer_timeout": 0.4}
@@ -292,7 +292,7 @@ def see_in_a_thread(store):
 
 def see_by_an_ack(store):
     """Pause until the next command checks the connection first."""
-    time.sleep(0.05)  # the tested case; see wire.py
+    idle_for_long()
 
 
 @pytest.mark.parametrize("see", [see_in_a_thread, see_by_an_ack])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from uuid import uuid4
 
 import pytest
 from kombu import Exchange, Queue
 
-from reliq.engines.redis.calls import LOOK_AFTER_S
 from tests.support.waiting import stays_true, wait_until
 
-from .kombu_client import Taker, declare, exists, get, publish
+from .kombu_client import Taker, declare, exists, get, idle_for_long, publish
 
 
 def cut(client):
@@ -26,12 +24,6 @@ def reconnected(connection):
     connection.collect()
     connection.ensure_connection()
     return connection
-
-
-def idle_for_long():
-    """Wait until connections count as idle: before its next use, each is examined for a loss."""
-    ends_at = monotonic() + 2 * LOOK_AFTER_S
-    wait_until(lambda: monotonic() > ends_at)
 
 
 def vanish(connection):

@@ -81,10 +81,10 @@ class BackgroundLoop:
             # This loop reads its own replies, so a missing reply is really late.
             self._duties.tick(store, unanswered_s=self._leases.period_s)
             store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
-            self._duties.do_all_later(store, renews=True)
+            self._duties.runner.run_all(store, self._duties.keep_alive)
             while store.waiting and not run.interrupted and monotonic() < until:
                 store.wait_for_replies(NODE_PATIENCE_S)  # the next step of a pass
-                self._duties.do_all_later(store, renews=True)
+                self._duties.runner.run_all(store, self._duties.keep_alive)
             self._failures = 0
         except ReliqError as exc:
             if not self._failures:

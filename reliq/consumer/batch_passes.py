@@ -7,7 +7,6 @@ A pass publishes due callbacks, seals abandoned batches, removes batches older t
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,9 @@ from .lost_jobs import MISSING_MS, Sweep
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ..store.protocol import Deferred, Store
+    from ..store.protocol import Store
     from .job_reports import JobReports
+    from .runner import Runner
 
 
 _AT_ONCE = 200
@@ -43,12 +43,12 @@ class BatchPasses:
 
     def __init__(
         self,
-        deferred: Deferred,
+        runner: Runner,
         reports: JobReports,
         runs: Callable[[str], Collection[str] | None],
     ) -> None:
-        """Append work to *deferred*; *runs* returns the jobs of a worker of this process."""
-        self._deferred = deferred
+        """Make *runner* do the work; *runs* returns the jobs of a worker of this process."""
+        self._runner = runner
         self._reports = reports
         self._next = 0.0
         # By batch: the doubt at its last sweep, and the time of its next one.
@@ -58,11 +58,11 @@ class BatchPasses:
 
     def soon(self, batch: str) -> None:
         """Check *batch* at the next opportunity, as something may be due."""
-        self._deferred.append(partial(self._look_after, batch))
+        self._runner.soon(self._look_after, batch)
 
     def look_soon(self) -> None:
         """Check the due batches at the next opportunity."""
-        self._deferred.append(self._look)
+        self._runner.soon(self._look)
 
     @property
     def sweeps(self) -> bool:
@@ -73,10 +73,10 @@ class BatchPasses:
         """Schedule sweeps in progress, and periodically a check of the due batches."""
         now = monotonic()
         if self._sweeps:
-            self._deferred.append(self._go_on)
+            self._runner.soon(self._go_on)
         if now >= self._next:
             self._next = now + _EVERY_S * JITTER.uniform(0.8, 1.2)
-            self._deferred.append(self._look)
+            self._runner.soon(self._look)
 
     def _look(self, store: Store) -> None:
         found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
@@ -93,7 +93,7 @@ class BatchPasses:
         if resting:
             store.batches.look_later(resting)
         if len(found) == _AT_ONCE:
-            self._deferred.append(self._look)
+            self._runner.soon(self._look)
 
     def _look_after(self, batch: str, store: Store) -> None:
         record = store.batches.batch(batch)

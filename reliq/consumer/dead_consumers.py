@@ -15,7 +15,6 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..options import Options
-    from ..store.protocol import Deferred, Store
+    from ..store.protocol import Store
     from ..store.values import Liveness
+    from .runner import Runner
 
 
 @dataclass(eq=False)
@@ -43,12 +43,11 @@ class DeadConsumers:
     """Posts a pass over a queue after its leases were ended."""
     _is_of_this_process: Callable[[str], bool]
     """Whether a consumer is another session of this process."""
-    _deferred: Deferred
+    _runner: Runner
 
     def __post_init__(self) -> None:
         """Start without suspects."""
         self._grace_s = self._options.orphan_grace
-        self._half_way: dict[str, tuple[float, list[str]]] = {}
         # Start of the absence, and the connection that was missing then.
         self._missing: dict[tuple[str, str], tuple[float, str]] = {}
         # The same for all consumers in the register, if this session checks them all.
@@ -68,22 +67,13 @@ class DeadConsumers:
         others = sorted({name for name in consumers if name != self._name})
         if others:
             # With the defaults, a death is then handled in less than ten seconds.
-            self._half_way[queue] = monotonic() + self._options.restore_interval / 2, others
+            half_way = monotonic() + self._options.restore_interval / 2
+            self._runner.at(half_way, self._look, queue, others)
             self._look(queue, others, store)
 
-    def tick(self) -> None:
-        """Schedule the due checks. They run when the broker is known to respond."""
-        now = monotonic()
-        due: dict[str, set[str]] = {}
-        for queue, (half_way, others) in list(self._half_way.items()):
-            if now >= half_way:
-                self._half_way.pop(queue, None)  # a poll may check at the same time
-                due.setdefault(queue, set()).update(others)
-        for (queue, name), (since, _) in list(self._missing.items()):
-            if now - since >= self._grace_s:
-                due.setdefault(queue, set()).add(name)
-        for queue, names in due.items():
-            self._deferred.append(partial(self._look, queue, sorted(names)))
+    def _look_for_missing(self, queue: str, store: Store) -> None:
+        """Check the consumers of *queue* without a connection, one of which has been for long."""
+        self._look(queue, sorted(name for of, name in self._missing if of == queue), store)
 
     def _look(self, queue: str, names: Sequence[str], store: Store) -> None:
         marks = store.attached(queue).marks
@@ -93,7 +83,7 @@ class DeadConsumers:
                 # It only cancelled its consumers, or could not send a heartbeat: its leases decide.
                 self._missing.pop(key, None)
                 if name in marks and (liveness is None or self._has_stopped(liveness, store)):
-                    self._deferred.append(partial(self._end_idle, queue, name, liveness))
+                    self._runner.soon(self._end_idle, queue, name, liveness)
                 continue
             if liveness.connected:
                 self._missing.pop(key, None)
@@ -102,9 +92,11 @@ class DeadConsumers:
                 self._missing.pop(key, None)
                 # Its other queues, such as its mailbox, do not wait for the check of all consumers.
                 for each in dict.fromkeys((queue, *liveness.queues)):
-                    end = partial(self._end_absent, each, name, liveness, in_use=each == queue)
-                    self._deferred.append(end)
-                self._deferred.append(partial(self._forget, name, liveness))
+                    self._runner.soon(self._end_absent, each, name, liveness, each == queue)
+                self._runner.soon(self._forget, name, liveness)
+            else:
+                since, _ = self._missing[key]
+                self._runner.at(since + self._grace_s, self._look_for_missing, queue)
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Check *names* from the register, and end those that are gone."""
@@ -113,7 +105,7 @@ class DeadConsumers:
         for name, liveness in away.items():
             if self._stays_away(self._gone, name, liveness, store):
                 self._gone.pop(name, None)
-                self._end_each(self._end_absent, name, liveness)
+                self._end_each(self._end_absent, name, liveness, False)
 
     def end_dead(self, names: Sequence[str], gone: dict[str, str], store: Store) -> None:
         """End the dead consumers among *names* at a broker that is only visited.
@@ -125,7 +117,7 @@ class DeadConsumers:
         for name, liveness in self._without_connection(names, store):
             stayed = liveness.lapsed and before.get(name) == liveness.client_id
             if stayed or (not self._is_of_this_process(name) and _process_has_ended(liveness)):
-                self._end_each(self._end_absent, name, liveness)
+                self._end_each(self._end_absent, name, liveness, False)
             else:
                 gone[name] = liveness.client_id
 
@@ -164,14 +156,16 @@ class DeadConsumers:
         missing[who] = since, liveness.client_id
         return now - since >= self._grace_s
 
-    def _end_each(self, end: Callable[..., None], name: str, liveness: Liveness) -> None:
+    def _end_each(
+        self, end: Callable[..., None], name: str, liveness: Liveness, *more: bool
+    ) -> None:
         """Schedule the end of a consumer at each of its queues, and its removal afterwards."""
         for queue in liveness.queues:
-            self._deferred.append(partial(end, queue, name, liveness))
-        self._deferred.append(partial(self._forget, name, liveness))
+            self._runner.soon(end, queue, name, liveness, *more)
+        self._runner.soon(self._forget, name, liveness)
 
     def _end_absent(
-        self, queue: str, name: str, liveness: Liveness, store: Store, *, in_use: bool = False
+        self, queue: str, name: str, liveness: Liveness, in_use: bool, store: Store
     ) -> None:
         """End a dead consumer of *queue*, unless it has reconnected since it was found.
 

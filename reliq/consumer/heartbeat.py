@@ -22,11 +22,12 @@ from ..store.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from ..options import Options
-    from ..store.protocol import Deferred, Store
+    from ..store.protocol import Store
     from ..store.values import Duties
     from .leases import Leases
     from .registration import Registration
     from .restore_passes import RestorePasses
+    from .runner import Runner
 
 
 # Time that a new consumer waits for the register's node of a cluster to confirm its entry.
@@ -56,7 +57,7 @@ class Heartbeat:
     _registration: Registration
     _running: RunningTasks
     _passes: RestorePasses
-    _deferred: Deferred
+    _runner: Runner
 
     def __post_init__(self) -> None:
         """Start outside the register."""
@@ -198,7 +199,7 @@ class Heartbeat:
         if strange:
             self._passes.look_at(store, strange)
         if result.new and self._registered:
-            self._deferred.append(self._registration.come_back)
+            self._runner.soon(self._registration.come_back)
         self._registered = True
 
 

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..options import Options
-    from ..store.protocol import Deferred, Store
+    from ..store.protocol import Store
     from ..store.values import Lease, Lost
     from .leases import Held, Leases
+    from .runner import Runner
 
 
 @dataclass(eq=False)
@@ -29,7 +30,7 @@ class Renewal:
 
     _options: Options
     _leases: Leases
-    _deferred: Deferred
+    _runner: Runner
 
     def renew(self, store: Store, all_of_them: bool = False) -> None:
         """Post the renewal of every lease that has used a third of its time."""
@@ -87,4 +88,4 @@ class Renewal:
             held_s = monotonic() - held.since
             own = {"queue": held.queue, "tag": tag, "reason": reason, "held_s": held_s}
             own |= identity(headers)
-            self._deferred.append(lambda store: emit(lease_lost, store.broker, **own))
+            self._runner.soon(lambda store: emit(lease_lost, store.broker, **own))

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..options import Options
-    from ..store.protocol import Deferred, Store
+    from ..store.protocol import Store
     from ..store.values import Layout, Restored, Work
     from .dead_consumers import DeadConsumers
     from .job_reports import JobReports
     from .leases import Leases
     from .registration import Registration
+    from .runner import Runner
 
 
 _MOST_POLLED = 1024
@@ -52,7 +53,7 @@ class RestorePasses:
     _leases: Leases
     _registration: Registration
     _dead_consumers: DeadConsumers
-    _deferred: Deferred
+    _runner: Runner
     _route_soon: Callable[[str], None]
     _reports: JobReports
     _consumed_gone: Callable[[], None]
@@ -69,6 +70,13 @@ class RestorePasses:
         self._settled: dict[str, Layout] = {}
         self._temporary: set[str] = set()
         self._tally: dict[str, Counter[str]] = {}
+        self._duties: dict[str, Callable[[Store, str], None]] = {
+            "expired": self._expire,
+            "idle": self._expire_queue,
+            "gone": self._expire_queue,
+            "job_events": self._report_events,
+        }
+        """The duty for each flag of a survey."""
         self.failing: dict[str, str] = {}
         """Queue -> error of the last pass over it. The doctor reads this from the register."""
         self.dead_letter_routed: frozenset[str] = frozenset()
@@ -117,23 +125,20 @@ class RestorePasses:
                 logger.error("the survey of queues failed: %s", result)
             self._busy.update(self._next_look)  # unknown: survey all of them again
             return
-        self._busy.update(result)
+        mine = self._next_look.keys() & result.keys()
+        self._busy.update(mine)
         try:
             for queue, work in result.items():
-                if work.gone and queue in self._registration.subscriptions:
-                    self._consumed_gone()
-                if queue in self._next_look:
-                    self._do(store, queue, work)
+                for flag in work.flags & self._duties.keys():
+                    self._duties[flag](store, queue)
+                if queue in mine:
+                    self._make_pass(store, queue, work)
         except BrokerUnavailable:
-            self._next_look.update(dict.fromkeys(self._next_look.keys() & result.keys(), 0.0))
+            self._next_look.update(dict.fromkeys(mine, 0.0))
 
-    def _do(self, store: Store, queue: str, work: Work) -> None:
+    def _make_pass(self, store: Store, queue: str, work: Work) -> None:
         if work.layout is not None:
             self._heed_layout(queue, work.layout)
-        if work.expired:
-            self._expire(store, queue)
-        if work.job_events:
-            self._deferred.append(partial(self._tell_batches, queue, 0))
         # A longer remaining time means that the server's clock was set back.
         is_due = work.pass_ms == 0 or work.pass_ms > self._interval_s * 4000
         if is_due and queue not in self._temporary:
@@ -141,13 +146,19 @@ class RestorePasses:
         elif work.pass_ms > 0:
             self._ask_when_over(queue, work.pass_ms)
 
+    def _expire_queue(self, _: Store, queue: str) -> None:
+        if queue in self._registration.subscriptions:
+            self._consumed_gone()  # if it is only idle, this consumer uses it from now on
+        else:
+            self._runner.soon(self._dead_consumers.expire_queue, queue)
+
     def _heed_layout(self, queue: str, layout: Layout) -> None:
         self._registration.note_layout(queue, layout)
         now = monotonic()
         is_settled = layout.end == layout.partitions and self._settled.get(queue) == layout
         if not is_settled and now >= self._next_settling.get(queue, 0.0):
             self._next_settling[queue] = now + self._jittered() * _SETTLED_EVERY
-            self._deferred.append(partial(self._settle, queue, layout))
+            self._runner.soon(self._settle, queue, layout)
 
     def _settle(self, queue: str, layout: Layout, store: Store) -> None:
         """Bring the partitions into line with the layout; other consumers or surveys continue."""
@@ -173,7 +184,7 @@ class RestorePasses:
     def look_at(self, store: Store, queues: Sequence[str]) -> None:
         """Remove expired messages and queues among *queues*, which this process does not use."""
         with suppress(BrokerUnavailable):  # another survey follows
-            store.post_survey(queues, partial(self._looked_at, store))
+            store.post_survey(queues, partial(self._surveyed, store))
             store.post_snapshots(sorted(queues), lambda _: None)
 
     def _noted(self, result: int | ReliqError) -> None:
@@ -182,22 +193,13 @@ class RestorePasses:
             spread_s = JITTER.uniform(0.0, _SNAPSHOT_SPREAD_S)
             self._next_snapshot = monotonic() + result / 1000 + spread_s
 
-    def _looked_at(self, store: Store, result: dict[str, Work] | ReliqError) -> None:
-        if isinstance(result, ReliqError):
-            return
-        for queue, work in result.items():
-            if work.job_events:
-                self._deferred.append(partial(self._tell_batches, queue, 0))
-            if work.idle:
-                self._deferred.append(partial(self._dead_consumers.expire_queue, queue))
-            elif work.expired:
-                with suppress(BrokerUnavailable):
-                    self._expire(store, queue)
+    def _report_events(self, _: Store, queue: str) -> None:
+        self._runner.soon(self._tell_batches, queue, 0)
 
     def _tell_batches(self, queue: str, after: int, store: Store) -> None:
         after = self._reports.report_events(store, queue, after)
         if after:  # there may be very many, and leases must be renewed in between
-            self._deferred.append(partial(self._tell_batches, queue, after))
+            self._runner.soon(self._tell_batches, queue, after)
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.
@@ -233,7 +235,7 @@ class RestorePasses:
         self._tally.setdefault(queue, Counter()).update(result.by_consumer)
         log_at_the_limit(queue, result.dead)
         if (result.restored or result.dead) and _returns_are_told():
-            self._deferred.append(partial(_tell_returns, queue, result))
+            self._runner.soon(_tell_returns, queue, result)
         if result.more:
             try:
                 self.restore(store, queue, force=True)
@@ -254,8 +256,7 @@ class RestorePasses:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):
             # Other consumers hold messages. A dead one may hold a poison candidate.
-            look = partial(self._dead_consumers.look_twice, queue, result.consumers)
-            self._deferred.append(look)
+            self._runner.soon(self._dead_consumers.look_twice, queue, result.consumers)
 
     def _failed(self, queue: str, error: ReliqError) -> None:
         if isinstance(error, BrokerRefused):

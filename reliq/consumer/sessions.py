@@ -97,11 +97,28 @@ class Session:
             return object.__getattribute__(self, name)
 
     def _begin_to_work(self) -> None:
-        parts = self.leases, self.outbox, self.registration, self._running, self.reports
-        owing = (lambda: self.owes), self.send_owed, self._others.is_of_this_process
-        duties = consumer.BackgroundDuties(self.id, self.options, *parts, *owing)
-        over = self.leases, self.outbox, self.transports, self.open_store, self.maybe_end
-        background = consumer.BackgroundLoop(self.options, duties, *over).loop
+        duties = consumer.BackgroundDuties(
+            _name=self.id,
+            _options=self.options,
+            _leases=self.leases,
+            _outbox=self.outbox,
+            _registration=self.registration,
+            _running=self._running,
+            _reports=self.reports,
+            # Replies of a replaced server count for nothing.
+            _owes=lambda store: self.owes and self.outbox.trusts(store),
+            _send_all_owed=lambda store: self.send_owed(store, NODE_PATIENCE_S),
+            _is_of_this_process=self._others.is_of_this_process,
+        )
+        background = consumer.BackgroundLoop(
+            _options=self.options,
+            _duties=duties,
+            _leases=self.leases,
+            _outbox=self.outbox,
+            _transports=self.transports,
+            _open_store=self.open_store,
+            _ticked=self.maybe_end,
+        ).loop
         if not self.works:  # a signal handler may have begun meanwhile
             self.duties, self.background, self.works = duties, background, True
 
@@ -166,8 +183,9 @@ class Session:
         for owed in (self.reports, self.outbox):
             owed.resend(inf)
         # The background loop retries what an unreachable node lacks, or the broker has refused.
-        with Attempt(store, refused=True):
-            self.send_owed(store, NODE_PATIENCE_S)
+        if self.owes:
+            with Attempt(store, refused=True):
+                self.send_owed(store, NODE_PATIENCE_S)
         if self.works:
             self.duties.renewal.renew(store, all_of_them=True)
         with store.patience(NODE_PATIENCE_S):

@@ -14,15 +14,10 @@ from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError, aga
 from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable
-
     from ..engines.redis.store import RedisStore
     from .inspection import QueueStatus
 
     Store: TypeAlias = RedisStore
-    Deferred: TypeAlias = deque[Callable[[Store], None]]
-    """Pending work that needs a store."""
 
 
 NODE_PATIENCE_S = 0.1

@@ -212,16 +212,11 @@ class Work(NamedTuple):
     pass_ms: int
     """0: a step of restore_visible is needed; -1: none is needed; else the ms for which the pass
     of another consumer remains valid."""
-    expired: bool
-    """Whether messages have expired."""
-    idle: bool
-    """Whether its ``x-expires`` may have passed, or it is deleted and may still be bound."""
+    flags: frozenset[str] = frozenset()
+    """``expired``: messages have expired. ``idle``: its ``x-expires`` may have passed. ``gone``: it
+    does not exist, but may still be bound. ``job_events``: they are to be reported to batches."""
     layout: Layout | None = None
     """Its partitions; None: it is not divided."""
-    job_events: bool = False
-    """Whether events of jobs are to be reported to their batches."""
-    gone: bool = False
-    """Whether the queue does not exist."""
 
 
 class QueueDeclared(NamedTuple):

@@ -262,7 +262,7 @@ class EventLoop:
             later.cancel()  # otherwise a turn would run several shares
         try:
             self.flush_acks()  # background work may wait for the broker
-            if loop is not None and link.store.alive and link.session.duties.do_later(link.store):
+            if loop is not None and link.store.alive and link.session.duties.runner.run(link.store):
                 self._later = loop.call_soon(self._do_later)
         except ReliqError as exc:
             # Otherwise Kombu's loop drops its other scheduled calls: Celery's acks.

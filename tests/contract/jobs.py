@@ -5,6 +5,7 @@ from __future__ import annotations
 from reliq.consumer.batch_passes import BatchPasses
 from reliq.consumer.job_reports import JobReports
 from reliq.consumer.lost_jobs import Sweep
+from reliq.consumer.runner import Runner
 from reliq.store.jobs import Change
 from reliq.store.values import ignore_result
 
@@ -44,7 +45,9 @@ def job_of(batches, batch, job):
 def passes_over(later):
     """Return a consumer's passes over batches, which append their work to *later*."""
     reports = JobReports(lambda batch: passes.soon(batch))  # noqa: PLW0108 - made below
-    passes = BatchPasses(later, reports, lambda _: None)
+    runner = Runner()
+    runner.due = later
+    passes = BatchPasses(runner, reports, lambda _: None)
     return passes
 
 

@@ -48,7 +48,9 @@ def told(store, queue="q"):
     while after := reports.report_events(store.store, queue, after):
         pass
     assert [] == events(store, queue)
-    assert not store.survey(queue).get(queue) or not store.survey(queue)[queue].job_events
+    assert (
+        not store.survey(queue).get(queue) or "job_events" not in store.survey(queue)[queue].flags
+    )
     return due
 
 
@@ -131,7 +133,7 @@ def test_how_a_job_ends(connect, batches, state, publish, way):
     end(store)
     (event,) = events(store)
     assert (sent.tag, b"") == (event.tag, decode(event.envelope).body)
-    assert store.survey()["q"].job_events
+    assert "job_events" in store.survey()["q"].flags
     assert "waiting" == state()
     assert ["b"] == told(store)
     assert ("error", [reason]) == (state(), why(batches))

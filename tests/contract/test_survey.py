@@ -6,7 +6,8 @@ from reliq.store.values import Work
 from tests.contract.steps import LONG_MS, message
 from tests.support.waiting import wait_until
 
-PASS = Work(0, False, False)
+PASS = Work(0)
+EXPIRED, IDLE, GONE = (Work(-1, frozenset({flag})) for flag in ("expired", "idle", "gone"))
 
 
 @pytest.mark.slow
@@ -19,7 +20,7 @@ def test_a_queue_with_nothing_to_do_is_not_named(store):
 
 def test_a_queue_that_is_gone_may_still_be_bound(store):
     """A missing queue is reported as gone, as its bindings may have outlived it."""
-    assert {"missing": Work(-1, False, True, gone=True)} == store.survey("missing")
+    assert {"missing": GONE} == store.survey("missing")
 
 
 def test_what_is_unacked_needs_a_pass(store):
@@ -96,7 +97,7 @@ def test_what_has_expired_is_told(store):
     )
     store.take(queue="held")
     store.pass_time(3)
-    assert {"held": PASS, "other": Work(-1, True, False)} == store.survey("q", "other", "held")
+    assert {"held": PASS, "other": EXPIRED} == store.survey("q", "other", "held")
     store.expire("other")
     assert {} == store.survey("q", "other")
 
@@ -106,18 +107,18 @@ def test_what_has_expired_and_is_to_be_routed_needs_a_pass_too(store):
     store.declare(arguments=b"a", dead_letter_exchange="dlx", dead_expired="1")
     store.publish(message(ttl_ms=1))
     store.pass_time(3)
-    assert {"q": Work(0, True, False)} == store.survey()
+    assert {"q": Work(0, frozenset({"expired"}))} == store.survey()
 
 
 def test_a_queue_whose_x_expires_has_passed_is_told(store):
     """A survey reports a queue whose x-expires has passed, and again only after that time."""
     store.declare(expires="400")
     assert {} == store.survey()
-    wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
+    wait_until(lambda: {"q": IDLE} == store.survey(), interval_s=0.005)
     store.store.attach("q", "s", 1)
     assert ("not_idle", 400) == store.delete(if_idle=True)
     assert {} == store.survey()
-    wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
+    wait_until(lambda: {"q": IDLE} == store.survey(), interval_s=0.005)
 
 
 def test_x_expires_counts_from_when_an_operator_sets_it(store):
@@ -129,7 +130,7 @@ def test_x_expires_counts_from_when_an_operator_sets_it(store):
     store.pass_time(310)
     store.store.configure("q", {"expires": "300"})
     assert {} == store.survey()
-    wait_until(lambda: {"q": Work(-1, False, True)} == store.survey(), interval_s=0.005)
+    wait_until(lambda: {"q": IDLE} == store.survey(), interval_s=0.005)
 
 
 @pytest.mark.slow
@@ -149,7 +150,7 @@ def test_company_is_told_where_each_node_is_asked_by_itself(connect):
     mine.store.attach("q", "mine", 1)
     assert {} == mine.survey()
     other.store.attach("q", "other", 1)
-    told = {"q": Work(-1, False, False)} if mine.store.has_nodes else {}
+    told = {"q": Work(-1)} if mine.store.has_nodes else {}
     assert told == mine.survey()
     other.store.attach("q", "other", 0)
     assert {} == mine.survey()

@@ -18,7 +18,7 @@ def test_a_lost_connection_is_replaced_amid_many_duties(client, cluster):
     declare(connection, "q")
     Taker(connection, "q")
     session = connection.transport.link.session
-    name, deferred = session.duties._name, session.duties._deferred
+    name, soon = session.duties._name, session.duties.runner.soon
     over, store = threading.Event(), connect(cluster.url(), {}, "looker/1")
 
     def connected():
@@ -27,12 +27,12 @@ def test_a_lost_connection_is_replaced_amid_many_duties(client, cluster):
 
     def one_of_many(_store):
         if not over.wait(0.01):
-            deferred.append(one_of_many)
+            soon(one_of_many)
 
     try:
         wait_until(connected)
         lost = store.liveness([name])[name].client_id
-        deferred.append(one_of_many)
+        soon(one_of_many)
         with cluster.owner(ANCHOR).client() as admin:
             admin.client_kill_filter(_id=lost)
         wait_until(lambda: not connected())
@@ -55,8 +55,8 @@ def test_acks_wait_for_a_connection_to_the_new_server(client):
     ((queue, _, lease),) = session.leases.all()
     outbox.ack_later(queue, [lease.tag])
     outbox.replaced_at = time.monotonic()
-    session.duties._deferred.append(lambda _store: None)
-    turn = threading.Thread(target=session.duties.do_all_later, args=(store,))
+    session.duties.runner.soon(lambda _store: None)
+    turn = threading.Thread(target=session.duties.runner.run_all, args=(store,))
     turn.start()
     turn.join(5)
     try:
@@ -65,8 +65,8 @@ def test_acks_wait_for_a_connection_to_the_new_server(client):
         store.close()
         store = session.open_store()
         store.connect()
-        session.duties._deferred.append(lambda _store: None)
-        session.duties.do_all_later(store)
+        session.duties.runner.soon(lambda _store: None)
+        session.duties.runner.run_all(store)
         wait_until(lambda: 1 == client.status("q").ledger["acked"])
         assert not session.owes
     finally:

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 from kombu.asynchronous import Hub
 
-from reliq.consumer.duties import BackgroundDuties
+from reliq.consumer.runner import Runner
 from reliq.errors import BrokerTimeout
 from reliq.integrations.celery import WorkerWatch
 
@@ -70,7 +70,8 @@ def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
         def fails(_store):
             raise BrokerTimeout("no answer")
 
-        connection.transport.link.session.duties._deferred.extend([takes_a_turn, fails])
+        for step in (takes_a_turn, fails):
+            connection.transport.link.session.duties.runner.soon(step)
         with pytest.raises(BrokerTimeout, match="no answer"):
             deque(hub.create_loop(), maxlen=0)  # until the loop raises
         assert list(range(20)) == sorted(done)
@@ -88,7 +89,7 @@ def test_a_turn_does_one_share_of_the_duties(client, monkeypatch):
     try:
         connection.register_with_event_loop(hub)
         Taker(connection, "q")
-        monkeypatch.setattr(BackgroundDuties, "do_later", lambda *_: shares.append(1) or True)
+        monkeypatch.setattr(Runner, "run", lambda *_: shares.append(1) or True)
         loop = hub.create_loop()
         for _ in range(replies):
             transport.loop._on_reply()

@@ -7,7 +7,6 @@ the first client to return.
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from reliq.consumer.dead_consumers import DeadConsumers
+from reliq.consumer.runner import Runner
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.stream import Stream
 from reliq.engines.urls import address
@@ -50,20 +50,20 @@ class Looker:
 
     def __init__(self, steps):
         self.steps = steps
-        self.later = deque()
+        runner = Runner()
+        self.later = runner.due
         self.orphans = DeadConsumers(
-            "looker",
-            SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
-            lambda queue: queue == "q",
-            lambda store, queue: steps.restore(force=True),
-            lambda name: False,
-            self.later,
+            _name="looker",
+            _options=SimpleNamespace(orphan_grace=GRACE_S, restore_interval=5),
+            _consumes=lambda queue: queue == "q",
+            _restore=lambda store, queue: steps.restore(force=True),
+            _is_of_this_process=lambda name: False,
+            _runner=runner,
         )
 
     def look(self):
         """Check the other consumers of the queue."""
         self.orphans.first_look("q", self.steps.store)
-        self.orphans.tick()
         return self.finish()
 
     def finish(self):

@@ -82,7 +82,8 @@ class Surroundings(Stepping):
             work = self.posted(store, lambda on: store.post_survey([QUEUE], on)).get(QUEUE)
             if work is None:
                 return None
-            return self._rounded(work.pass_ms), work.expired, work.job_events
+            flags = work.flags
+            return self._rounded(work.pass_ms), "expired" in flags, "job_events" in flags
 
         def expect(now: int) -> tuple[int, bool, bool] | None:
             work = self.oracle.survey(store.consumer, now)

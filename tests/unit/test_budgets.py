@@ -22,7 +22,7 @@ BUDGETS = {
     "admin": 2_930,
     "batches": 570,
     "cli": 4_600,
-    "consumer": 3_320,
+    "consumer": 3_400,
     "embedded": 835,
     "engines": 270,
     "engines/redis": 6_430,

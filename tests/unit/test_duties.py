@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from time import monotonic
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 
 from reliq.consumer.duties import BackgroundDuties
 from reliq.consumer.job_reports import JobReports
+from reliq.consumer.runner import Duty
 from reliq.errors import BrokerTimeout
 from reliq.options import Options
 from reliq.store.values import ignore_result
@@ -44,9 +44,9 @@ class Store:
         self.may_wait_s = seconds
         yield
 
-    def wait_for_replies(self, timeout_s):
+    def wait_for_replies(self):
         """Wait in vain: the node always has a reply pending."""
-        self.clock.now += timeout_s
+        self.clock.now += self.may_wait_s
 
     def receive(self):
         """Read nothing."""
@@ -70,7 +70,8 @@ def ask(name, store):
 def clock(monkeypatch):
     """Return the clock that the duties read."""
     clock = Clock()
-    monkeypatch.setattr("reliq.consumer.duties.monotonic", clock)
+    for name in ("duties", "runner"):
+        monkeypatch.setattr(f"reliq.consumer.{name}.monotonic", clock)
     return clock
 
 
@@ -97,8 +98,8 @@ def duties():
         registration,
         running,
         reports,
-        lambda: False,
-        lambda _store, _patience_s: None,
+        lambda _store: False,
+        lambda _store: None,
         lambda _name: False,
     )
 
@@ -107,8 +108,8 @@ def turn(duties, store, *more):
     """Run one turn of the background loop; return its duration."""
     began = store.clock.now
     duties.tick(store)
-    duties._deferred.extend(more)
-    duties.do_all_later(store, renews=True)
+    duties.runner.due.extend(more)
+    duties.runner.run_all(store, duties.keep_alive)
     return store.clock.now - began
 
 
@@ -116,11 +117,11 @@ def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
     """Repeated duties of an unresponsive node do not pile up: leases elsewhere are renewed."""
     longest = 0.0
     for _ in range(40):
-        more = [partial(ask_lost, f"queue {number}") for number in range(4)]
+        more = [Duty(ask_lost, f"queue {number}") for number in range(4)]
         longest = max(longest, turn(duties, store, *more))
         store.clock.now += 0.5
     assert longest < 0.5
-    assert len(duties._postponed) <= 4
+    assert len(duties.runner._later) <= 4
 
 
 def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):
@@ -130,7 +131,7 @@ def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):
     """
     seen, owed = [], []
 
-    def send_owed(_store, _patience_s):
+    def send_owed(_store):
         seen.append("ack")
         owed[:] = ["another"] * (len(seen) == 2)  # its reply acknowledges another message
 
@@ -140,8 +141,8 @@ def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):
         if number == 0:
             owed.append("ack")
 
-    duties._owes, duties._send_all_owed = owed.__len__, send_owed
-    turn(duties, store, *(partial(look, number) for number in range(4)))
+    duties.runner._owes, duties.runner._reports.step = lambda _store: owed, send_owed
+    turn(duties, store, *(Duty(look, args=(number,)) for number in range(4)))
     assert [0, "ack", 1, "ack", 2, 3] == seen
 
 
@@ -156,22 +157,22 @@ def test_leases_are_renewed_while_duties_take_long(duties, store):
     def slow(left, _store):
         store.clock.now += 0.7
         if left:
-            duties._deferred.append(partial(slow, left - 1))
+            duties.runner.soon(slow, "", left - 1)
 
-    assert turn(duties, store, partial(slow, 19)) > 13.0
+    assert turn(duties, store, Duty(slow, args=(19,))) > 13.0
     assert max(b - a for a, b in pairwise([*renewed, store.clock.now])) < 1.0
 
 
 def test_a_duty_of_another_node_is_done_all_the_same(duties, store):
     """A duty of a responsive node is done although many failing ones precede it."""
-    more = [partial(ask_lost, number) for number in range(20)]
-    assert turn(duties, store, *more, partial(ask, "other")) < 1.0
+    more = [Duty(ask_lost, str(number)) for number in range(20)]
+    assert turn(duties, store, *more, Duty(ask, "other")) < 1.0
     assert "other" in store.asked
 
 
 def test_a_duty_that_could_not_be_done_is_tried_again(duties, store):
     """A failed duty is retried after a while, once, however often it was requested."""
-    turn(duties, store, partial(ask_lost, "one"), partial(ask_lost, "one"))
+    turn(duties, store, Duty(ask_lost, "one"), Duty(ask_lost, "one"))
     store.asked.clear()
     store.clock.now += 1.5
     turn(duties, store)

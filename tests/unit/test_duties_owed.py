@@ -5,7 +5,7 @@ from weakref import WeakSet
 
 import pytest
 
-from reliq.consumer import duties
+from reliq.consumer import duties, runner
 from reliq.consumer.heartbeat import RunningTasks
 from reliq.consumer.job_reports import JobReports
 from reliq.consumer.leases import Leases
@@ -40,18 +40,19 @@ class Debtor:
         self.error = error
         self.tries = 0
 
-    def send_owed(self, store, patience_s):
+    def send_owed(self, store):
         """Fail, as long as the node is unreachable."""
         self.tries += 1
         if self.owes:
-            raise self.error(f"{store}, {patience_s} s")
+            raise self.error(f"{store}")
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Return a clock that the test sets."""
     clock = [1000.0]
-    monkeypatch.setattr(duties, "monotonic", lambda: clock[0])
+    for module in (duties, runner):
+        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     return clock
 
 
@@ -76,7 +77,7 @@ def test_what_is_owed_is_tried_once_at_a_time(clock, error):
         registration,
         running,
         reports,
-        lambda: debtor.owes,
+        lambda _store: debtor.owes,
         debtor.send_owed,
         bool,
     )
@@ -84,7 +85,7 @@ def test_what_is_owed_is_tried_once_at_a_time(clock, error):
     for _ in range(40):
         debtor.tries = 0
         found.tick(store)
-        found.do_all_later(store)
+        found.runner.run_all(store)
         tries.append(debtor.tries)
         clock[0] += 0.3
     assert 5 < sum(tries)
@@ -94,5 +95,5 @@ def test_what_is_owed_is_tried_once_at_a_time(clock, error):
     debtor.tries = 0
     for _ in range(3):
         found.tick(store)
-        found.do_later(store)
+        found.runner.run(store)
     assert debtor.tries <= 1

@@ -321,12 +321,7 @@ def _returned(flat: Sequence[Any], envelopes: bool) -> Iterable[Returned]:
 def _work(names: Sequence[str], reply: Reply) -> dict[str, Work]:
     return {
         names[place]: Work(
-            wait_ms,
-            expired == 1,
-            idle > 0,
-            Layout(partitions or 1, end) if end else None,
-            owed == 1,
-            idle == 2,  # noqa: PLR2004 - see the script
+            wait_ms, frozenset(texts(flags)), Layout(partitions or 1, end) if end else None
         )
-        for place, wait_ms, expired, idle, partitions, end, owed in reply
+        for place, wait_ms, partitions, end, flags in reply
     }

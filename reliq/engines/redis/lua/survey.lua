@@ -11,11 +11,11 @@
 -- dead letters that are too old, too many, or to be routed on.
 --
 -- Returns for each queue with work, or with other consumers, {its position from 0, 0 when it
---   needs a pass (or ms for which another consumer's pass is valid, or -1: none is needed), 1 when
---   messages have expired or 0, 1 when its x-expires may have passed, or 2 when it was deleted and
---   may still be bound, or 0, its number of partitions, and the first partition number without
---   messages (0: not divided; a divided queue always needs work), 1 when job events are to be
---   reported to batches or 0}
+--   needs a pass (or ms for which another consumer's pass is valid, or -1: none is needed), its
+--   number of partitions, and the first partition number without messages (0: not divided; a
+--   divided queue always needs work), a list of flags: 'expired' (messages have expired), 'idle'
+--   (its x-expires may have passed), 'gone' (it was deleted, and may still be bound), 'job_events'
+--   (they are to be reported to batches)}
 local consumer, dead_letter_max, dead_letter_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local names_shared = ARGV[4]
 -- The session of the caller, which is registered as the consumer of a queue.
@@ -29,21 +29,26 @@ local found = {}
 for n = 0, #KEYS - 10, 10 do
   -- keys of each: unacked_index, ready, delayed, expiry, dead, notification, meta, unacked_mutex
   -- keys of each: consumers, job_events
-  local needed, expired, idle, shared, owed = false, false, 0, false, false
+  local needed, shared, flags = false, false, {}
   local partitions, finish = 0, 0
+  local function flag(name, holds)
+    flags[#flags + 1] = holds and name or nil
+  end
   local function look()
     local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists',
       'partitions', 'partitions_end')
     local expires = whole(about[1])
     partitions, finish = whole(about[6]) or 0, whole(about[7]) or 0
-    idle = not about[5] and 2 or expires and now - (whole(about[2]) or now) >= expires and 1 or 0
+    flag('gone', not about[5])
+    flag('idle', about[5] and expires and now - (whole(about[2]) or now) >= expires)
     if names_shared == '1' then
       shared = redis.call('HLEN', consumers) > redis.call('HEXISTS', consumers, session)
     end
     if redis.call('EXISTS', unacked_index, ready, delayed, expiry, dead, job_events) > 0 then
-      owed = redis.call('EXISTS', job_events) == 1
+      flag('job_events', redis.call('EXISTS', job_events) == 1)
       local ends = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')[2]
-      expired = ends and tonumber(ends) <= now
+      local expired = ends and tonumber(ends) <= now
+      flag('expired', expired)
       local died = redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]
       needed = redis.call('EXISTS', unacked_index) == 1
         or about[4] and (died or expired)
@@ -57,14 +62,13 @@ for n = 0, #KEYS - 10, 10 do
   end
   -- A queue with a key of the wrong type does not hide the others. Its pass reports the error.
   needed = not pcall(look) or needed
-  if needed or expired or idle > 0 or shared or finish > 0 or owed then
+  if needed or shared or finish > 0 or #flags > 0 then
     local wait = needed and 0 or -1
     local holder = needed and redis.pcall('GET', unacked_mutex)
     if type(holder) == 'string' and holder ~= consumer then
       wait = math.max(redis.call('PTTL', unacked_mutex), 1)
     end
-    found[#found + 1] = {n / 10, wait, expired and 1 or 0, idle, partitions, finish,
-      owed and 1 or 0}
+    found[#found + 1] = {n / 10, wait, partitions, finish, flags}
   end
 end
 return found

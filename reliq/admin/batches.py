@@ -11,13 +11,13 @@ from ..errors import (
     ConfigurationError,
     NotFound,
     ReliqError,
-    again,
     require_one_of,
 )
 from ..store.batch_info import BatchInfo, JobInfo
 from ..store.inspection import BatchesUntold, Partial
 from ..store.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
 from ..store.limits import chunks
+from ..store.protocol import Attempt
 from ..transfer.batch_callbacks import cancel_nested, publish_due
 from .audit import BatchAudit, audited
 
@@ -43,20 +43,17 @@ def looked(store: Store, fields: Sequence[str] = ()) -> Partial[BatchRecord]:
     Reads at most MOST; if there are more, the result is not ``complete``. Raises BrokerUnavailable
     if the broker does not answer.
     """
-    try:
-        with store.patience(_PATIENCE_S):
-            ids = store.batches.batches(MOST + 1)
-    except BrokerUnavailable as exc:
-        return Partial([], [_unlisted(store, exc)])
+    with Attempt(store, _PATIENCE_S) as listing:
+        ids = store.batches.batches(MOST + 1)
+    if listing.lost is not None:
+        return Partial([], [_unlisted(listing.lost)])
     records = store.batches.records(ids[:MOST], fields)
     records.complete = len(ids) <= MOST
     return records
 
 
-def _unlisted(store: Store, error: BrokerUnavailable) -> BatchesUntold:
-    """Return the report of a lost node with the list of batches; raise again without nodes."""
-    if not store.has_nodes:
-        raise again(error)
+def _unlisted(error: ReliqError) -> BatchesUntold:
+    """Return the report of a lost node with the list of batches."""
     return BatchesUntold((), f"the list of batches is unreadable: {error}")
 
 
@@ -161,26 +158,21 @@ class JobBatches:
         *advance* is called with the number of further batches. Reads some hundred jobs in each
         step; a million jobs take about twenty seconds. Unreadable batches are in ``unreachable``.
         """
-        store, found, unlisted = self._store, list[BatchAudit](), list[BatchesUntold]()
+        store, found = self._store, list[BatchAudit]()
         lost: dict[str, list[str]] = {}
-        try:
+        with Attempt(store) as listing:
             for ids in _all_ids(store):
                 records = store.batches.records(ids)
                 for item in records.unreachable:
                     lost.setdefault(item.error, []).extend(item.batches)
                 for record in records:
-                    try:
-                        result = audited(store, record.id)
-                    except ReliqError as exc:
-                        if isinstance(exc, BrokerUnavailable) and not store.has_nodes:
-                            raise
-                        lost.setdefault(str(exc), []).append(record.id)
-                    else:
-                        found += [] if result is None else [result]
+                    with Attempt(store, refused=True) as attempt:
+                        found += filter(None, [audited(store, record.id)])
+                    if attempt.lost is not None:
+                        lost.setdefault(str(attempt.lost), []).append(record.id)
                     advance(1)
                 advance(len(ids) - len(records))
-        except BrokerUnavailable as exc:
-            unlisted = [_unlisted(store, exc)]
+        unlisted = [] if listing.lost is None else [_unlisted(listing.lost)]
         return Partial(found, [*BatchesUntold.by_error(lost), *unlisted])
 
     def batch_id(self, beginning: str) -> str:

@@ -15,6 +15,7 @@ from ..message.queue_arguments import is_durable
 from ..printable import word
 from ..store.inspection import Finding
 from ..store.jobs import CALLBACK_FIELD
+from ..store.protocol import Attempt
 from ..store.unreadable import number
 from .audit import audit
 from .batches import MOST, looked
@@ -48,7 +49,7 @@ def examine(store: Store) -> list[Finding]:
     whole = merged(found)
     return [
         *_unreachable("queues", found.unreachable),
-        *_consumers(store, found, partial=bool(found.unreachable)),
+        *_consumers(store, found),
         *_installation(),
         *_or_ok(
             _queues(whole), "queues", f"{len(whole)}, none paused, unserved or with dead letters"
@@ -75,14 +76,12 @@ def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
     return list(found) or [Finding(check, "ok", text)]
 
 
-def _consumers(store: Store, found: list[QueueStatus], *, partial: bool) -> list[Finding]:
-    """Check the consumers. partial: some queues are unreadable, so the register may be too."""
-    try:
+def _consumers(store: Store, found: list[QueueStatus]) -> list[Finding]:
+    """Check the consumers, if the node of their register answers."""
+    with Attempt(store) as attempt:
         consumers = store.reads.consumers()
-    except BrokerUnavailable as exc:
-        if not partial:
-            raise
-        return [Finding("consumers", "error", f"unreadable: {exc}", _AGAIN)]
+    if attempt.lost is not None:
+        return [Finding("consumers", "error", f"unreadable: {attempt.lost}", _AGAIN)]
     gone = sum(not consumer.connected for consumer in consumers)
     rest = f"{gone} of them dead, with no messages to return" if gone else "all connected"
     return [

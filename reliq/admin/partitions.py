@@ -7,13 +7,13 @@ from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..errors import BrokerUnavailable, ConfigurationError, again
+from ..errors import ConfigurationError
 from ..message.queue_arguments import FIELDS, queue_arguments
 from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import configure, divide, names_of
 from ..store.inspection import Partial
-from ..store.protocol import goes_on, no_queue, status_of
+from ..store.protocol import Attempt, no_queue, status_of
 from .names import CHANGEABLE
 
 if TYPE_CHECKING:
@@ -127,16 +127,13 @@ def for_each_part(
 
     The others are in ``unreachable``. Raises BrokerUnavailable if all are.
     """
-    try:
+    attempt = Attempt(store)
+    with attempt:
         return Partial(step(names_of(store, queue)))
-    except BrokerUnavailable as exc:
-        if not goes_on(store):
-            raise
-        failure = again(exc)
     found = store.reads.measure_all()
     names = sorted((name for name in found.asked if queue_of(name) == queue), key=number_of)
     if not names:
-        raise failure
+        attempt.raise_lost()
     lost = []
     for item in found.unreachable:
         its = tuple(name for name in item.queues if queue_of(name) == queue)

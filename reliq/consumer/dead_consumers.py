@@ -53,11 +53,6 @@ class DeadConsumers:
         # The same for all consumers in the register, if this session checks them all.
         self._gone: dict[str, tuple[float, str]] = {}
 
-    @property
-    def suspects(self) -> bool:
-        """Whether the last check of all consumers found some without a connection."""
-        return bool(self._gone)
-
     def first_look(self, queue: str, store: Store) -> None:
         """Check the other consumers when consumption begins: a dead one may hold messages."""
         self.look_twice(queue, store.consumers_of(queue), store)
@@ -106,6 +101,9 @@ class DeadConsumers:
             if self._stays_away(self._gone, name, liveness, store):
                 self._gone.pop(name, None)
                 self._end_each(self._end_absent, name, liveness, False)
+        if self._gone:
+            again_at = monotonic() + self._grace_s
+            self._runner.at(again_at, self.look_after, "", sorted(self._gone))
 
     def end_dead(self, names: Sequence[str], gone: dict[str, str], store: Store) -> None:
         """End the dead consumers among *names* at a broker that is only visited.

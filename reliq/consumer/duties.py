@@ -163,12 +163,7 @@ class BackgroundDuties:
                 logger.error("the check for dead consumers failed: %s", result)
         elif result:
             self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
-            self.runner.soon(self._look_after, "", result)
-
-    def _look_after(self, names: list[str], store: Store) -> None:
-        self.dead_consumers.look_after(names, store)
-        if self.dead_consumers.suspects:
-            self._next_look = min(self._next_look, monotonic() + self._options.orphan_grace)
+            self.runner.soon(self.dead_consumers.look_after, "", result)
 
     def visit(self, store: Store, gone: dict[str, str]) -> None:
         """Check the dead consumers and the batches of a broker that is only visited; waits.

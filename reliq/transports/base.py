@@ -106,8 +106,12 @@ class Transport(virtual.Transport):
         self.declarations = Declarations(link, options.partitions)
         self.schedule = Schedule(options.queue_order_strategy)
         self.failback = Failback(
-            *(link, options, self.client, self.schedule, self.move_to),
-            lambda: any(channel.qos_.delivered for channel in self.channels),
+            _link=link,
+            _options=options,
+            client=self.client,
+            _schedule=self.schedule,
+            _move_to=self.move_to,
+            _has_unacked=lambda: any(channel.qos_.delivered for channel in self.channels),
         )
         self.encoder = Encoder(options, self.declarations, self.failback)
         self.unroutable = UnroutableMessages(link, options)
@@ -123,6 +127,8 @@ class Transport(virtual.Transport):
     pull: PullLoop
     loop: EventLoop
     consumers: Consumers
+    Consumers: type[Consumers] | None = None
+    """The class of :attr:`consumers`, if the scheme has its own."""
     consumes = False
     """Whether the transport has ever started to consume."""
 
@@ -137,15 +143,28 @@ class Transport(virtual.Transport):
 
     def _begin_to_consume(self) -> None:
         link, schedule, failback = self.link, self.schedule, self.failback
-        poll_interval, split = self.options.poll_interval, self.schedule.is_round_robin
         of_worker = partial(WATCH.takes_from, self)
-        credit = transports.Credit(link, of_worker, self._began_at, split)
-        reserver = transports.Reserver(link, schedule, credit, poll_interval)
-        pull = transports.PullLoop(link, schedule, credit, reserver, poll_interval, failback)
-        driving = link, schedule, reserver, pull, failback, poll_interval
-        loop = transports.EventLoop(*driving, self.publishing.posting.do_deferred)
-        consuming = self.declarations, schedule, pull, loop, failback
-        consumers = transports.Consumers(link, *consuming)
+        credit = transports.Credit(link, of_worker, self._began_at, schedule.is_round_robin)
+        reserver = transports.Reserver(_link=link, _schedule=schedule, _credit=credit)
+        pull = transports.PullLoop(
+            _link=link, _schedule=schedule, _credit=credit, _reserver=reserver, _failback=failback
+        )
+        loop = transports.EventLoop(
+            _link=link,
+            _schedule=schedule,
+            _reserver=reserver,
+            _pull=pull,
+            _failback=failback,
+            _do_deferred=self.publishing.posting.do_deferred,
+        )
+        consumers = (self.Consumers or transports.Consumers)(
+            _link=link,
+            _declarations=self.declarations,
+            _schedule=schedule,
+            _pull=pull,
+            _loop=loop,
+            _failback=failback,
+        )
         if not self.consumes:  # a signal handler may have consumed meanwhile
             # Together: an interrupt leaves all parts or none.
             self.credit, self.reserver, self.pull = credit, reserver, pull

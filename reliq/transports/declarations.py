@@ -178,15 +178,15 @@ class Declarations:
             ):
                 continue
             try:
-                with store.patience(inf if needed else _LATE_AFTER_S):
+                with Attempt(store, inf if needed else _LATE_AFTER_S) as attempt:
                     self.declare_owed(queue)
-            except BrokerUnavailable:
-                self._settles_at = monotonic() + _SETTLE_EVERY_S
-                if needed or not goes_on(store):
-                    raise
             except NotFound as exc:
                 self.owed.pop(queue, None)
                 logger.error("cannot bind a queue although its node answers: %s", exc)  # noqa: TRY400 - the text suffices
+            if attempt.lost:
+                self._settles_at = monotonic() + _SETTLE_EVERY_S
+                if needed:
+                    attempt.raise_lost()
 
     def _declare(
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store

@@ -66,7 +66,6 @@ class EventLoop:
     _reserver: Reserver
     _pull: PullLoop
     _failback: Failback
-    _poll_interval: float
     _do_deferred: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -192,7 +191,7 @@ class EventLoop:
         The notifier's wait ends then too, but Redis checks timeouts only ten times a second.
         """
         left = self._pull.next_due_s()
-        if not 0 < left <= self._poll_interval:
+        if not 0 < left <= self._link.session.options.poll_interval:
             return  # due now, or at a time that a later tick handles
         at = monotonic() + left
         if self._alarm is None or abs(at - self._alarm_at) > _ALARM_PRECISION_S:

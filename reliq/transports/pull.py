@@ -42,7 +42,6 @@ class PullLoop:
     _schedule: Schedule
     _credit: Credit
     _reserver: Reserver
-    _poll_interval: float
     _failback: Failback
     follow_layouts: Callable[[], None] = field(init=False)
     """Consumes from new partitions, and stops consuming from removed ones."""
@@ -125,7 +124,7 @@ class PullLoop:
             if self.deliver_one():
                 return
             self._failback.disconnect_when_drained()
-            left = self._poll_interval
+            left = link.session.options.poll_interval
             if deadline is not None:
                 left = min(left, deadline - monotonic())
                 if left <= 0:
@@ -192,7 +191,7 @@ class PullLoop:
         """
         queues: set[str] = set()
         known: dict[QoS, int] = {}
-        left = self._poll_interval * _WAIT_POLLS
+        left = self._link.session.options.poll_interval * _WAIT_POLLS
         store = self._link.store
         notifier = store.notifier
         for item in self._schedule.subscriptions:
@@ -221,7 +220,7 @@ class PullLoop:
             return
         now = monotonic()
         self._schedule.heard_at = now
-        quiet_s = self._poll_interval * _QUIET_POLLS
+        quiet_s = link.session.options.poll_interval * _QUIET_POLLS
         notified = set(iter(notifier.take_notification, None))
         unheard = set(notified)
         for item in self._schedule.subscriptions:

@@ -47,7 +47,6 @@ class Reserver:
     _link: Link
     _schedule: Schedule
     _credit: Credit
-    _poll_interval: float
     woken: Callable[[], object] = field(default=bool, init=False)
     """Called after a reservation, perhaps by another thread: wakes an event loop."""
     asked_at: float = field(default=0.0, init=False)
@@ -264,15 +263,16 @@ class Reserver:
             left_alone = bool(said) and goes_on(self._link.store)
         if not left_alone:
             return False
+        pause_s = self._link.session.options.poll_interval
         if not item.refused:
             logger.error(
                 "cannot reserve messages from %r: %s; it is retried every %g s, and this "
                 "process consumes its other queues meanwhile",
                 item.queue,
                 error,
-                self._poll_interval,
+                pause_s,
             )
-        item.put_off(self._poll_interval)
+        item.put_off(pause_s)
         return True
 
     def ask_again(self, queue: str) -> None:

@@ -176,6 +176,7 @@ class Transport(BaseTransport):
     """A journal: ``reliq-spool:////absolute/path.db``, the last URL of a list."""
 
     Channel = Channel
+    Consumers = SpoolConsumers
     default_port = None
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
@@ -204,14 +205,11 @@ class Transport(BaseTransport):
     def _make_parts(self) -> None:
         super()._make_parts()
         self._at_broker = self.publishing
-        made = self.link, self.declarations, self.failback, self.publishing.posting
-        self.publishing = SpoolPublishing(*made, self.unroutable)
+        posting = self.publishing.posting
+        self.publishing = SpoolPublishing(
+            self.link, self.declarations, self.failback, posting, self.unroutable
+        )
         self.publishing.spool_max = self.options.spool_max
-
-    def _begin_to_consume(self) -> None:
-        super()._begin_to_consume()
-        consuming = self.schedule, self.pull, self.loop, self.failback
-        self.consumers = SpoolConsumers(self.link, self.declarations, *consuming)
 
     def move_to(self, other: Link) -> None:
         """Switch to a broker; consumers connect again."""

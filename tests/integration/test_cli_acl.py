@@ -196,7 +196,7 @@ def test_a_producer(guarded):
     use_producer(producer)
     with producer.connect() as connection, pytest.raises(BrokerRefused, match="lacks a permission"):
         connection.default_channel.basic_get("plain")
-    assert {"info", "zpopmin"} == producer.refused
+    assert {"info", "zmscore"} == producer.refused
     producer.admin.acl_log_reset()
     producer.check()
 

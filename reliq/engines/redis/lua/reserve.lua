@@ -25,7 +25,7 @@
 --   first token, tags, envelopes, counts, {score, expires, ...}}
 -- A count is the number of failed deliveries, or -1 for a message never delivered. The last item,
 -- only with no_ack, is the input of hand_back (expires: ms, "" for none).
--- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
+-- keys: messages, ready, delayed, unacked, deliveries, expiry, dead, dead_info
 -- keys: stats, meta, job_events, guard
 -- limits: BATCH, CANDIDATE_FAILURES, ROUNDS
 local n, lease_ms, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
@@ -48,8 +48,10 @@ end
 -- The number of failures after which the next delivery is the last; no_ack has no limit.
 local last = delivery_limit > 0 and not no_ack and delivery_limit - 1 or math.huge
 
--- Refuses a Redis user without a right to take messages, before the first write.
-redis.call('ZPOPMIN', ready, 0)
+-- Refuses a Redis user without a right to take messages. The first write needs no memory, and lets
+-- the rest run when memory is full.
+redis.call('ZREM', ready, '-')
+redis.call('ZMSCORE', expiry, '-')
 redis.call('HGET', stats, '-')
 redis.call('ZADD', ready, 'XX', 0, '-')
 -- Expired messages are removed first, so that none is promoted or leased.
@@ -95,9 +97,8 @@ if not paused and shut then
 elseif not paused and own and company < 2 then
   claims = true
 elseif not paused then
-  -- The taken messages, as {tag, score, ...}; whether they are the head of the queue without a
-  -- gap; and the first message that needs an isolated delivery later.
-  local taken, exact, waits = {}, true, nil
+  -- The taken messages, as {tag, score, ...}; and the first one that needs an isolated delivery later.
+  local taken, waits = {}, nil
   local cut, looked_at = false, 0
 
   -- Returns at most this many further ready messages within the room, as {tag, score, ...};
@@ -120,7 +121,7 @@ elseif not paused then
   end
 
   if own and not candidate and not no_ack then
-    taken, isolated, exact = {claimed, claimed_at}, claimed, false
+    taken, isolated = {claimed, claimed_at}, claimed
   else
     taken = read_ready(n, false)
   end
@@ -139,7 +140,7 @@ elseif not paused then
         local may_be_poison = failures >= candidate_failures
         if failures >= last then
           if company == 2 and not candidate and #taken == 0 then
-            taken, isolated, exact = {tag, found[2 * i]}, tag, false
+            taken, isolated = {tag, found[2 * i]}, tag
             break
           end
           waits = waits or tag
@@ -171,7 +172,6 @@ elseif not paused then
     end
     if passed_over > 0 then
       blocked = not isolated and (#taken == 0 or (#taken < 2 * n and not cut))
-      exact = false
     end
   end
   if isolated then
@@ -194,7 +194,6 @@ elseif not paused then
         expires[#kept] = scores[i]
       end
     end
-    exact = exact and #kept == #tags
     tags, taken = kept, kept_scores
   end
   if #tags > 0 then
@@ -207,7 +206,8 @@ elseif not paused then
       counts[i] = counts[i] and whole(counts[i]) or -1
       again = again + (counts[i] >= 0 and 1 or 0)
     end
-    -- begin: ZREM unacked_index
+    -- use: take
+
     if no_ack then
       redis.call('HLEN', stats)
       redis.call('HDEL', messages, '-')
@@ -229,13 +229,7 @@ elseif not paused then
       end
       lease(index, records)
     end
-    if exact and not expire_here and not max_bytes then
-      redis.call('ZPOPMIN', ready, #tags)
-    else
-      -- use: take
-
-      take(tags)
-    end
+    take(tags)
     if no_ack then
       -- use: leave
 

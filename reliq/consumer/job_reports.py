@@ -117,7 +117,7 @@ class JobReports:
             report.since = monotonic()
         try:
             done = partial(self._done, number)
-            store.batches.post_change(report.batch, (report.change,), done)
+            store.batches.post_change(report.batch, report.change, done)
         except BrokerUnavailable as exc:
             self._done(number, exc)
             logger.warning("%s; the end of a job is reported over the next connection", exc)

@@ -234,7 +234,7 @@ def test_an_id_that_cannot_be_kept(change, batches, job):
         change(enter(), enter(job))
     assert {} == counted(batches)
     with pytest.raises(MessageRefused):
-        batches.post_change("b", [enter(), enter(job)], lambda _: None)
+        batches.post_change("b", enter(job), lambda _: None)
     assert {} == counted(batches)
 
 
@@ -253,23 +253,6 @@ def test_what_is_no_change(change, batches, wrong):
     with pytest.raises(ConfigurationError):
         change(enter(), wrong)
     assert {} == counted(batches)
-
-
-def test_the_largest_step(change, batches, store):
-    """A step has at most 200 changes, which a server handles in well under 5 ms.
-
-    A larger one is refused as a whole.
-    """
-    jobs = [f"j{n}" for n in range(201)]
-    results = []
-    changes = [begin(job) for job in jobs]
-    batches.post_change("b", changes[:200], results.append)
-    batches.post_change("b", [end("error", job, why="no") for job in jobs[:200]], results.append)
-    store.store.wait_for_replies()
-    assert [{DONE}, {DONE}] == [set(found.outcomes) for found in results]
-    with pytest.raises(ConfigurationError, match="at most 200 changes"):
-        batches.post_change("b", changes, results.append)
-    assert {"error": 200} == counted(batches)
 
 
 @pytest.mark.parametrize("tag", ["a|b", "x" * 256])

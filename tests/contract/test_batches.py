@@ -478,9 +478,10 @@ def test_posted(change, batches, store):
     """Posted changes are applied too."""
     change(enter())
     results = []
-    batches.post_change("b", [begin(), end("succeeded")], results.append)
+    for step in (begin(), end("succeeded")):
+        batches.post_change("b", step, results.append)
     store.store.wait_for_replies()
-    assert [([DONE, DONE],)] == [(found.outcomes,) for found in results]
+    assert [[DONE], [DONE]] == [found.outcomes for found in results]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BrokerRefused, ConfigurationError, ReliqError, again
+from ...errors import BrokerRefused, ReliqError, again
 from ...store.inspection import BatchesUntold, Partial
 from ...store.jobs import (
     CALLBACKS,
@@ -108,16 +108,9 @@ class RedisBatches:
         last = found[-1]
         return last._replace(outcomes=[one for done in found for one in done.outcomes])
 
-    def post_change(
-        self, batch: str, changes: Sequence[Change], on_result: OnResult[Changed | None]
-    ) -> None:
-        """Post a :meth:`change` of at most 200 jobs, as one step."""
-        if len(changes) > BATCH:
-            raise ConfigurationError(
-                f"expected at most {BATCH} changes of jobs in one step, got {len(changes)}; "
-                "nothing was stored"
-            )
-        command, script = self._change(batch, checked(changes), "")
+    def post_change(self, batch: str, change: Change, on_result: OnResult[Changed | None]) -> None:
+        """Post a :meth:`change` of one job."""
+        command, script = self._change(batch, checked((change,)), "")
         self._wire.post(command, then(_changed, on_result), script)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> tuple[Command, Script]:

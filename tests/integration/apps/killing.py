@@ -140,7 +140,7 @@ def _brought(result: Any) -> bool:
 _OF_BATCHES = {
     "open_batch": _of_batch("open"),
     "change": _of_changes,
-    "post_change": _of_changes,
+    "post_change": lambda store, batch, change, *_: _of_changes(store, batch, (change,)),
     "said": _of_batch("said"),
     "note": _of_note,
     "forget_batch": _of_batch("forget"),

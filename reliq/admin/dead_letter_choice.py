@@ -12,11 +12,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..errors import ConfigurationError, require_one_of
-from ..routing.partitions import names_of
 from ..store.limits import MOVED_AT_ONCE, chunks
-from ..store.protocol import status_of
 from ..transfer.numbered import pages
 from .names import REASONS
+from .partitions import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -98,8 +97,7 @@ def choose(
     For a partitioned queue, they come from all its partitions, or from those in *names*. Later
     dead letters are omitted, so that a replay of all of them ends. Raises NotFound.
     """
-    names = names or names_of(store, queue)
-    status_of(store, names[0])
+    names = names or parts_of(store, queue)
     now_ms = store.now_ms()
     parts = (_each(store, name, choice, now_ms) for name in names)
     found = islice(heapq.merge(*parts, key=lambda item: item[1].died_ms), limit)

@@ -23,7 +23,7 @@ from .names import STATES
 from .partitions import for_each_part, settings
 from .reporting import Report, report, statuses
 from .views import Message, of_stored
-from .walking import page_of_parts, require_queue
+from .walking import page_of_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -141,7 +141,6 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         place: AnyPlace = state  # type: ignore[assignment]
 
         def look(names: Sequence[str]) -> list[Message]:
-            require_queue(self._store, names[0])
             now_ms = self._store.now_ms()
             found = page_of_parts(self._store, names, place, limit, skip)
             return [of_stored(queue, place, item, now_ms) for item in found]

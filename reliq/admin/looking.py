@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
 from ..message.delivery_tag import is_tag
-from ..routing.partitions import names_of
 from ..store.history import PER_BLOCK, thinned
 from ..store.limits import HISTORY_BLOCKS, MINUTE_MS
 from .dead_letter_choice import DeadLetterGroups, added, fingerprint
+from .partitions import parts_of
 from .views import Message, MessageDetails, details, gone, of_stored
-from .walking import Search, by_tag, ground, require_queue, search, walk
+from .walking import Search, by_tag, ground, search, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..store.history import Snapshot
     from ..store.protocol import Store
 
@@ -37,11 +35,6 @@ class Looking:
 
     _store: Store
 
-    def _partitions(self, queue: str) -> Sequence[str]:
-        names = names_of(self._store, queue)
-        require_queue(self._store, names[0])
-        return names
-
     def history(self, queue: str, since_ms: int | None = None, points: int = 360) -> list[Snapshot]:
         """Return the history of *queue* since *since_ms* (broker's clock), oldest first.
 
@@ -52,7 +45,7 @@ class Looking:
         """
         if points < 1:
             raise ConfigurationError(f"expected points to be at least 1, got: {points}")
-        names = self._partitions(queue)
+        names = parts_of(self._store, queue)
         now_ms = self._store.now_ms()
         since_ms = max(now_ms - KEPT_MS if since_ms is None else since_ms, now_ms - KEPT_MS)
         minutes = max(now_ms // MINUTE_MS - since_ms // MINUTE_MS, 1)
@@ -72,7 +65,7 @@ class Looking:
                 f"expected every_s to be above 0, and 1 to {_MOST_POINTS} points: "
                 f"{every_s!r}, {points!r}"
             )
-        names = self._partitions(queue)
+        names = parts_of(self._store, queue)
         now_ms = self._store.now_ms()
         edges = [now_ms + int(1000 * every_s * point) for point in range(1, points + 1)]
         ends = [self._store.reads.count_due(name, [*edges, _NEVER_MS]) for name in names]
@@ -86,7 +79,7 @@ class Looking:
         task, or the message id) is searched among the first *looks* messages. Raises NotFound for
         an unknown queue, or if no message with the id was found.
         """
-        names = self._partitions(queue)
+        names = parts_of(self._store, queue)
         now_ms = self._store.now_ms()
         tag = name
         if not is_tag(name):
@@ -125,7 +118,7 @@ class Looking:
         if not text or limit < 1 or looks < 1:
             raise ConfigurationError("expected a text to search, and limit and looks of at least 1")
         store = self._store
-        names = store.reads.measure_all().asked if queue is None else self._partitions(queue)
+        names = store.reads.measure_all().asked if queue is None else parts_of(self._store, queue)
         if is_tag(text):
             return by_tag(store, names, text)
 
@@ -171,7 +164,7 @@ class Looking:
         With *before*, the result of an earlier call, it continues from there; ``cursor`` is None
         when all are counted. Raises NotFound.
         """
-        names = self._partitions(queue)
+        names = parts_of(self._store, queue)
         if before is not None and before.cursor is None:
             return before
         groups, counted, start = [], 0, None
@@ -204,5 +197,5 @@ class Looking:
             known = fingerprint(message.task, message.reason or "", message.error or "")
             return known == group
 
-        names = self._partitions(queue)
+        names = parts_of(self._store, queue)
         return search(self._store, names, fits, limit, looks, cursor, places=("dead",))

@@ -11,7 +11,7 @@ from ..errors import ConfigurationError
 from ..message.queue_arguments import FIELDS, queue_arguments
 from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
-from ..routing.partitions import configure, divide, names_of
+from ..routing.partitions import configure, divide
 from ..store.inspection import Partial
 from ..store.protocol import Attempt, no_queue, status_of
 from .names import CHANGEABLE
@@ -120,16 +120,24 @@ def refuse_part(store: Store, queue: str) -> None:
         )
 
 
+def parts_of(store: Store, queue: str) -> Sequence[str]:
+    """Return the names of the partitions of *queue*, itself first; raises NotFound."""
+    layout = store.layout(queue)
+    if layout is None:
+        raise no_queue(store, queue)
+    return (queue,) if number_of(queue) else partition_names(queue, layout.end)
+
+
 def for_each_part(
     store: Store, queue: str, step: Callable[[Sequence[str]], Iterable[T]]
 ) -> Partial[T]:
     """Return the results of *step* for the readable partitions of *queue*.
 
-    The others are in ``unreachable``. Raises BrokerUnavailable if all are.
+    The others are in ``unreachable``. Raises NotFound, and BrokerUnavailable if all are.
     """
     attempt = Attempt(store)
     with attempt:
-        return Partial(step(names_of(store, queue)))
+        return Partial(step(parts_of(store, queue)))
     found = store.reads.measure_all()
     names = sorted((name for name in found.asked if queue_of(name) == queue), key=number_of)
     if not names:

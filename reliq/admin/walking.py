@@ -13,7 +13,7 @@ from ..errors import ConfigurationError
 from ..message.delivery_tag import published_ms, rank_of
 from ..message.queue_names import queue_of
 from ..store.inspection import SCANNED_AT_ONCE, Position
-from ..store.protocol import no_queue, status_of
+from ..store.protocol import status_of
 from .views import of_stored
 
 if TYPE_CHECKING:
@@ -131,12 +131,6 @@ def _behind(through: Ground, cursor: Cursor) -> tuple[str, AnyPlace] | None:
 
 
 # -- pages
-
-
-def require_queue(store: Store, queue: str) -> None:
-    """Raise NotFound for an unknown queue, without counting messages."""
-    if store.layout(queue) is None:
-        raise no_queue(store, queue)
 
 
 def page(store: Store, queue: str, place: AnyPlace, limit: int, skip: int) -> list[Stored]:

@@ -120,8 +120,7 @@ class ClusterReads(RedisReads):
             except BrokerUnavailable as exc:
                 why = str(exc)
             else:
-                self._listed.clear()
-                self._listed.update(texts(listed))
+                self._listed = set(texts(listed))
                 return sorted(self._listed), []
         # Exporters, which query regularly, have no right to scan.
         names = self._listed or self._scanned(there)

@@ -13,6 +13,7 @@ from .. import integrations
 from ..integrations.outcomes import BATCH, LEASE
 from ..message.envelope import fields_of
 from ..message.queue_names import queue_of
+from ..store.values import Lease
 
 if TYPE_CHECKING:
     from ..integrations.outcomes import Outcome
@@ -111,6 +112,11 @@ class Message(virtual.Message):
         self.accept = None
         self._decoded_cache = None
         self._state = "RECEIVED"
+
+    @property
+    def lease(self) -> Lease:
+        """Its lease, by which it can be returned or dead-lettered."""
+        return Lease(self.delivery_tag, self.token)
 
     @property
     def failed(self) -> int:

@@ -26,7 +26,7 @@ from ..store.values import Delivery, How, Lease
 from .message import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ..store.protocol import Store
     from .base import Transport
@@ -154,9 +154,8 @@ class Settlement:
         """
         for message in self._qos.let_go():
             if message.callback_raised:
-                lease = Lease(message.delivery_tag, message.token)
                 how = self._how("released", message)
-                self._link.session.outbox.release_later(message.queue, how, (lease,))
+                self._link.session.outbox.release_later(message.queue, how, (message.lease,))
 
     def _how(self, how: How, message: Message) -> How:
         """Return how to return *message*: *how*, but counted after a failed delivery."""
@@ -165,14 +164,14 @@ class Settlement:
 
     def _release(self, how: How, messages: Sequence[Message], error: str) -> None:
         outbox = self._link.session.outbox
-        groups = iter(_leases_of(messages))
-        for queue, leases in groups:
-            store = self._store
+        groups = groupby(messages, attrgetter("queue"))
+        for queue, group in groups:
+            store, leases = self._store, [message.lease for message in group]
             try:
                 released = outbox.release(store, queue, how, leases, error)
             except BrokerUnavailable:
                 for other, rest in groups:
-                    outbox.release_later(other, how, rest)
+                    outbox.release_later(other, how, [message.lease for message in rest])
                 raise
             self._over.reserver.ask_again(queue)
             _report(released.refused, queue, how)
@@ -184,11 +183,10 @@ class Settlement:
 
     def _dead_letter(self, message: Message) -> None:
         self._report_job(message, "dead")
-        lease = Lease(message.delivery_tag, message.token)
+        reason, error = message.dead_letter_reason
+        lease, failed = message.lease, message.failed
         try:
-            self._give_up(
-                message.queue, lease, message.headers, message.failed, *message.dead_letter_reason
-            )
+            self._give_up(message.queue, lease, message.headers, failed, reason, error)
         except BrokerUnavailable:
             self._qos.put_back(message)
             raise
@@ -288,12 +286,6 @@ class Settlement:
         declared = self._over.declarations.queues.get(queue)
         if declared is not None and "dead_letter_exchange" in declared[1]:
             self._link.session.duties.route_soon(queue)
-
-
-def _leases_of(messages: Sequence[Message]) -> Iterable[tuple[str, list[Lease]]]:
-    """Yield the leases of *messages* by queue, in their order."""
-    for queue, group in groupby(messages, attrgetter("queue")):
-        yield queue, [Lease(message.delivery_tag, message.token) for message in group]
 
 
 def _report(refused: list[str], queue: str, how: str) -> None:

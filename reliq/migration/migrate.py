@@ -137,12 +137,8 @@ class Migration(AbstractContextManager["Migration"]):
             self._known = None
             found = {item.queue for item in self._bindings() if of_durable_queue(item)}
             return sorted(found | {queue for _, queue in self._kombu.held()})
-        statuses = ((queue, self._store.reads.status(queue)) for queue in self._store.queues())
-        return [
-            queue
-            for queue, status in statuses
-            if status is not None and is_durable(status.declared)
-        ]
+        statuses = [measure.status for measure in self._store.reads.measure_all().whole()]
+        return [status.name for status in statuses if is_durable(status.declared)]
 
     def plan(self, queue: str) -> Plan:
         """Return the contents of *queue*; changes nothing. Reads all waiting messages of Kombu.

@@ -266,11 +266,3 @@ def ask_if_allowed(wire: Commands, *command: str) -> Reply | None:
             raise
         refusals.note(wire.address.identity, command, exc)
         return None
-
-
-def queues_of(wire: Commands, prefix: str) -> list[str]:
-    """Return the names of all queues."""
-    listed = sorted(texts(wire.call(("ZRANGE", broker_keys(prefix).queues, 0, -1))))
-    # A listed queue may be missing: a process may have died while it declared or deleted it.
-    there = wire.call_all(*(("EXISTS", queue_keys(prefix, queue).meta) for queue in listed))
-    return [queue for queue, exists in zip(listed, there, strict=True) if exists]

@@ -11,7 +11,7 @@ from ...message.queue_arguments import FIELDS, WHOLE
 from ...store.limits import LONG_MS
 from ...store.values import NO_QUEUE, ExchangeTable, Layout, QueueDeclared, QueueDeleted
 from . import keys, scripts
-from .base import StoreBase, gathered, queues_of, text_of, texts, then
+from .base import StoreBase, gathered, text_of, texts, then
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,10 @@ class RedisTopology(StoreBase):
 
     def queues(self) -> list[str]:
         """Return the names of all queues."""
-        return queues_of(self._wire, self._prefix)
+        listed = sorted(texts(self._wire.call(("ZRANGE", self._shared.queues, 0, -1))))
+        # A listed queue may be missing: a process may have died while it declared or deleted it.
+        there = self._wire.call_all(*(("EXISTS", self._keys(queue).meta) for queue in listed))
+        return [queue for queue, exists in zip(listed, there, strict=True) if exists]
 
     def declare_queue(
         self, queue: str, passive: bool, arguments: bytes, meta: dict[str, str]

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from ..admin.batches import looked
 from ..admin.partitions import WHOLE, coverage, merged_measures
 from ..engines.urls import store_of
-from ..errors import BrokerRefused, ConfigurationError, ReliqError, logger
+from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.connections import client_name
 from ..message.queue_arguments import is_durable
@@ -21,7 +21,6 @@ from ..printable import plain
 from ..spool import is_spool
 from ..spool.journal import JOURNALS
 from ..store.limits import HIGHEST_RANK
-from ..store.protocol import Attempt
 from .families import Families, spool_gauges
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class _Broker:
                 if not measures:
                     each.whole()
                 # Read these after the queues: a worker reports a running task before its ack.
-                consumers = self._consumers()
+                consumers = self._consumers(partial=bool(lost))
                 if each.complete:  # otherwise, the node with the list of batches is lost too
                     self._add_batches(families)
             except ReliqError as exc:
@@ -155,11 +154,16 @@ class _Broker:
             return
         families.add_batches(self._store.broker, records, self._names, now_ms)
 
-    def _consumers(self) -> list[Consumer] | None:
-        """Return the consumers; None if this user may not read them, or their node is lost."""
+    def _consumers(self, *, partial: bool) -> list[Consumer] | None:
+        """Return the consumers; None if this user may not read them.
+
+        partial: some queues are unreadable. Then an unreadable register also returns None.
+        """
         try:
-            with Attempt(self._store):
-                return self._store.reads.consumers()
+            return self._store.reads.consumers()
+        except BrokerUnavailable:
+            if not partial:
+                raise
         except BrokerRefused as exc:
             self._warn_once(
                 "reliq_acked_tasks_running and other series of workers are missing: give this user "

@@ -345,14 +345,14 @@ MUTANTS = (
     ),
     Mutant(
         "left out of end_leases: the record",
-        "ack",
+        "release",
         "redis.pcall('HDEL', unacked, unpack(tags))",
         "",
     ),
     Mutant(
         "left out of wait: the bytes",
         "restore_visible",
-        "count_bytes(tags_of(leases), 1)",
+        "count_bytes(tags, 1)",
         "",
     ),
     Mutant(

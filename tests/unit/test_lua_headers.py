@@ -83,8 +83,8 @@ def split(text: str) -> tuple[list[str], str]:
     lines = text.splitlines()
     end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
     body = "\n".join(lines[end:]) + "\n"
-    if "KEYS[n + " in text:  # they are named inside a loop, by its n
-        body = re.sub(r"^  ", "", body, flags=re.MULTILINE).replace("KEYS[n + ", "KEYS[")
+    if "unpack(KEYS, n + " in text:  # they are named inside a loop, by its n
+        body = re.sub(r"^  ", "", body, flags=re.MULTILINE)
     return lines[:end], body
 
 
@@ -141,9 +141,10 @@ def test_first_and_last_lines(name):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_keys_named_are_keys_used(name):
     """Every named key becomes a local of that name and is used, and there are no other keys."""
-    sent = {n: key for n, key in enumerate(read(name).keys, 1) if key != "guard"}
-    assert sent == locals_of(split(SCRIPTS[name])[1], "KEYS")
-    assert "KEYS[" not in FILES[name]
+    keys = read(name).keys
+    line = rf"(?m)^ *local {', '.join(keys)} = unpack\(KEYS(, n \+ 1, n \+ {len(keys)})?\)$"
+    assert 1 == len(re.findall(line, SCRIPTS[name]))
+    assert not re.search(r"\bKEYS\b(?! - \d)", FILES[name])
 
 
 def code_of(text: str) -> str:

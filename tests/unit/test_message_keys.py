@@ -33,6 +33,9 @@ WRITERS = {
     "wipe",
 }
 EXCEPTIONS = {
+    # Measured for one message: end_leases adds 3.4 % to the instructions of the script.
+    ("ack", "ZREM", "unacked_index"),
+    ("ack", "HDEL", "unacked"),
     # Returns a message that this consumer removed, if nobody stored it since, in one command.
     ("hand_back", "HSETNX", "messages"),
 }

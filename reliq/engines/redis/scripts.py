@@ -114,11 +114,9 @@ def _functions(text: str, depth: int, visible: dict[str, int]) -> Iterator[str]:
 
 
 def _key_locals(keys: Sequence[str], depth: str, of_each: str) -> str:
-    """Return the code that assigns the KEYS to locals; the guard is never read."""
-    names = [name for name in keys if name != "guard"]
-    before = "n + " if of_each else ""
-    values = (f"KEYS[{before}{keys.index(name) + 1}]" for name in names)
-    return f"{depth}local {', '.join(names)} = {', '.join(values)}\n" if names else ""
+    """Return the code that assigns the KEYS to locals."""
+    values = f"KEYS, n + 1, n + {len(keys)}" if of_each else "KEYS"
+    return f"{depth}local {', '.join(keys)} = unpack({values})\n"
 
 
 ACCEPT = Script("accept")

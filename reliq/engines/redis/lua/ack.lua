@@ -6,12 +6,16 @@
 -- ARGV[1..] tag (delivery tags)
 --
 -- Returns the number of messages that were still in the queue.
--- keys: guard
+-- keys: unacked_index, unacked, guard
 
--- use: end_leases, leave
+-- use: leave
 
-local ended = end_leases(ARGV)
-if #ended < #ARGV then
+-- Not by end_leases, which adds 3 % to the script of the most frequent step.
+local ended = redis.call('ZREM', unacked_index, unpack(ARGV))
+if ended > 0 then
+  redis.pcall('HDEL', unacked, unpack(ARGV))
+end
+if ended < #ARGV then
   -- use: take, unbury
 
   -- Some were returned before: they are waiting or dead letters, or were acked.

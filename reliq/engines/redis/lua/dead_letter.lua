@@ -17,7 +17,7 @@ permitted(unacked, dead)
 local held, refused = held_leases(4)
 if #held > 0 then
   note_failures(held, reason)
-  bury(held, reason, err)
   end_leases(tags_of(held))
+  bury(held, reason, err)
 end
 return refused

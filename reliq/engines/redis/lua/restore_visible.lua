@@ -33,12 +33,11 @@ local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- clock: now
 -- use: add, whole, notify, intact, leave, unbury, trim_dead, marks_of, read_leases, backoff
--- use: forget_marks, count_failures, note_failures, bury, wait, end_leases, permitted
+-- use: forget_marks, count_failures, note_failures, bury, wait, end_leases
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
 -- begin: ZREM unacked_index
-permitted(unacked, ready)
 if interval ~= '0' and not redis.call('SET', unacked_mutex, consumer, 'NX', 'PX', interval) then
   local left = redis.call('PTTL', unacked_mutex)
   if redis.call('GET', unacked_mutex) ~= consumer and left <= 4 * interval then
@@ -131,13 +130,13 @@ local function return_expired(ended)
     end
     local failed = before + 1
     local last = delivery_limit > 0 and failed >= delivery_limit
-    local alone = marks[owner] == lease.tag .. '|isolated'
+    local alone = last and marks[owner] == lease.tag .. '|isolated'
     if last and not alone then
       failed = math.max(before, delivery_limit - 1)
     end
     lease.failed = failed
     local report = told and restored
-    if last and alone then
+    if alone then
       dead_ones[#dead_ones + 1] = lease
       report = died
     else

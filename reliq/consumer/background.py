@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from weakref import WeakSet
 
     from ..loops import Run
-    from ..options import Options
     from ..store.protocol import Store
     from .duties import BackgroundDuties
-    from .leases import Leases
-    from .outbox import Outbox
     from .registration import AttachedTransport
 
 
@@ -33,10 +30,7 @@ if TYPE_CHECKING:
 class BackgroundLoop:
     """The background thread of one session."""
 
-    _options: Options
     _duties: BackgroundDuties
-    _leases: Leases
-    _outbox: Outbox
     _transports: WeakSet[AttachedTransport]
     _open_store: Callable[[], Store]
     _ticked: Callable[[], None]
@@ -44,7 +38,7 @@ class BackgroundLoop:
 
     def __post_init__(self) -> None:
         """Start without a thread."""
-        options, period_s = self._options, self._leases.period_s
+        options, period_s = self._duties.options, self._duties.leases.period_s
         # While the broker is unreachable: reconnect before other consumers take this one for dead.
         self._longest_pause_s = max(
             period_s, min(2.0, options.orphan_grace / 2, options.visibility_timeout / 6)
@@ -52,11 +46,11 @@ class BackgroundLoop:
         self._failures = 0
         self.loop = Loop("reliq-background", self._turns)
         # A new lease that is shorter than the pause allows for ends the pause.
-        self._leases.on_shorter = self.loop.cut
+        self._duties.leases.on_shorter = self.loop.cut
 
     def _turns(self, run: Run) -> Iterator[float]:
         store = self._open_store()
-        yield self._leases.period_s
+        yield self._duties.leases.period_s
         while not run.over:
             store = self._turn(store, run)
             self._ticked()
@@ -67,7 +61,7 @@ class BackgroundLoop:
 
     def _turn(self, store: Store, run: Run) -> Store:
         """Do all due duties and wait for them; return the connection for the next turn."""
-        until = monotonic() + self._leases.period_s
+        until = monotonic() + self._duties.leases.period_s
         try:
             for transport in list(self._transports):
                 transport.read_replies()
@@ -75,11 +69,11 @@ class BackgroundLoop:
                 store.connect()
                 if not store.has_nodes:  # over a cluster, do not wait for an unreachable node
                     store.require_writable()  # a replica accepts the login too
-            if not self._outbox.trusts(store):
+            if not self._duties.outbox.trusts(store):
                 store.close()  # it may lead to a replaced server
                 return self._open_store()
             # This loop reads its own replies, so a missing reply is really late.
-            self._duties.tick(store, unanswered_s=self._leases.period_s)
+            self._duties.tick(store, unanswered_s=self._duties.leases.period_s)
             store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
             self._duties.runner.run_all(store, self._duties.keep_alive)
             while store.waiting and not run.interrupted and monotonic() < until:
@@ -98,7 +92,7 @@ class BackgroundLoop:
 
     def _pause(self, failures: int) -> float:
         """Return the seconds until the next tick; after failures, a longer and random time."""
-        period_s = self._leases.period_s
+        period_s = self._duties.leases.period_s
         if not failures:
             return period_s
         longest = min(period_s * 2.0 ** min(failures, 8), self._longest_pause_s)

@@ -42,9 +42,9 @@ class BackgroundDuties:
 
     _name: str
     """The name of the consumer."""
-    _options: Options
-    _leases: Leases
-    _outbox: Outbox
+    options: Options
+    leases: Leases
+    outbox: Outbox
     _registration: Registration
     _running: RunningTasks
     _reports: JobReports
@@ -56,7 +56,7 @@ class BackgroundDuties:
 
     def __post_init__(self) -> None:
         """Create the parts, one for each duty."""
-        options, leases, registration = self._options, self._leases, self._registration
+        options, leases, registration = self.options, self.leases, self._registration
         self._resend_s = max(leases.period_s, options.socket_timeout)
         self._next_look = 0.0
         # If a queue has other consumers, their passes detect the dead sooner.
@@ -117,7 +117,7 @@ class BackgroundDuties:
         """
         registered = self.keep_alive(store)
         self.runner.begin()
-        for owed in (self._reports, self._outbox):
+        for owed in (self._reports, self.outbox):
             owed.resend(self._resend_s if unanswered_s is None else unanswered_s)
         self.runner.put_reports_first(store)
         if not registered:

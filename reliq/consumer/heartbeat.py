@@ -109,13 +109,12 @@ class Heartbeat:
 
         Over a cluster, waits only for the node of the register, and only for a short time.
         """
-        self._awaited = store.has_nodes
+        self._awaited = True
         self._post(store)
-        if not store.has_nodes:
-            store.wait_for_replies()
         ends_at = monotonic() + _REGISTERED_WITHIN_S
         while self._awaited and monotonic() < ends_at:
-            store.wait_for_replies(NODE_PATIENCE_S)
+            with store.patience(NODE_PATIENCE_S):
+                store.wait_for_replies()
 
     def leave(self, store: Store) -> None:
         """Remove this consumer from the register, as its last subscription has ended.

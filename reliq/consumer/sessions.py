@@ -99,9 +99,9 @@ class Session:
     def _begin_to_work(self) -> None:
         duties = consumer.BackgroundDuties(
             _name=self.id,
-            _options=self.options,
-            _leases=self.leases,
-            _outbox=self.outbox,
+            options=self.options,
+            leases=self.leases,
+            outbox=self.outbox,
             _registration=self.registration,
             _running=self._running,
             _reports=self.reports,
@@ -111,10 +111,7 @@ class Session:
             _is_of_this_process=self._others.is_of_this_process,
         )
         background = consumer.BackgroundLoop(
-            _options=self.options,
             _duties=duties,
-            _leases=self.leases,
-            _outbox=self.outbox,
             _transports=self.transports,
             _open_store=self.open_store,
             _ticked=self.maybe_end,

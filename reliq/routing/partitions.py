@@ -21,7 +21,7 @@ from ..errors import (
     ConfigurationError,
     NotFound,
     PreconditionFailed,
-    again,
+    ReliqError,
 )
 from ..message.queue_arguments import WHOLE
 from ..message.queue_names import (
@@ -346,17 +346,16 @@ def in_each(store: Store, queue: str, step: Callable[[str], T]) -> list[T]:
     """
     first, *others = names_of(store, queue)
     done: list[T] = []
-    away: dict[str, BrokerUnavailable] = {}
+    away: dict[str, ReliqError] = {}
     for name in (*reversed(others), first):
         # Each node gets the full timeout once; one known to be unreachable gets a short one.
         known = bool(away) and store.is_away(name)
-        try:
-            with store.patience(_AWAY_PATIENCE_S if known else inf):
-                done.append(step(name))
-        except BrokerUnavailable as exc:
-            if not (others and goes_on(store)):
-                raise
-            away[name] = again(exc)
+        with Attempt(store, _AWAY_PATIENCE_S if known else inf) as attempt:
+            done.append(step(name))
+        if attempt.lost:
+            if not others:
+                attempt.raise_lost()
+            away[name] = attempt.lost
     if away:
         raise BrokerUnavailable(
             f"queue {queue!r}: {len(away)} of its {1 + len(others)} partitions are unreachable, "

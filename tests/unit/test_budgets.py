@@ -22,7 +22,7 @@ BUDGETS = {
     "admin": 2_910,
     "batches": 570,
     "cli": 4_600,
-    "consumer": 3_400,
+    "consumer": 3_390,
     "embedded": 835,
     "engines": 270,
     "engines/redis": 6_430,

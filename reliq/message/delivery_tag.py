@@ -18,6 +18,10 @@ from ..forks import PROCESS, Part, here, register
 
 JOB = "j"
 """The last character of a job's tag; no other tag ends with it."""
+RANK = slice(0, 2)
+"""The place of the rank in a tag."""
+TIME = slice(2, 14)
+"""The place of the publisher's clock in a tag."""
 PUBLISHER = slice(14, 24)
 """The place of the publisher's random bits in a tag."""
 _TAG = re.compile(rf"[0-9a-f]{{30}}{JOB}?")
@@ -53,12 +57,12 @@ def published_ms(tag: str) -> int:
 
     Returns 0 for a foreign tag.
     """
-    return _hexadecimal(tag[2:14])
+    return _hexadecimal(tag[TIME])
 
 
 def rank_of(tag: str) -> int:
     """Return the rank recorded in *tag*; 0 for a foreign tag."""
-    return _hexadecimal(tag[:2])
+    return _hexadecimal(tag[RANK])
 
 
 def _hexadecimal(digits: str) -> int:

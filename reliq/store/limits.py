@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from ..message import delivery_tag
 from ..message.delivery_tag import JOB, PUBLISHER
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ HISTORY_BLOCKS = 72
 FAILURES_KEPT = 1000
 """The number of failed deliveries kept for a queue: the latest ones."""
 
+RANK_DIGITS = delivery_tag.RANK.stop
+"""The number of hexadecimal digits of the rank, with which a tag begins."""
 JOB_MARK = ord(JOB)
 """The last character of a job's delivery tag."""
 PUBLISHER_FROM, PUBLISHER_TO = PUBLISHER.start + 1, PUBLISHER.stop

@@ -56,7 +56,6 @@ local limited, counts_bytes = max_length or max_bytes, max_bytes
 local rejects, waiting, bytes, now = false, 0, 0, nil
 -- use: store
 
-
 local drop_head
 if limited then
   max_length, max_bytes = max_length or math.huge, max_bytes or math.huge

@@ -117,3 +117,16 @@ def test_nothing_to_give_back(store):
     store.publish(message())
     assert [] == store.release("nacked")
     assert {"ready": 1} == store.places()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_older_token_beside_the_newest_one(store, how):
+    """A call that names an older and the newest lease of a message refuses only the older one."""
+    store.publish(message())
+    (older,) = store.take()
+    store.release("undelivered", older)
+    (newest,) = store.take()
+    assert [older.tag] == store.release(how, older, newest)
+    assert {"ready": 1} == store.places()
+    (held,) = store.take()
+    assert [held.tag] == store.release(how, held, held)

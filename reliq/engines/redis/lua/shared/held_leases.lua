@@ -7,9 +7,12 @@ local function held_leases(first)
     tokens[#tokens + 1] = ARGV[i + 1]
   end
   for i, lease in ipairs(read_leases(tags)) do
-    local list = lease.token == tokens[i] and not held[lease.tag] and held or refused
-    list[#list + 1] = list == held and lease or lease.tag
-    held[lease.tag] = true
+    if lease.token == tokens[i] and not held[lease.tag] then
+      held[#held + 1] = lease
+      held[lease.tag] = true -- named twice, it is refused the second time
+    else
+      refused[#refused + 1] = lease.tag
+    end
   end
   return held, refused
 end

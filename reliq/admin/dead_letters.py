@@ -82,8 +82,15 @@ class DeadLetters:
     def view(self, queue: str, dead_letter: DeadLetter) -> Message:
         """Return a dead letter as a Message, as in :meth:`Inspector.peek`."""
         one = dead_letter
-        held = one.tag, one.envelope, one.count, one.died_ms, one.consumer
-        stored = Stored(*held, reason=one.reason, error=one.error)
+        stored = Stored(
+            tag=one.tag,
+            envelope=one.envelope,
+            failed=one.count,
+            at_ms=one.died_ms,
+            consumer=one.consumer,
+            reason=one.reason,
+            error=one.error,
+        )
         return of_stored(queue, "dead", stored, self._store.now_ms())
 
     def count_dead_letters(

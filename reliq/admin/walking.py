@@ -98,8 +98,7 @@ def walk(
         left -= max(found.looked, 1)
         after: Cursor | None = gone_on(begun, found)
         if found.after is None:
-            following = _behind(through, begun)
-            after = following and Cursor(*following, Position(), begun.looked + found.looked)
+            after = _behind(through, begun, begun.looked + found.looked)
         yield begun, found, after
         begun = after
 
@@ -118,16 +117,23 @@ def gone_on(begun: Cursor, found: Looked) -> Cursor:
 def _next(through: Ground, start: Cursor | None) -> Cursor | None:
     """Return the first cursor of a walk; the place of *start* may be empty by now."""
     if start is None:
-        return Cursor(*through[0], Position(), 0) if through else None
+        return _first(through[0], 0) if through else None
     if start[:2] in through:
         return start
-    following = _behind(through, start)
-    return following and Cursor(*following, Position(), start.looked)
+    return _behind(through, start, start.looked)
 
 
-def _behind(through: Ground, cursor: Cursor) -> tuple[str, AnyPlace] | None:
+def _first(of: tuple[str, AnyPlace], looked: int) -> Cursor:
+    """Return the cursor at the first message of a place."""
+    name, place = of
+    return Cursor(name=name, place=place, position=Position(), looked=looked)
+
+
+def _behind(through: Ground, cursor: Cursor, looked: int) -> Cursor | None:
+    """Return the cursor at the first message of the next place; None after the last one."""
     order = (cursor.name, PLACES.index(cursor.place))
-    return next((item for item in through if (item[0], PLACES.index(item[1])) > order), None)
+    following = (item for item in through if (item[0], PLACES.index(item[1])) > order)
+    return next((_first(item, looked) for item in following), None)
 
 
 # -- pages

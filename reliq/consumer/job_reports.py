@@ -194,10 +194,12 @@ def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
     if found is None:
         return None
     batch, job, retries = found
-    where = retries, event.number, event.tag, queue_of(queue)
+    change = Change(
+        "replay", job, retries=retries, token=event.number, tag=event.tag, queue=queue_of(queue)
+    )
     if event.what == "waits":
-        return batch, Change("replay", job, "", *where)
+        return batch, change
     why = _GONE.get(event.reason, event.reason)
     if event.what == "dead":
         why = in_words(event.reason, event.error)
-    return batch, Change("end", job, "lost", *where, why)
+    return batch, change._replace(what="end", state="lost", text=why)

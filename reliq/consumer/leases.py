@@ -107,7 +107,7 @@ class Leases:
         Their time counts from *asked_at*, when they were requested.
         """
         lease_s = lease_ms / 1000
-        times = monotonic(), asked_at, lease_s, asked_at + lease_s
+        now = monotonic()
         self._heed(lease_s)
         with self.lock:
             for delivery in deliveries:
@@ -115,7 +115,15 @@ class Leases:
                     self._set_adrift(delivery.tag)
                 owner = _Watch(delivery, self._abandoned.append)
                 owner.tag = delivery.tag
-                self._held[owner.tag] = Held(delivery.queue, delivery.token, *times, owner)
+                self._held[owner.tag] = Held(
+                    queue=delivery.queue,
+                    token=delivery.token,
+                    since=now,
+                    granted=asked_at,
+                    lease_s=lease_s,
+                    until=asked_at + lease_s,
+                    owner=owner,
+                )
 
     def _heed(self, lease_s: float) -> None:
         if lease_s / 6 < self.period_s:

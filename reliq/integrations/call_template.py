@@ -55,7 +55,8 @@ class CallTemplate:
         self._content = content
         self._embedded = content.body[2]
         self._limits = limits
-        self._rest = (message.exchange, message.routing_key, message.declare)
+        self._exchange, self._routing_key = message.exchange, message.routing_key
+        self._declare = message.declare
         self._priority, self._timeout = message.priority, message.confirm_timeout
         self.timed = bool(
             message.headers.get("eta")
@@ -131,15 +132,17 @@ class CallTemplate:
         content = Content((args, kwargs, self._embedded), serializer, compression)
         body, content_type, encoding = collector.serialize(content, headers)
         return Prepared(
-            body,
-            self._priority,
-            content_type,
-            encoding,
-            headers,
-            properties,
-            *self._rest,
-            self._timeout,
-            None if told else self._differing,
+            body=body,
+            priority=self._priority,
+            content_type=content_type,
+            content_encoding=encoding,
+            headers=headers,
+            properties=properties,
+            exchange=self._exchange,
+            routing_key=self._routing_key,
+            declare=self._declare,
+            confirm_timeout=self._timeout,
+            differing=None if told else self._differing,
         )
 
 

@@ -159,8 +159,17 @@ class Outgoing:
     def like(self, envelope: bytes, headers: dict[str, Any]) -> Outgoing:
         """Return an unsent message that differs only in envelope and headers."""
         return Outgoing(
-            *(self.exchange, self.routing_key, envelope, self.rank, self.delay_ms, self.ttl_ms),
-            *(self.confirm, headers, self.create, self.key, self.since),
+            exchange=self.exchange,
+            routing_key=self.routing_key,
+            envelope=envelope,
+            rank=self.rank,
+            delay_ms=self.delay_ms,
+            ttl_ms=self.ttl_ms,
+            confirm=self.confirm,
+            headers=headers,
+            create=self.create,
+            key=self.key,
+            since=self.since,
         )
 
     def publication(

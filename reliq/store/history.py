@@ -77,7 +77,8 @@ def snapshots(
         span = 0 if before is None else interval - before
         before = interval
         if interval >= oldest:
-            result.append(Snapshot(interval * every_ms, span * every_ms, *found[interval]))
+            counts = dict(zip((*GAUGES, *COUNTERS), found[interval], strict=True))
+            result.append(Snapshot(interval * every_ms, span * every_ms, **counts))
     return result
 
 
@@ -124,25 +125,26 @@ def thinned(parts: Sequence[Sequence[Snapshot]], every_ms: int) -> list[Snapshot
                 here.append(times[at])
             elif place in known:
                 before = known[place]
-                here.append(Snapshot(before.at_ms, 0, *_gauges(before)))
+                here.append(Snapshot(at_ms=before.at_ms, span_ms=0, **_gauges(before)))
         found.append(reduce(_beside, here))
     return found
 
 
-def _gauges(snapshot: Snapshot) -> list[int]:
-    return [getattr(snapshot, name) for name in GAUGES]
+def _gauges(snapshot: Snapshot) -> dict[str, int]:
+    return {name: getattr(snapshot, name) for name in GAUGES}
 
 
-def _sums(one: Snapshot, other: Snapshot, names: Sequence[str]) -> list[int]:
-    return [getattr(one, name) + getattr(other, name) for name in names]
+def _sums(one: Snapshot, other: Snapshot, names: Sequence[str]) -> dict[str, int]:
+    return {name: getattr(one, name) + getattr(other, name) for name in names}
 
 
 def _followed(before: Snapshot, snapshot: Snapshot) -> Snapshot:
     span_ms = before.span_ms + snapshot.span_ms
     sums = _sums(before, snapshot, COUNTERS)
-    return Snapshot(snapshot.at_ms, span_ms, *_gauges(snapshot), *sums)
+    return Snapshot(at_ms=snapshot.at_ms, span_ms=span_ms, **_gauges(snapshot), **sums)
 
 
 def _beside(one: Snapshot, other: Snapshot) -> Snapshot:
     at_ms, span_ms = max(one.at_ms, other.at_ms), max(one.span_ms, other.span_ms)
-    return Snapshot(at_ms, span_ms, *_sums(one, other, (*GAUGES, *COUNTERS)))
+    sums = _sums(one, other, (*GAUGES, *COUNTERS))
+    return Snapshot(at_ms=at_ms, span_ms=span_ms, **sums)

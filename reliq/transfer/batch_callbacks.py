@@ -99,7 +99,7 @@ def cancel_nested(
 
 def _published(store: Store, record: BatchRecord, callback: Callback, stored: str) -> bool:
     try:
-        message = CallbackMessage(*unpack(b64decode(stored)))
+        message = CallbackMessage._make(unpack(b64decode(stored)))
     except (EnvelopeError, TypeError, ValueError):
         logger.error(  # noqa: TRY400 - the text is sufficient
             "batch %r: the message of its callback on_%s is unreadable, and is not published",

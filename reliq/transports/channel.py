@@ -251,8 +251,14 @@ class Channel(virtual.Channel):
         """Start to deliver messages of *queue* to *callback*; raises NotFound."""
         refuse_partition(queue)
         deliver = partial(self.receiver.deliver, bool(no_ack), callback)
-        consumer = self._own(queue), consumer_tag, bool(no_ack), self.transport.link.session
-        subscription = Subscription(self.qos_, deliver, *consumer)
+        subscription = Subscription(
+            qos=self.qos_,
+            deliver=deliver,
+            queue=self._own(queue),
+            tag=consumer_tag,
+            no_ack=bool(no_ack),
+            session=self.transport.link.session,
+        )
         self.subscriptions[consumer_tag] = subscription
         try:
             self.transport.consumers.add(subscription)

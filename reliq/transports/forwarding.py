@@ -114,9 +114,17 @@ def _entry(item: Taken, place: _Place, confirm: Wanted) -> Outgoing | None:
     overdue_ms = max(waited_ms - delay_ms, 0)
     if 0 <= ttl_ms <= overdue_ms:
         return None
-    times = (max(delay_ms - waited_ms, 0), ttl_ms if ttl_ms < 0 else ttl_ms - overdue_ms)
-    route = (exchange, routing_key, envelope, rank)
-    entry = Outgoing(*route, *times, confirm, {}, creates, key)
+    entry = Outgoing(
+        exchange=exchange,
+        routing_key=routing_key,
+        envelope=envelope,
+        rank=rank,
+        delay_ms=max(delay_ms - waited_ms, 0),
+        ttl_ms=ttl_ms if ttl_ms < 0 else ttl_ms - overdue_ms,
+        confirm=confirm,
+        create=creates,
+        key=key,
+    )
     entry.tag = tag = publish_tag(own, place)
     for queue, (its, number, publisher) in tried.items():
         tag.numbers[queue] = Number(its, number, 0, publisher, "", True)

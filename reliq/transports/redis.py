@@ -46,8 +46,15 @@ class Transport(BaseTransport):
                 f"expected a URL of {beside}://, got {self.scheme}+{scheme_of(client.hostname)}://"
             )
         path = "/" + str(client.virtual_host or "").lstrip("/")
-        place = self.scheme, client.hostname, int(client.port or 0), path
-        said = Said(*place, username, password, client.ssl)
+        said = Said(
+            scheme=self.scheme,
+            host=client.hostname,
+            port=int(client.port or 0),
+            path=path,
+            username=username,
+            password=password,
+            tls=client.ssl,
+        )
         return address_of(said, default_port=self.default_port)
 
     def _all_urls(self, client: Any) -> list[str]:

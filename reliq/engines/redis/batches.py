@@ -337,7 +337,15 @@ def _job(name: str, stored: bytes) -> Job | None:
     if found is None or found[1] not in LETTERS:
         return None
     state, retries, token, since, tag, worker, queue = found.groups()
-    numbers = int(retries), int(token), int(since)
-    if state == LETTER_OF["retrying"]:
-        return Job(name, LETTERS[state], *numbers, tag, queue, before=worker)
-    return Job(name, LETTERS[state], *numbers, tag, queue, worker)
+    again = state == LETTER_OF["retrying"]
+    return Job(
+        id=name,
+        state=LETTERS[state],
+        retries=int(retries),
+        token=int(token),
+        since_ms=int(since),
+        tag=tag,
+        queue=queue,
+        worker="" if again else worker,
+        before=worker if again else "",
+    )

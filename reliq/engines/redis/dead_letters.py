@@ -111,8 +111,11 @@ class RedisDeadLetters(StoreBase):
 def _moves(reply: Reply, width: int) -> tuple[int, list[Move]]:
     """Return low_water and the moves of a reply with *width* parts for each."""
     low_water, *flat = reply
-    parts = (flat[i : i + width] for i in range(0, len(flat), width))
-    return int(low_water), [Move(text_of(tag), int(number), *rest) for tag, number, *rest in parts]
+    moves = []
+    for i in range(0, len(flat), width):
+        named = dict(zip(Move._fields, flat[i : i + width], strict=False))
+        moves.append(Move(**{**named, "tag": text_of(flat[i]), "number": int(flat[i + 1])}))
+    return int(low_water), moves
 
 
 def _event(stored: bytes, at: int) -> JobEvent:

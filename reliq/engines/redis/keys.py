@@ -136,13 +136,13 @@ def queue_key(prefix: str, queue: str, part: str) -> str:
 @lru_cache(maxsize=64)
 def broker_keys(prefix: str) -> BrokerKeys:
     """Return all keys that belong to no queue, no exchange and no batch."""
-    return BrokerKeys(*(f"{prefix}reliq:{{%}}:{part}" for part in BrokerKeys._fields))
+    return BrokerKeys._make(f"{prefix}reliq:{{%}}:{part}" for part in BrokerKeys._fields)
 
 
 @lru_cache(maxsize=4096)
 def queue_keys(prefix: str, queue: str) -> QueueKeys:
     """Return all keys of *queue*."""
-    return QueueKeys(*(queue_key(prefix, queue, part) for part in QueueKeys._fields))
+    return QueueKeys._make(queue_key(prefix, queue, part) for part in QueueKeys._fields)
 
 
 @lru_cache(maxsize=4096)
@@ -191,7 +191,7 @@ def once(prefix: str, name: str) -> str:  # STRING token; "+token" when it is fi
 def batch_keys(prefix: str, batch: str) -> BatchKeys:
     """Return all keys of *batch*."""
     tagged = f"{prefix}reliq:batch:{{{escape(batch)}}}"
-    return BatchKeys(*(f"{tagged}:{part}" for part in BatchKeys._fields))
+    return BatchKeys._make(f"{tagged}:{part}" for part in BatchKeys._fields)
 
 
 def consumer(prefix: str, consumer_id: str) -> str:  # HASH with a TTL

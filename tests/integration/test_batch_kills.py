@@ -386,7 +386,11 @@ def test_nodes(tmp_path, promoted):
             node = cluster.owner(slot)
             name = case.name if which == "batch" else case.queue
             killing.victim(case, node, f"{{{name}}}:replicated" if promoted else "")
-            killing.publish([case])
+            with Inspector(killing.url) as inspector:  # no job kills the node before the seal
+                wait_until(lambda of=inspector, queue=case.queue: queue in of.queues())
+                inspector.pause(case.queue)
+                killing.publish([case])
+                inspector.resume(case.queue)
             killing.was_there([case], worker)
             if promoted:
                 wait_until(

@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 import reliq.cli  # everything that registers a part
 import reliq.metrics  # noqa: F401
 from reliq import forks
@@ -63,17 +61,18 @@ def test_every_lock_has_a_rule_for_nested_calls():
 OTHERS = ("SlotMap",)
 
 
-@pytest.mark.slow
 def test_every_thread_is_in_the_table():
-    """The table lists every thread by its name."""
-    threads = {
-        keyword.value.value
-        for _, tree in trees()
-        for node in ast.walk(tree)
+    """The table lists every thread by its name, which a loop gives to its own."""
+    nodes = [node for _, tree in trees() for node in ast.walk(tree)]
+    named = [
+        keyword.value
+        for node in nodes
         if called(node, "Thread")
         for keyword in node.keywords
         if keyword.arg == "name"
-    }
+    ]
+    named += [node.args[0] for node in nodes if called(node, "Loop")]
+    threads = {name.value for name in named if isinstance(name, ast.Constant)}
     assert len(threads) >= 3
     assert threads == {name for name in FIRST_CELLS if name.startswith("reliq-")}
 

@@ -1,5 +1,6 @@
 import pytest
 
+from reliq.engines.redis.keys import queue_keys
 from reliq.store.values import DUPLICATE, STORED
 from tests.contract.steps import message, tags
 
@@ -198,6 +199,15 @@ def test_a_move_elsewhere_is_not_disturbed(store):
     assert [] == store.replay(tag)
     assert 0 == store.purge_dead(tag)
     assert {"dead": 1} == store.places()
+
+
+def test_a_waiting_message_is_not_moved(store, engine):
+    """The end of a move removes dead and held messages only, even if a record of it is left."""
+    store.publish(waits := message())
+    key = queue_keys("", "q").moves
+    engine.client_of(key).hset(key, waits.tag, "1|queue:other")
+    assert 0 == store.end_move(waits.tag)
+    assert {"ready": 1} == store.places()
 
 
 def test_a_late_ack_ends_a_move(store):

@@ -10,7 +10,8 @@
 intact({messages, deliveries, dead_info, unacked, stats}, {dead, unacked_index})
 local gone = {}
 for _, tag in ipairs(ARGV) do
-  if redis.call('HDEL', moves, tag) == 1 then
+  local left = redis.call('HDEL', moves, tag) == 1
+  if left and (redis.call('ZSCORE', dead, tag) or redis.call('ZSCORE', unacked_index, tag)) then
     gone[#gone + 1] = tag
   end
 end

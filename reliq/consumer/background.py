@@ -7,7 +7,6 @@ timer of the event loop does the same duties instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -74,7 +73,8 @@ class BackgroundLoop:
                 return self._open_store()
             # This loop reads its own replies, so a missing reply is really late.
             self._duties.tick(store, unanswered_s=self._duties.leases.period_s)
-            store.wait_for_replies(NODE_PATIENCE_S if store.has_nodes else inf)
+            with store.patience(NODE_PATIENCE_S):
+                store.wait_for_replies()
             self._duties.runner.run_all(store, self._duties.keep_alive)
             while store.waiting and not run.interrupted and monotonic() < until:
                 store.wait_for_replies(NODE_PATIENCE_S)  # the next step of a pass

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tests.chaos.cluster_broker import (
     ANCHOR,
+    DISAGREE,
     HANDED_OVER,
     KEYS,
     ClusterBroker,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _MOST_SLOTS = 1500
 _FEWEST_SLOTS = 400
+_DISAGREES_S = 20.0
+"""Seconds after which nodes that disagree will not agree by themselves."""
 _HANDOVER_S = 12.0
 """Seconds after which a requested failover has been abandoned."""
 
@@ -52,6 +55,7 @@ class OfTheCluster(OfAGroup):
         assert isinstance(stage.broker, ClusterBroker)
         self.broker = stage.broker
         self.chance = random.Random(strike.chance)
+        self._mended = False
         self._masters: dict[ClusterNode, frozenset[str]] = {}
         """The masters before the fault, and the queues at each."""
 
@@ -84,10 +88,18 @@ class OfTheCluster(OfAGroup):
     def left(self, fault: Fault) -> str:
         """Return the reason why the cluster is incomplete; record whether a master was replaced."""
         missing = super().left(fault)
+        if missing.startswith(DISAGREE):
+            self._mend_once(fault)
         if missing or not fault.applied:
             return missing
         fault.master = self.dies and not self._masters.keys() <= set(self.broker.masters())
         return ""
+
+    def _mend_once(self, fault: Fault) -> None:
+        """Mend slots as an operator does if the nodes disagree for long; note which."""
+        if not self._mended and time.monotonic() > fault.until + _DISAGREES_S:
+            self._mended = True
+            fault.note += f"; given back to their owners: {self.broker.adopt()}"
 
 
 def half_moved(

@@ -6,11 +6,22 @@ import json
 import random
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from reliq.message.queue_names import partition_names
-from tests.chaos.cluster_broker import elections, layout, owner_of, promotions, read_claim
+from tests.chaos import cluster_faults
+from tests.chaos.cluster_broker import (
+    ANCHOR,
+    ClusterBroker,
+    elections,
+    layout,
+    owner_of,
+    promotions,
+    read_claim,
+    slot,
+)
 from tests.chaos.faults import FAULTS, kinds
 from tests.chaos.kind import FaultKind
 from tests.chaos.model import Fault, Strike
@@ -21,6 +32,7 @@ from tests.chaos.scorecard import summary
 from tests.chaos.settings import Settings
 from tests.chaos.test_chaos import told
 from tests.chaos.test_checker import LIMITS, Book
+from tests.support.waiting import wait_until
 
 NODES = """\
 aa 127.0.0.1:1@2 myself,master - 0 17 7 connected 0-5460 5462 [5461->-bb]
@@ -267,6 +279,26 @@ def test_the_faults_of_a_cluster_are_for_a_cluster():
     assert "broker-kill" not in kinds("cluster")
     for brokers in ("one", "two", "sentinels"):
         assert not ours & set(kinds(brokers))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_cluster_whose_nodes_disagree_for_ever_is_mended(monkeypatch):
+    """A slot that only its owner gives to nobody gets its owner back, and the fault says so."""
+    monkeypatch.setattr(cluster_faults, "_DISAGREES_S", 0.0)
+    with ClusterBroker() as broker:
+        wait_until(lambda: not broker.missing(), timeout_s=30, what=broker.missing)
+        owner = broker.owner(ANCHOR)
+        assert owner is not None
+        broker.ask(owner, "CLUSTER", "DELSLOTS", slot(ANCHOR))
+        assert broker.missing()
+        act = FAULTS["node-failover"](
+            SimpleNamespace(broker=broker), Strike(0.0, "node-failover", 0.1, 0.5)
+        )
+        fault = Fault("node-failover", time.monotonic(), time.monotonic())
+        wait_until(lambda: not act.left(fault), timeout_s=60, what=broker.missing)
+        assert fault.note == f"; given back to their owners: [{slot(ANCHOR)}]"
+        assert broker.owner(ANCHOR) is owner
 
 
 @pytest.mark.slow

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import deque
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reliq.errors import NotFound
 from reliq.printable import plain
-from reliq.units import duration
+from reliq.units import per_second
 
 from . import console as out
 from .options import batch_argument, interval_option, on_brokers
@@ -24,68 +21,18 @@ from .target import Target
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.console import Console
+    from reliq.admin import Inspector
 
-    from reliq.admin import BatchInfo, Inspector, JobFailure
-
-
-# Maximum failures shown at the first look, and at each later look.
-_AT_FIRST = 10
-_AT_ONCE = 100
-# Looks over which the rate is measured.
-_LOOKS = 10
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Look:
-    """A batch at one instant, and its new failures."""
-
-    broker: str
-    info: BatchInfo
-    rate: float | None
-    """Recently ended jobs per second; None at the first look."""
-    failures: list[JobFailure]
-    """New failures, oldest first."""
-    more: bool
-    """Whether there are further new failures, which are not shown."""
+def stage_of(row: Row) -> str:
+    """Return the stage of a batch, and whether it is cancelled."""
+    return f"{row['stage']}, cancelled" if row["cancelled_ms"] else str(row["stage"])
 
 
-class _Following:
-    """Compares the looks at one batch of one broker."""
-
-    def __init__(self, batch: str) -> None:
-        self._batch = batch
-        self._known_ms = 0
-        self._known: set[str] = set()
-        self._done: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
-
-    def look(self, inspector: Inspector) -> Look:
-        if not self._done:
-            self._batch = inspector.batch_id(self._batch)
-        info = inspector.batch(self._batch)
-        most = _AT_ONCE if self._done else _AT_FIRST
-        failures = self._failures(inspector, most) if info.bad else []
-        more = len(failures) > most
-        now = time.monotonic()
-        rate = None
-        if self._done:
-            at, done = self._done[0]
-            rate = max(info.done - done, 0) / max(now - at, 1e-6)
-        self._done.append((now, info.done))
-        return Look(inspector.broker, info, rate, failures[:most][::-1], more)
-
-    def _failures(self, inspector: Inspector, most: int) -> list[JobFailure]:
-        """Return at most *most* + 1 new failures, newest first."""
-        found = [
-            item
-            for item in inspector.job_failures(self._batch, most + 1)
-            if item.at_ms > self._known_ms
-            or (item.at_ms == self._known_ms and item.job not in self._known)
-        ]
-        if found and found[0].at_ms > self._known_ms:
-            self._known_ms, self._known = found[0].at_ms, set()
-        self._known |= {item.job for item in found if item.at_ms == self._known_ms}
-        return found
+def _read(inspector: Inspector, batch: str) -> Row:
+    return out.of_broker(inspector.broker, inspector.batch(batch))
 
 
 def looks(
@@ -94,106 +41,44 @@ def looks(
     interval: float,
     patience: float,
     away: Callable[[str], None],
-) -> Iterator[Look]:
-    """Yield looks at the batch until it has ended; call *away* while its broker is unreachable.
+) -> Iterator[Row]:
+    """Yield the batch, with the rate since the previous look, until it has ended.
 
-    Raises Refused if no broker has the batch, and after *patience* seconds without an answer.
+    Calls *away* at the first failed look of an outage. Raises Refused if no broker has the batch,
+    and after *patience* seconds without an answer.
     """
-    following: dict[str, _Following] = {}
-
-    def look(inspector: Inspector) -> tuple[str, Look]:
-        one = following.setdefault(inspector.url, _Following(batch))
-        return inspector.url, one.look(inspector)
-
-    found = target.gather(look)
-    url, first = found.require_some()[0]
-    its_own = Target((url,), target.options)
-    yield first
-    ended, answered = bool(first.info.ended_ms), time.monotonic()
-    while not ended:
+    found = target.gather(lambda there: (there.url, _read(there, there.batch_id(batch))))
+    url, row = found.require_some()[0]
+    its_own, name = Target((url,), target.options), row["id"]
+    answered, lost = time.monotonic(), False
+    yield {**row, "rate": None}
+    while not row["ended_ms"]:
         time.sleep(interval)
-        found = its_own.gather(look)
-        if found.found:
-            answered = time.monotonic()
-            _, last = found.found[0]
-            ended = bool(last.info.ended_ms)
-            yield last
-        elif (
-            any(isinstance(error, NotFound) for _, error in found.failures)
-            or time.monotonic() - answered > patience
-        ):
-            found.complain()
-        else:
-            away(str(found.failures[0][1]))
+        there = its_own.gather(lambda inspector: _read(inspector, name))
+        now = time.monotonic()
+        if there.found:
+            before, row = row["done"], there.found[0]
+            yield {**row, "rate": max(row["done"] - before, 0) / max(now - answered, 1e-6)}
+            answered, lost = now, False
+            continue
+        _, error = there.failures[0]
+        if isinstance(error, NotFound) or now - answered > patience:
+            there.complain()
+        if not lost:
+            lost = True
+            away(str(error))
 
 
-def line(look: Look) -> str:
+def _report(error: str) -> None:
+    click.echo(plain(error), err=True)
+
+
+def _line(row: Row) -> str:
     """Return one look as a line of text."""
-    info = look.info
-    counts = [f"{info.counts[state]:,} {state}" for state in ("working", "failed", "error")]
-    rate = "" if look.rate is None else f", {out.rate(look.rate).plain}/s"
-    stage = "cancelled" if info.cancelled_ms and not info.ended_ms else info.stage
-    said = f"{info.done:,} of {info.total:,} done ({info.percent:g} %){rate}, {', '.join(counts)}"
-    return f"{plain(info.name or info.id)}: {said}, {stage}"
-
-
-def _news(look: Look) -> Iterator[str]:
-    if look.more:
-        yield f"more jobs failed; to list them: reliq batch show {plain(look.info.id)}"
-    yield from (f"{plain(item.job)} failed: {plain(item.reason)}" for item in look.failures)
-
-
-# -- output for a terminal and for a pipe
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Callable[[Look], None]]:
-    columns: list[Any] = [
-        out.TextColumn("{task.description}"),
-        out.BarColumn(),
-        out.MofNCompleteColumn(),
-        out.TextColumn("{task.fields[said]}"),
-    ]
-    with out.Progress(*columns, console=console, auto_refresh=False) as progress:
-        task = progress.add_task("", total=None, said="")
-
-        def draw(look: Look) -> None:
-            for text in _news(look):
-                progress.console.print(out.Text(text, "red"))
-            info = look.info
-            left = info.total - info.done
-            ends_in = f", {duration(left / look.rate)} left" if look.rate and left else ""
-            rate = "" if look.rate is None else f"{out.rate(look.rate).plain}/s, "
-            name = plain(info.name or info.id).replace("[", r"\[")
-            said = f"{rate}{info.bad:,} failed{ends_in}"
-            # A batch without jobs has a bar without an end.
-            total = info.total or None
-            progress.update(task, description=name, completed=info.done, total=total, said=said)
-            progress.refresh()
-
-        yield draw
-    # The bar stays above the last line of output.
-
-
-@contextmanager
-def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
-    """Print a line for each look as JSON, or a line of text for each change."""
-    before: list[str] = []
-
-    def show(look: Look) -> None:
-        if as_json:
-            failures = [item._asdict() for item in look.failures]
-            row = out.of_broker(look.broker, look.info) | {"rate": look.rate, "failures": failures}
-            click.echo(json.dumps({**row, "more_failures": look.more}, default=str))
-            return
-        for text in _news(look):
-            click.echo(text)
-        counts = f"{look.info.counts}{look.info.stage}"
-        if [counts] != before:
-            before[:] = [counts]
-            click.echo(line(look))
-
-    yield show
+    counts = [f"{row['counts'][state]:,} {state}" for state in ("working", "failed", "error")]
+    rate = "" if row["rate"] is None else f", {per_second(row['rate'])}/s"
+    said = f"{row['done']:,} of {row['total']:,} done ({row['percent']:g} %){rate}"
+    return f"{plain(row['name'] or row['id'])}: {said}, {', '.join(counts)}, {stage_of(row)}"
 
 
 @click.command()
@@ -208,10 +93,10 @@ def _lines(as_json: bool) -> Iterator[Callable[[Look], None]]:
 )
 @on_brokers
 def watch(target: Target, batch: str, interval: float, patience: float) -> None:
-    """Follow a batch until it has ended: its progress, rate and failures.
+    """Follow a batch until it has ended: its progress and rate.
 
-    With --json, each measurement is one line. If the broker stops answering, the command
-    retries for --patience.
+    With --json, each measurement is one line. To list the failures, use: reliq batch show. If
+    the broker stops answering, the command retries for --patience.
 
     Exits with 0 if all jobs succeeded, with 1 if one did not or the batch was cancelled, and
     with 2 if the batch does not exist or its broker does not answer.
@@ -222,25 +107,23 @@ def watch(target: Target, batch: str, interval: float, patience: float) -> None:
       reliq batch watch 5f0c6c1d --interval 10 --json
     """
     console = out.Console(highlight=False)
-    told: list[str] = []
-
-    def away(error: str) -> None:
-        if [error] != told:
-            told[:] = [error]
-            if drawn:
-                console.print(out.Text(plain(error), "bold red"))
-            else:
-                click.echo(plain(error), err=True)
-
     drawn = console.is_terminal and not target.as_json
-    last = None
-    with _bar(console) if drawn else _lines(target.as_json) as show:
-        for last in looks(target, batch, interval, patience, away):
-            show(last)
-            told.clear()
-    if last is None:
-        return
+    last: Row = {}
+    with out.Progress(console=console, disable=not drawn) as bar:
+        task = bar.add_task("", total=None)
+        for row in looks(target, batch, interval, patience, _report):
+            if target.as_json:
+                click.echo(json.dumps(row, default=str))
+            elif drawn:
+                name = plain(row["name"] or row["id"]).replace("[", r"\[")
+                # A batch without jobs has a bar without an end.
+                bar.update(
+                    task, description=name, completed=row["done"], total=row["total"] or None
+                )
+            elif not last or (row["counts"], row["stage"]) != (last["counts"], last["stage"]):
+                click.echo(_line(row))
+            last = row
     if drawn:
-        console.print(out.Text(line(last), "red" if last.info.bad else "green"))
-    good = last.info.counts["succeeded"] == last.info.total and not last.info.cancelled_ms
+        click.echo(_line(last))
+    good = last["counts"]["succeeded"] == last["total"] and not last["cancelled_ms"]
     sys.exit(0 if good else 1)

@@ -12,7 +12,7 @@ from reliq.store.jobs import STAGES, STATES
 from reliq.units import duration
 
 from . import console as out
-from .batch_watch import watch
+from .batch_watch import stage_of, watch
 from .endings import Group
 from .options import batch_argument, limit_option, on_brokers, skip_option, yes_option
 
@@ -61,7 +61,7 @@ def list_command(
     columns: dict[str, Any] = {
         "batch": "id",
         "name": "name",
-        "stage": _stage,
+        "stage": stage_of,
         ">jobs": lambda row: out.count(row["total"]),
         ">done": lambda row: f"{row['percent']:g} %",
         ">failed": lambda row: out.count(row["counts"]["failed"], "red"),
@@ -73,10 +73,6 @@ def list_command(
         lambda inspector: inspector.batches(limit, skip, name=name, stage=stage),
         lambda rows: (out.listing(rows, columns), f"{len(rows)} batch(es)"),
     )
-
-
-def _stage(item: dict[str, Any]) -> str:
-    return f"{item['stage']}, cancelled" if item["cancelled_ms"] else item["stage"]
 
 
 # -- show
@@ -119,7 +115,7 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
         "batch": row["id"],
         "name": row["name"],
         "broker": row["broker"],
-        "stage": _stage(row),
+        "stage": stage_of(row),
         "opened": f"{duration(row['age_s'])} ago",
         "jobs": f"{row['total']:,}, {row['done']:,} done ({row['percent']:g} %)",
         **{name: f"{count:,}" for name, count in row["counts"].items() if count},

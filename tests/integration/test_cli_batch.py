@@ -296,7 +296,7 @@ def test_who_seals_publishes_what_is_due(client):
 
 
 def test_a_batch_is_watched_to_its_end(broker):
-    """A watch prints one line per query, with the rate and the new failures, until its end."""
+    """A watch prints one line per query, with the rate since the previous one, until its end."""
     broker.open("b", 30)
     broker.end("j0", how="failed", why="first")
     looked = []
@@ -319,27 +319,9 @@ def test_a_batch_is_watched_to_its_end(broker):
     assert all(look["stage"] != "ended" for look in looked[:-1])
     assert looked[0]["rate"] is None
     assert any(look["rate"] > 0 for look in looked[1:])
-    failed = [item["job"] for look in looked for item in look["failures"]]
-    assert ["j0", "j10", "j20"] == failed
-
-
-def test_a_job_that_fails_again_is_said_again(broker, inspector):
-    """A watch reports a job that fails again after a replay, and repeats no known failure."""
-    from reliq.cli.batch_watch import _Following
-
-    broker.open("b", 400)
-    following = _Following("b")
-    assert [] == following.look(inspector).failures
-    broker.end(*(f"j{n}" for n in range(150)), how="failed")
-    look = following.look(inspector)
-    assert (100, True) == (len(look.failures), look.more)
-    assert "j149" == look.failures[-1].job
-    look = following.look(inspector)
-    assert ([], False) == (look.failures, look.more)
-    broker.settled()
-    broker.batches.change("b", [Change("replay", "j0"), begin("j0", token=2)])
-    broker.batches.change("b", [end("failed", "j0", token=2), begin("j300"), end("error", "j300")])
-    assert {"j0", "j300"} == {item.job for item in following.look(inspector).failures}
+    assert [(1, 2), (1, 0)] == [
+        (look["counts"]["failed"], look["counts"]["error"]) for look in (looked[-1], looked[0])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -354,25 +336,26 @@ def test_how_a_watch_ends(broker, ends, code):
         broker.end("j0", how=ends, why="so [it] is")
     broker.batches.change("b", [Change("seal")])
     shown = broker.run("batch", "watch", "b", code=code).stdout
-    assert (ends in {"failed", "error"}) == ("j0 failed: so [it] is" in shown)
-    assert shown.rstrip().endswith("ended")
+    counted = (f"{int(ends == state)} {state}" for state in ("failed", "error"))
+    assert f", {', '.join(counted)}, " in shown
+    assert ", ended" in shown.splitlines()[-1]
 
 
 def test_a_watch_on_a_terminal(client, terminal):  # noqa: F811 - the fixture
-    """A watch on a terminal shows a progress bar, new failures above it, and a final summary."""
+    """A watch on a terminal shows a progress bar and a final summary."""
     owner = Broker(client.url)
     with closing(owner.store):
         owner.open("b", 4, name="im[port]")
         watch = terminal(client.url, "batch", "watch", "b", "--interval", "0.1")
-        wait_until(lambda: "0/4" in watch.said(), what=watch.said)
+        wait_until(lambda: "0%" in watch.said(), what=watch.said)
         owner.end("j0", how="failed", why="price is missing")
-        wait_until(lambda: "j0 failed: price is missing" in watch.said(), what=watch.said)
-        wait_until(lambda: "1/4" in watch.said(), what=watch.said)
+        wait_until(lambda: "25%" in watch.said(), what=watch.said)
         assert "im[port]" in watch.said()
         owner.end("j1", "j2", "j3")
         owner.batches.change("b", [Change("seal")])
         assert (1,) == wait_until(watch.ended, what=watch.said)
-        assert "4 of 4 done" in watch.said()
+        assert "4 of 4 done (100 %)" in watch.said()
+        assert "1 failed" in watch.said()
         assert "Traceback" not in watch.said()
 
 

@@ -159,7 +159,7 @@ def test_a_watch_goes_on_when_its_node_is_back(cluster):
     next(looking)
     victim.kill()
     try:
-        assert 4 == next(looking).info.total
+        assert 4 == next(looking)["total"]
     finally:
         if not victim.running:
             victim.start()

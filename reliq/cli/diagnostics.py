@@ -134,8 +134,8 @@ def _ledgers(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         ">failures wrong": _difference("failures_difference"),
     }
     return (
-        out.listing(queues, of_queues, optional=_NUMBERS, records=True),
-        *([out.listing(batches, of_batches, records=True)] if batches else []),
+        out.listing(queues, of_queues, optional=_NUMBERS),
+        *([out.listing(batches, of_batches)] if batches else []),
         out.cell(verdict, "bold red" if wrong else "green"),
     )
 

@@ -209,9 +209,8 @@ def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:
         "args": _arguments,
         ">count": lambda row: out.count(row["count"]),
     }
-    return out.listing(
-        rows, {**columns, **special[state]}, optional=("age", "count", "consumer"), records=True
-    )
+    less_important = ("age", "count", "id", "consumer")
+    return out.listing(rows, {**columns, **special[state]}, optional=less_important)
 
 
 def _now_ms(row: dict[str, Any]) -> float:

@@ -55,14 +55,12 @@ def yes(good: bool) -> Text:
 
 
 class Listing(Table):
-    """A table that adapts to the width of its terminal.
+    """A table that leaves out *optional* columns on a narrow terminal, and names them below.
 
-    It first leaves out its *optional* columns, the last one first, and names them below. If the
-    rest is still too wide and *records* is set, it shows each row as a record of all its fields.
+    The last optional column goes first. Cells that are still too wide are folded.
     """
 
     optional: Sequence[str] = ()
-    records = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table as it fits."""
@@ -70,28 +68,15 @@ class Listing(Table):
         while not self._fits(console, options) and len(hidden) < len(self.optional):
             hidden.append(self.optional[-1 - len(hidden)])
             self.columns = [column for column in every if column.header not in hidden]
-        if self.records and not self._fits(console, options):
-            for values in zip(*(column.cells for column in every), strict=True):
-                yield self._record({str(c.header): v for c, v in zip(every, values, strict=True)})
-        else:
-            yield from super().__rich_console__(console, options)
-            if hidden:
-                yield Text(f"without {', '.join(reversed(hidden))}: too narrow", style="dim")
+        yield from super().__rich_console__(console, options)
+        if hidden:
+            names = ", ".join(reversed(hidden))
+            yield Text(f"without {names}: too narrow; --json shows all", style="dim")
         self.columns = every
 
     def _fits(self, console: Console, options: ConsoleOptions) -> bool:
         wide = options.update(width=_UNBOUNDED)
         return self.__rich_measure__(console, wide).maximum <= options.max_width
-
-    @staticmethod
-    def _record(values: Mapping[str, Any]) -> Table:
-        made = Table.grid(padding=(0, 2))
-        made.add_column(style="bold", no_wrap=True)
-        made.add_column(overflow="fold")
-        for name, value in values.items():
-            made.add_row(name, value)
-        made.add_row()
-        return made
 
 
 def listing(
@@ -99,17 +84,16 @@ def listing(
     columns: Mapping[str, str | Callable[[dict[str, Any]], Any]],
     *,
     optional: Sequence[str] = (),
-    records: bool = False,
 ) -> Table:
     """Return a table of rows. With several brokers, the first column shows the broker.
 
     columns: title -> the key of a value, or a function of the row. A title that starts with ">"
-    aligns its column to the right. *optional* and *records*: see :class:`Listing`.
+    aligns its column to the right. *optional*: see :class:`Listing`.
     """
     if len({row.get("broker") for row in rows}) > 1:
         columns = {"broker": "broker", **columns}
     made = Listing(header_style="bold")
-    made.optional, made.records = optional, records
+    made.optional = [name for name in optional if {name, f">{name}"} & columns.keys()]
     for name in columns:
         side: Any = "right" if name.startswith(">") else "left"
         # Fold long texts: a truncated tag is useless.

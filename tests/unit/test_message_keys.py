@@ -37,6 +37,7 @@ EXCEPTIONS = {
     ("ack", "ZREM", "unacked_index"),
     ("ack", "HDEL", "unacked"),
     # Returns a message that this consumer removed, if nobody stored it since, in one command.
+    # Measured: `store` needs two more, and a step of 50 messages a third more instructions.
     ("hand_back", "HSETNX", "messages"),
 }
 

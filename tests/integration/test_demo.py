@@ -60,7 +60,6 @@ def assert_nothing_lost(run, tasks):
         run["lost"],
         run["finished_twice"],
     )
-    assert run["words_expected"] == run["words"] > 0
 
 
 @pytest.mark.slow

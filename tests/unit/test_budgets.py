@@ -21,7 +21,7 @@ BUDGETS = {
     "": 2_190,
     "admin": 2_910,
     "batches": 570,
-    "cli": 4_455,
+    "cli": 4_390,
     "consumer": 3_390,
     "embedded": 835,
     "engines": 270,

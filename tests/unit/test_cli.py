@@ -36,8 +36,6 @@ def outcome(**changes):
         "ran_again": 2,
         "first_recovered_s": 6.0,
         "all_recovered_s": 6.5,
-        "words": 10,
-        "words_expected": 10,
         "total_s": 12.0,
         "audit": None,
     }

@@ -12,10 +12,7 @@ from reliq.cli.demo.record import (
     STARTED,
     Record,
     Settings,
-    count_words,
     lasts_ms,
-    texts,
-    words_of,
     write,
 )
 
@@ -29,14 +26,14 @@ def path(tmp_path):
 def test_what_is_written_is_read(path):
     """A record contains the ready workers and the history of each task."""
     write(str(path), READY, "first")
-    for kind, value in ((RECEIVED, 0), (STARTED, 0), (FINISHED, 345)):
-        write(str(path), kind, "first", 7, value)
+    for kind in (RECEIVED, STARTED, FINISHED):
+        write(str(path), kind, "first", 7)
     record = Record(path)
     assert record.refresh()
     assert ["first"] == list(record.ready)
     history = record.tasks[7]
     assert (1, 1, 1) == tuple(map(len, (history.received, history.started, history.finished)))
-    assert (345, 1) == (history.words, record.finished)
+    assert 1 == record.finished
 
 
 def test_no_file_yet(path):
@@ -48,11 +45,11 @@ def test_no_file_yet(path):
 
 def test_half_a_line_waits(path):
     """An incomplete line is read once it is complete."""
-    path.write_text("finished 1.0 first 3")
+    path.write_text("finished 1.0 first")
     record = Record(path)
     assert not record.refresh()
     with path.open("a") as file:
-        file.write(" 10\n")
+        file.write(" 3\n")
     assert record.refresh()
     assert {3} == set(record.tasks)
 
@@ -62,7 +59,7 @@ def test_running_and_held(path):
     for task in (1, 2, 3):
         write(str(path), RECEIVED, "first", task)
     for task in (1, 2):
-        write(str(path), STARTED, "first", task, 10)
+        write(str(path), STARTED, "first", task)
     write(str(path), FINISHED, "first", 1)
     record = Record(path)
     record.refresh()
@@ -75,7 +72,7 @@ def test_lines_of_several_processes_stay_whole(path):
     """Concurrent writers never tear each other's lines."""
     script = (
         "import sys; from reliq.cli.demo.record import write\n"
-        "for n in range(500): write(sys.argv[1], 'finished', 'w', int(sys.argv[2]) + n, n)\n"
+        "for n in range(500): write(sys.argv[1], 'finished', 'w', int(sys.argv[2]) + n)\n"
     )
     writers = [
         subprocess.Popen([sys.executable, "-c", script, str(path), str(start)])
@@ -90,19 +87,19 @@ def test_lines_of_several_processes_stay_whole(path):
 def test_an_outcome_counts_what_the_record_says(path, tmp_path):
     """The counts of lost, repeated, held and recovered tasks come from the tasks' own lines."""
     lines = """\
-    ready 0 first 0 0
-    received 10 first 0 0
-    received 10 first 1 0
-    received 10 first 2 0
-    started 11 first 0 8
-    finished 19 first 0 5
-    started 20 first 1 8
-    started 1520 second 1 8
-    finished 1530 second 1 5
-    started 1600 second 2 8
-    finished 1610 second 2 5
-    started 1700 second 0 8
-    finished 1710 second 0 5
+    ready 0 first 0
+    received 10 first 0
+    received 10 first 1
+    received 10 first 2
+    started 11 first 0
+    finished 19 first 0
+    started 20 first 1
+    started 1520 second 1
+    finished 1530 second 1
+    started 1600 second 2
+    finished 1610 second 2
+    started 1700 second 0
+    finished 1710 second 0
     """
     path.write_text("\n".join(line.strip() for line in lines.strip().splitlines()) + "\n")
     side = demo_run.Side("reliq", "reliq://", {}, "q", 1.0, compared=False)
@@ -113,14 +110,6 @@ def test_an_outcome_counts_what_the_record_says(path, tmp_path):
     assert (2, 1, 1) == (result.held_at_kill, result.running_at_kill, result.ran_again)
     assert (1.5, 1.58) == (result.first_recovered_s, result.all_recovered_s)
     assert not result.ok
-
-
-def test_the_words_are_those_of_the_package():
-    """The demo counts words of the installed files, so it also works from a wheel."""
-    names = texts()
-    assert "cli/demo/command.py" in names
-    assert any(name.endswith(".lua") for name in names)
-    assert words_of(len(names)) == sum(map(count_words, names))
 
 
 def test_tasks_last_long_enough_to_be_hit():

@@ -20,10 +20,8 @@ from .record import (
     RECEIVED,
     STARTED,
     Settings,
-    count_words,
     hold_file,
     lasts_ms,
-    texts,
     write,
 )
 
@@ -33,18 +31,16 @@ Queue: Any = entity.Queue  # Kombu is untyped
 Exchange: Any = entity.Exchange
 
 
-def _record(kind: str, task: int = -1, value: int = 0) -> None:
-    write(SETTINGS.record, kind, SETTINGS.process, task, value)
+def _record(kind: str, task: int = -1) -> None:
+    write(SETTINGS.record, kind, SETTINGS.process, task)
 
 
-def _run(number: int, name: str) -> None:
-    began = time.monotonic()
+def _run(number: int) -> None:
     _record(STARTED, number)
-    words = count_words(name)
-    time.sleep(max(0.0, began + lasts_ms(number) / 1000 - time.monotonic()))
+    time.sleep(lasts_ms(number) / 1000)
     while HOLD.exists():
         time.sleep(0.01)
-    _record(FINISHED, number, words)
+    _record(FINISHED, number)
 
 
 def _received(request: Any, **_: Any) -> None:
@@ -65,21 +61,17 @@ app.conf.update(
     task_ignore_result=True,
     worker_enable_remote_control=False,
 )
-count = app.task(_run, name="reliq.demo.count_words")
+task = app.task(_run, name="reliq.demo.task")
 worker_ready.connect(lambda **_: _record(READY), weak=False)
 task_received.connect(_received, weak=False)
 
 
 def publish() -> None:
     """Publish the demo's tasks over one connection; the broker confirms each."""
-    names = texts()
     with app.connection_for_write() as connection, connection.Producer() as producer:
         for number in range(SETTINGS.first, SETTINGS.first + SETTINGS.tasks):
-            count.apply_async(
-                (number, names[number % len(names)]),
-                task_id=f"{SETTINGS.queue}-{number}",
-                producer=producer,
-            )
+            name = f"{SETTINGS.queue}-{number}"
+            task.apply_async((number,), task_id=name, producer=producer)
     app.close()
 
 

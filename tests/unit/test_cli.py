@@ -170,25 +170,14 @@ def test_a_server_from_a_wheel_is_found(monkeypatch, tmp_path):
     assert (str(server), "redis", (7, 2, 5)) == embedded_server.find(Folder(str(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    ("about", "expected"),
-    [
-        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "or apt install redis-server"),
-        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "or dnf install valkey"),
-        ({"ID": "alpine"}, "or apk add valkey"),
-        ({"ID": "another"}, "or put a valkey-server on PATH"),
-    ],
-)
-def test_an_old_server_is_passed_over(monkeypatch, tmp_path, about, expected):
-    """A server older than 6.2 is ignored, and the error names the package to install here."""
-    monkeypatch.setattr("platform.freedesktop_os_release", lambda: about)
-    monkeypatch.setattr("sys.platform", "linux")
+def test_an_old_server_is_passed_over(monkeypatch, tmp_path):
+    """A server older than 6.2 is ignored, and the error names the package to install."""
     server = tmp_path / "redis-server"
     server.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=0 bits=64'\n")
     server.chmod(0o755)
     monkeypatch.setattr(embedded_server, "_WHEELS", ())
     monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
-    with pytest.raises(ConfigurationError, match=rf"6\.2 .*kombu-reliq\[embedded\]', {expected}$"):
+    with pytest.raises(ConfigurationError, match=r"6\.2 .*kombu-reliq\[embedded\]'"):
         embedded_server.find(Folder(str(tmp_path)))
 
 

@@ -3,13 +3,6 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const kept = {
-    get() { try { return localStorage.getItem("reliq-theme"); } catch { return null; } },
-    set(value) { try { localStorage.setItem("reliq-theme", value); } catch { /* storage is disabled */ } },
-  };
-  const theme = kept.get();
-  if (theme === "light" || theme === "dark") root.dataset.theme = theme;
-
   const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
   const key = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "");
 
@@ -124,16 +117,5 @@
     addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   }
 
-  document.addEventListener("DOMContentLoaded", () => {
-    const button = document.querySelector(".theme");
-    if (button) {
-      button.hidden = false;
-      button.addEventListener("click", () => {
-        const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-        root.dataset.theme = dark ? "light" : "dark";
-        kept.set(root.dataset.theme);
-      });
-    }
-    follow();
-  });
+  document.addEventListener("DOMContentLoaded", follow);
 })();

@@ -36,6 +36,9 @@ class AttachedTransport(Protocol):
     def consumes(self) -> bool:
         """Whether it has ever consumed. If not, it has no reserves."""
 
+    def follow_layout(self, queue: str) -> None:
+        """Let its consumers of *queue* adapt to a new layout soon."""
+
     def forget_parent(self) -> None:
         """Drop the state inherited from the parent process."""
 
@@ -65,8 +68,6 @@ class Registration:
         """Whether it ever was a consumer. If not, the process only publishes."""
         self.layouts: dict[str, int] = {}
         """The end of the partitions of each divided queue."""
-        self.layout_changes = 0
-        """The number of changes to ``layouts``."""
         self.topology = Topology()
         self._detached: set[str] = set()
         # Queues of lost connections that may be consumed again soon, each with a deadline.
@@ -122,9 +123,10 @@ class Registration:
     def note_layout(self, queue: str, layout: Layout) -> None:
         """Record how *queue* is divided. Its consumers then adapt."""
         with self.lock:
-            if self.layouts.get(queue, 1) != layout.end:
-                self.layouts[queue] = layout.end
-                self.layout_changes += 1
+            changed = self.layouts.get(queue, 1) != layout.end
+            self.layouts[queue] = layout.end
+        for transport in list(self._transports) if changed else ():
+            transport.follow_layout(queue)
 
     @property
     def has_unsent(self) -> bool:

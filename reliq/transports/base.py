@@ -13,6 +13,7 @@ from kombu.transport import virtual
 
 from .. import integrations, transports
 from .._version import __version__
+from ..consumer.runner import Runner
 from ..consumer.sessions import SESSIONS
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import PROCESS, here
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from .reserver import Reserver
 
 
-# The route of a message may change repeatedly while the last messages are sent.
-_LAST_ROUNDS = 8
+# Longest pause between attempts to begin consuming. It must stay below the 25 s for which an
+# operator command waits until a new partition is consumed from.
+_LONGEST_PAUSE_S = 4.0
 
 
 def serving(own: Any, connection: Any) -> Any:
@@ -147,7 +149,13 @@ class Transport(virtual.Transport):
         credit = transports.Credit(link, of_worker, self._began_at, schedule.is_round_robin)
         reserver = transports.Reserver(_link=link, _schedule=schedule, _credit=credit)
         pull = transports.PullLoop(
-            _link=link, _schedule=schedule, _credit=credit, _reserver=reserver, _failback=failback
+            _link=link,
+            _schedule=schedule,
+            _credit=credit,
+            _reserver=reserver,
+            _failback=failback,
+            _declarations=self.declarations,
+            duties=Runner(raises=True, most_pause_s=_LONGEST_PAUSE_S),
         )
         loop = transports.EventLoop(
             _link=link,
@@ -155,7 +163,7 @@ class Transport(virtual.Transport):
             _reserver=reserver,
             _pull=pull,
             _failback=failback,
-            _do_deferred=self.publishing.posting.do_deferred,
+            _posting=self.publishing.posting,
         )
         consumers = (self.Consumers or transports.Consumers)(
             _link=link,
@@ -255,16 +263,11 @@ class Transport(virtual.Transport):
         for channel in list(self.channels):
             channel.close()
         try:
-            self.publishing.posting.do_deferred()
+            self.publishing.posting.do_duties()
             if self.link.store.alive:
                 self.link.store.wait_for_replies()
-                # Replies may defer further work, which may defer more: a message whose route
-                # has changed first needs the new bindings.
-                for _ in range(_LAST_ROUNDS):
-                    if not self.publishing.posting.deferred:
-                        break
-                    self.publishing.posting.do_deferred()
-                    self.link.store.wait_for_replies()
+                if self.publishing.posting.used:
+                    self.publishing.posting.duties.run_all(self.link.store)
                 self.end_publishing()
                 self.link.store.wait_for_replies()
         except ReliqError as exc:
@@ -298,6 +301,11 @@ class Transport(virtual.Transport):
         self.failback.leave()
         self.link.session.leave(self, lost=lost, elsewhere=bool(self.failback.urls))
 
+    def follow_layout(self, queue: str) -> None:
+        """Let the consumers of *queue* adapt to its new layout soon."""
+        if self.consumes:
+            self.consumers.follow_layout(queue)
+
     def forget_parent(self) -> None:
         """Drop the parent's consumers and messages in a forked child."""
         for channel in self.channels:
@@ -306,10 +314,11 @@ class Transport(virtual.Transport):
                 item.ended()
             channel.subscriptions.clear()
         if self.consumes:
-            self.consumers.late.clear()
+            self.consumers.forget_late()
             self.loop.forget()
         self.schedule.clear()
-        self.publishing.posting.deferred.clear()
+        if self.publishing.posting.used:
+            self.publishing.posting.duties.clear()
         self.link.reopen()
         self.link.store.keeps_long = bool(self.failback.spool)
 

@@ -7,9 +7,9 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..consumer.runner import LATER, Duty
 from ..errors import BrokerUnavailable, NotFound, logger
 from ..forks import here
 from ..integrations.celery import WATCH
@@ -17,12 +17,12 @@ from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
 from ..store.protocol import Attempt
 from .feed import begin_to_read
-from .late_queues import MOST_AWAY_S, NODE_PATIENCE_S, LateQueues, Postponed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
+    from ..store.protocol import Store
     from ..store.values import Layout
     from .declarations import Declarations
     from .eventloop import EventLoop
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from .subscription import Schedule, Subscription
 
 
+# Patience with a node when consuming starts.
+_NODE_PATIENCE_S = 0.2
 # How long to wait for each node when a consumer is cancelled.
 _CANCEL_PATIENCE_S = 1.0
-# Longest interval between checks for a missing partition. It must stay below the 25 s for which
-# an operator command waits until a new partition is consumed from.
-_MOST_MISSING_S = 10.0
 
 
 @dataclass(eq=False)
@@ -50,13 +49,12 @@ class Consumers:
     _pull: PullLoop
     _loop: EventLoop
     _failback: Failback
-    _followed: int = field(default=0, init=False)
-    _postponed: Postponed = field(default_factory=Postponed, init=False)
+    late: list[Subscription] = field(default_factory=list, init=False)
+    """Subscriptions of a Celery worker that begin when the node of their queue answers."""
 
     def __post_init__(self) -> None:
-        """Let the pull loop call :meth:`follow_layouts`."""
-        self._pull.follow_layouts = self.follow_layouts
-        self.late = LateQueues(self._link, self._declarations, self._postponed, self._begin)
+        """Start with nothing to begin later."""
+        self._runner = self._pull.duties
 
     def add(self, subscription: Subscription) -> None:
         """Start to consume. Raises NotFound for a missing queue, and BrokerUnavailable.
@@ -73,7 +71,31 @@ class Consumers:
         except BrokerUnavailable as exc:
             if not declarations.may_be_late(queue):
                 raise
-            self.late.add(subscription, str(exc))
+            logger.warning(
+                "%s; this worker starts without queue %r, and consumes from it when its node "
+                "answers",
+                exc,
+                queue,
+            )
+            self.late.append(subscription)
+            self._repeat(self._begin_late, subscription)
+
+    def _repeat(self, step: Callable[..., object], subscription: Subscription) -> None:
+        self._runner.repeat(Duty(step, args=(subscription,)))
+
+    def _begin_late(self, subscription: Subscription, _: Store) -> None:
+        if subscription not in self.late:
+            return
+        queue = subscription.queue
+        try:
+            self._declarations.declare_owed(queue)
+            self._begin(subscription)
+        except NotFound as exc:
+            subscription.ended()
+            logger.error("this worker cannot consume although the node answers: %s", exc)  # noqa: TRY400 - the text suffices
+        else:
+            logger.info("queue %r: its node answers, this worker consumes from it", queue)
+        self.late.remove(subscription)
 
     def abandon(self, subscription: Subscription) -> None:
         """Undo an :meth:`add` that raised, also half way; sends nothing."""
@@ -93,7 +115,8 @@ class Consumers:
             layout = self._layout(queue)
             if layout is not None:
                 self._link.session.registration.note_layout(queue, layout)
-            self._follow(subscription)
+            if self._follow(subscription, store) is LATER:
+                self._repeat(self._follow, subscription)
 
     def _add(self, subscription: Subscription) -> None:
         here()  # after a fork, the child has its own link
@@ -128,52 +151,39 @@ class Consumers:
 
     def _layout(self, queue: str) -> Layout | None:
         store = self._link.store
-        with Attempt(store, NODE_PATIENCE_S):
+        with Attempt(store, _NODE_PATIENCE_S):
             return recovered(store, queue)
         return store.layout(queue)  # the node of another partition is unreachable
 
-    def follow_layouts(self) -> None:
-        """Consume from new partitions, and stop consuming from removed ones.
-
-        Also start on queues that this worker had to start without.
-        """
-        self._declarations.settle()
-        changes = self._link.session.registration.layout_changes
-        if changes == self._followed and not self._postponed.due:
-            return
-        if changes != self._followed:
-            self._followed = changes
-            self._postponed.clear()
-        now = monotonic()
-        self.late.begin()
+    def follow_layout(self, queue: str) -> None:
+        """Consume from new partitions of *queue* soon, and from removed ones no more."""
         for item in list(self._schedule.subscriptions):
-            if item.queue == item.of_queue:
-                self._follow(item)
-        self._postponed.tried(now)
+            if item.queue == queue:
+                self._runner.soon(self._follow, "", item)
 
-    def _follow(self, subscription: Subscription) -> None:
+    def _follow(self, subscription: Subscription, store: Store) -> object:
+        """Consume from exactly the partitions of the layout; return LATER if one is missing."""
+        if subscription not in self._schedule.subscriptions:
+            return None
         queue = subscription.queue
         end = self._link.session.registration.layouts.get(queue, 1)
         names = partition_names(queue, end)[1:]
         gone = [name for name in subscription.partitions if name not in names]
         self._remove_each([subscription.partitions.pop(name) for name in gone], subscription.no_ack)
         for name in names:
-            if name in subscription.partitions or self._postponed.is_early(name):
+            if name in subscription.partitions:
                 continue
-            item, store = replace(subscription, queue=name), self._link.store
+            item = replace(subscription, queue=name)
             try:
-                with Attempt(store, NODE_PATIENCE_S) as attempt, suppress(NotFound):
+                with Attempt(store, _NODE_PATIENCE_S), suppress(NotFound):
                     # A single command, whereas starting to consume takes many.
-                    if name not in self._postponed or store.layout(name) is not None:
+                    if store.layout(name) is not None:
                         self._add(item)
                         subscription.partitions[name] = item
             finally:
                 if name not in subscription.partitions:
                     item.ended()
-            if name in subscription.partitions:
-                self._postponed.pop(name, None)
-            else:
-                self._postponed.put_off(name, MOST_AWAY_S if attempt.lost else _MOST_MISSING_S)
+        return LATER if len(subscription.partitions) < len(names) else None
 
     def _attach(self, queue: str, count: int) -> bool:
         """Register a consumer of *queue*; return False for a missing queue.
@@ -194,7 +204,9 @@ class Consumers:
         An unreachable node delays neither this call nor other partitions: it is notified later.
         Raises BrokerUnavailable if the broker is unreachable; consuming stops in any case.
         """
-        if self.late.remove(subscription):
+        if subscription in self.late:
+            self.late.remove(subscription)
+            subscription.ended()
             return
         session = self._link.session
         lingers, no_ack = self._lingers(subscription), subscription.no_ack
@@ -302,7 +314,14 @@ class Consumers:
 
     def drop(self, lost: bool) -> None:
         """End all consumers without sending anything: the connection is closed or *lost*."""
-        self.late.clear()
+        self.forget_late()
         for item in list(self._schedule.subscriptions):
             self._take_out(item)
             self._owe(item, lingers=lost and self._declarations.may_go_by_itself(item.queue))
+
+    def forget_late(self) -> None:
+        """Begin to consume from no more queues."""
+        self._runner.clear()
+        for item in self.late:
+            item.ended()
+        self.late.clear()

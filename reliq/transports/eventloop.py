@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .failback import Failback
     from .link import Link
+    from .posting import Posting
     from .pull import PullLoop
     from .reserver import Reserver
     from .subscription import Schedule
@@ -66,7 +67,7 @@ class EventLoop:
     _reserver: Reserver
     _pull: PullLoop
     _failback: Failback
-    _do_deferred: Callable[[], None]
+    _posting: Posting
 
     def __post_init__(self) -> None:
         """Start without a loop, and let new reservations wake the loop."""
@@ -230,7 +231,7 @@ class EventLoop:
 
     def _on_reply(self) -> None:
         self._link.store.receive()
-        self._do_deferred()
+        self._posting.do_duties()
         if WATCH.forks and self._later is None:
             self._do_later()
         self._reserver.raise_failure()
@@ -244,7 +245,7 @@ class EventLoop:
 
     def _on_timer(self) -> None:
         self._require_connection()
-        self._pull.follow_layouts()
+        self._pull.do_duties()
         session, store = self._link.session, self._link.store
         store.check()
         store.notifier.check()

@@ -6,12 +6,13 @@ Errors are logged later; each outage is logged once. The rules are those of
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..consumer.runner import Runner
 from ..errors import ReliqError, Unroutable, logger
 from ..integrations.celery import WATCH
+from ..lazy import Lazy
 from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
 from ..signals import emit_published, message_published
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..options import Options
     from ..routing.outgoing import Outgoing
+    from ..store.protocol import Store
     from ..store.values import ExchangeTable, Publication
     from .link import Link
 
@@ -37,10 +39,16 @@ class Posting:
 
     def __init__(self, link: Link, unroutable: UnroutableMessages) -> None:
         self._link = link
-        self.deferred: deque[Callable[[], None]] = deque()
-        """Work required by replies, which cannot be done while they are read."""
         self._unroutable = unroutable
         self._lost_posts = LostPosts(link)
+
+    used = False
+    """Whether it has posted a message; only then there are duties."""
+
+    @Lazy
+    def duties(self) -> Runner:
+        """Work required by replies, which cannot be done while they are read."""
+        return Runner(raises=True)
 
     def is_for(self, item: Outgoing, properties: dict[str, Any]) -> bool:
         """Whether *item* needs no reply: by its options, or as a worker's own event.
@@ -68,17 +76,19 @@ class Posting:
         store = self._link.store
         store.receive()
         store.check()
-        self.do_deferred()
+        self.used = True
+        self.do_duties()
         self._post(item)
 
-    def do_deferred(self) -> None:
+    def do_duties(self) -> None:
         """Do the work that replies require."""
-        while self.deferred:
-            self.deferred.popleft()()
+        if self.used:
+            self.duties.begin()
+            self.duties.run(self._link.store)
 
-    def _post(self, item: Outgoing) -> None:
+    def _post(self, item: Outgoing, _: Store | None = None) -> None:
         """Post the copies that no queue has stored or refused yet."""
-        link = self._link  # deferred work may have failed back
+        link = self._link  # a duty may have failed back
         found = self._route(item)
         if found is None:
             return
@@ -98,9 +108,9 @@ class Posting:
         self, item: Outgoing, known: bytes, version: bytes | ReliqError | None
     ) -> None:
         if version != (known or None) and not isinstance(version, ReliqError):
-            self.deferred.append(partial(self._post_rest, item))
+            self.duties.soon(self._post_rest, "", item)
 
-    def _post_rest(self, item: Outgoing) -> None:
+    def _post_rest(self, item: Outgoing, _: Store) -> None:
         """Post *item* by the current bindings to the remaining queues.
 
         The bindings are requested without waiting: the broker may have become unreachable.
@@ -111,9 +121,9 @@ class Posting:
         if isinstance(table, ReliqError):
             self._lost_posts.unrouted(item.exchange, table)
         else:
-            self.deferred.append(partial(self._go_on, item, table))
+            self.duties.soon(self._go_on, "", item, table)
 
-    def _go_on(self, item: Outgoing, table: ExchangeTable) -> None:
+    def _go_on(self, item: Outgoing, table: ExchangeTable, _: Store) -> None:
         self._link.routes.learn(item.exchange, table)
         self._post(item)
 
@@ -142,25 +152,28 @@ class Posting:
             self._lost_posts.lost(queues, outcomes)
             return
         self._lost_posts.arrived(queues)
-        store, deferred = self._link.store, self.deferred
+        broker = self._link.store.broker
         goes_on_by = None
         for sent, outcome in zip(made, outcomes, strict=True):
             if not item.note(sent, outcome):
                 goes_on_by = self._goes_on_by(item, sent, outcome) or goes_on_by
         if goes_on_by is not None:
-            deferred.append(partial(goes_on_by, item))
+            self.duties.soon(goes_on_by, "", item)
         full = [queue for queue, got in zip(queues, outcomes, strict=True) if got == FULL]
         if full:
             logger.warning("a message published without confirmation is lost: full: %s", full)
         if message_published.receivers:
             pairs = zip(made, outcomes, strict=True)
             stored = [sent for sent, outcome in pairs if outcome >= DUPLICATE]
-            told = store.broker, stored, item.headers, item.routing_key
-            deferred.append(partial(emit_published, *told))
+            self.duties.soon(self._emit, "", broker, stored, item)
+
+    @staticmethod
+    def _emit(broker: str, stored: list[Publication], item: Outgoing, _: Store) -> None:
+        emit_published(broker, stored, item.headers, item.routing_key)
 
     def _goes_on_by(
         self, item: Outgoing, sent: Publication, outcome: int
-    ) -> Callable[[Outgoing], None] | None:
+    ) -> Callable[[Outgoing, Store], None] | None:
         """Return the step that posts *item* again, if the outcome of this copy requires one."""
         queue = queue_of(sent.queue)
         if outcome == STALE:
@@ -172,9 +185,11 @@ class Posting:
             return self._post
         item.refused[queue] = NO_QUEUE
         if not item.exchange:
-            report = partial(self._unroutable.report, "", item.routing_key)
-            self.deferred.append(report)
+            self.duties.soon(self._report, "", item)
         return None
+
+    def _report(self, item: Outgoing, _: Store) -> None:
+        self._unroutable.report("", item.routing_key)
 
 
 class LostPosts:

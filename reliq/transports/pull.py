@@ -15,10 +15,12 @@ from ..errors import BrokerUnavailable
 from ..store.values import Lease, ignore_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from ..consumer.runner import Runner
     from ..store.values import Delivery
     from .credit import Credit
+    from .declarations import Declarations
     from .failback import Failback
     from .link import Link
     from .message import QoS
@@ -43,8 +45,9 @@ class PullLoop:
     _credit: Credit
     _reserver: Reserver
     _failback: Failback
-    follow_layouts: Callable[[], None] = field(init=False)
-    """Consumes from new partitions, and stops consuming from removed ones."""
+    _declarations: Declarations
+    duties: Runner
+    """Of its consumers: to begin where a node answers, and to follow new layouts."""
     starved: bool = field(default=False, init=False)
     """Whether a wait is in progress that began without credit."""
     # The store's epoch in which its consumers started.
@@ -108,8 +111,9 @@ class PullLoop:
     def _wait_and_deliver(self, timeout: float | None) -> None:
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            self.follow_layouts()
             link = self._link
+            if self.duties.due or self.duties.later or self._declarations.owed:
+                self.do_duties()
             if any(item.in_flight for item in self._schedule.subscriptions):
                 self._reserver.wait_for_replies()
                 self._reserver.note_interrupted()
@@ -131,6 +135,12 @@ class PullLoop:
                     self.wait_for_notification()  # covers the time until the next call
                     raise TimeoutError("no message within the timeout")
             self._wait(left)
+
+    def do_duties(self) -> None:
+        """Declare what was postponed, and begin to consume where it is due."""
+        self._declarations.settle()
+        self.duties.begin()
+        self.duties.run(self._link.store)
 
     def require_no_deserter(self) -> None:
         """Raise BrokerUnavailable after Kombu has abandoned the consumers: no message can come."""

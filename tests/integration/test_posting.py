@@ -41,7 +41,7 @@ def test_a_route_that_has_changed_is_not_waited_for(fresh_redis):
 
         def found():
             connection.transport.link.store.wait_for_replies()
-            connection.transport.publishing.posting.do_deferred()
+            connection.transport.publishing.posting.do_duties()
             return store.reads.status("one").ready == 3 and store.reads.status("two").ready == 2
 
         wait_until(found, what="the messages in both queues")

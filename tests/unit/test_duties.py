@@ -121,7 +121,7 @@ def test_duties_of_a_node_that_does_not_answer_do_not_pile_up(duties, store):
         longest = max(longest, turn(duties, store, *more))
         store.clock.now += 0.5
     assert longest < 0.5
-    assert len(duties.runner._later) <= 4
+    assert len(duties.runner.later) <= 4
 
 
 def test_an_ack_does_not_wait_for_a_backlog_of_duties(duties, store):

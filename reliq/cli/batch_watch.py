@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+# The latest failures in a line of JSON.
+_SHOWN = 10
+
 
 def stage_of(row: Row) -> str:
     """Return the stage of a batch, and whether it is cancelled."""
@@ -32,7 +35,11 @@ def stage_of(row: Row) -> str:
 
 
 def _read(inspector: Inspector, batch: str) -> Row:
-    return out.of_broker(inspector.broker, inspector.batch(batch))
+    info = inspector.batch(batch)
+    failures = inspector.job_failures(batch, _SHOWN) if info.bad else []
+    listed = {"failures": [item._asdict() for item in failures]}
+    more = {"more_failures": info.bad > len(failures)}
+    return out.of_broker(inspector.broker, info) | listed | more
 
 
 def looks(

@@ -71,6 +71,7 @@ _STATUS = _object(
 _BATCH = {
     **_of(admin.BatchInfo, **_BROKER)["properties"],
     "counts": _object(**dict.fromkeys(JOB_STATES, _WHOLE)),
+    "failures": _list(_of(admin.JobFailure)),
 }
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
 _ROUTE = _object(exchange=_TEXT, routing_key=_TEXT, publishes=_WHOLE, oldest_s=_NUMBER)
@@ -92,10 +93,8 @@ SCHEMAS: dict[str, Schema] = {
     "batch cancel": _list(_object(**_BROKER, batch=_TEXT, cancelled=_FLAG)),
     "batch list": _list(_of(admin.BatchInfo, **_BROKER)),
     "batch seal": _list(_object(**_BROKER, batch=_TEXT, sealed=_FLAG)),
-    "batch show": _list(
-        _object(**_BATCH, failures=_list(_of(admin.JobFailure)), jobs=_list(_of(admin.JobInfo)))
-    ),
-    "batch watch": _object(**_BATCH, rate=_nullable(_NUMBER)),
+    "batch show": _list(_object(**_BATCH, jobs=_list(_of(admin.JobInfo)))),
+    "batch watch": _object(**_BATCH, rate=_nullable(_NUMBER), more_failures=_FLAG),
     "consumers": _list(_of(admin.Consumer, **_BROKER, since_s=_NUMBER, seen_s=_NUMBER)),
     "dead export": _COUNTED,
     "dead import": _COUNTED,

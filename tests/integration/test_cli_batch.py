@@ -319,6 +319,7 @@ def test_a_batch_is_watched_to_its_end(broker):
     assert all(look["stage"] != "ended" for look in looked[:-1])
     assert looked[0]["rate"] is None
     assert any(look["rate"] > 0 for look in looked[1:])
+    assert ["j20", "j10", "j0"] == [item["job"] for item in looked[-1]["failures"]]
     assert [(1, 2), (1, 0)] == [
         (look["counts"]["failed"], look["counts"]["error"]) for look in (looked[-1], looked[0])
     ]

@@ -4,51 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MessageRefused
 from ..message.delivery_tag import new_tag
 from ..message.queue_names import partition_names, queue_of
 from ..options import CONFIRMS, RULES
-from ..store.values import DUPLICATE, FULL, Publication
+from ..store.values import DUPLICATE, FULL, Publication, Wanted
 from .publish_ids import PUBLISHER, Number
 from .routes import log_of
 from .spread import SPREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ..errors import BrokerUnavailable
     from ..options import Confirm, Options
     from ..store.protocol import Store
     from .publish_ids import PublishTag
     from .routes import Routes
-
-BY_STORING = frozenset({"none", "accepted"})
-
-
-class Wanted(NamedTuple):
-    """The confirmation that a publish waits for."""
-
-    level: Confirm
-    replicas: int
-    timeout_ms: int
-
-    @property
-    def by_storing(self) -> bool:
-        """Whether a stored message needs no further confirmation."""
-        return self.level in BY_STORING
-
-    def require(self, store: Store) -> None:
-        """Raise BrokerRefused if the broker can never give it; nothing is stored yet."""
-        if self.level not in BY_STORING:
-            store.confirmer.require_confirm(self.level)
-
-    def wait(self, store: Store, publications: Sequence[Publication]) -> None:
-        """Wait until the stored *publications* are confirmed at this level; raise NotConfirmed."""
-        if self.level not in BY_STORING and publications:
-            store.confirmer.confirm(self.level, self.replicas, self.timeout_ms, publications)
-
 
 ACCEPTED = Wanted("accepted", 0, 1)
 """The broker has stored the message."""

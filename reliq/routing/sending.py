@@ -12,9 +12,9 @@ from ..errors import BrokerUnavailable, ReliqError
 from ..errors import again as fresh
 from ..message.queue_names import number_of, queue_of
 from ..store.limits import chunks
-from ..store.values import CREATED, NO_QUEUE, STALE, STORED
+from ..store.values import BY_STORING, CREATED, NO_QUEUE, STALE, STORED
 from . import partitions
-from .outgoing import BY_STORING, together
+from .outgoing import together
 from .routes import ROUTE_TRIES
 from .spread import SPREAD, turned_away
 
@@ -57,7 +57,9 @@ def send(
         if not left:
             break
     for wish in wishes:
-        wish.wait(store, [sent for item in messages for sent in item.stored.values()])
+        stored = [sent for item in messages for sent in item.stored.values()]
+        if stored:
+            store.confirmer.confirm(wish, stored)
 
 
 class _Sending:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 from ..errors import ReliqError
 
 if TYPE_CHECKING:
+    from ..options import Confirm
     from .inspection import DeadLetter
+    from .protocol import Store
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -117,6 +119,27 @@ class Publication:
     """Whether the anonymous exchange creates a missing queue."""
     logged: bool = False
     """Whether it goes to the log of its exchange; *queue* then only names the log."""
+
+
+BY_STORING = frozenset({"none", "accepted"})
+
+
+class Wanted(NamedTuple):
+    """The confirmation that a publish waits for."""
+
+    level: Confirm
+    replicas: int
+    timeout_ms: int
+
+    @property
+    def by_storing(self) -> bool:
+        """Whether a stored message needs no further confirmation."""
+        return self.level in BY_STORING
+
+    def require(self, store: Store) -> None:
+        """Raise BrokerRefused if the broker can never give it; nothing is stored yet."""
+        if self.level not in BY_STORING:
+            store.confirmer.require_confirm(self.level)
 
 
 # The outcome of one publication. CREATED: the message was stored and its queue created;

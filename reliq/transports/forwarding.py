@@ -24,10 +24,10 @@ from ..store.protocol import Attempt, goes_on
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..routing.outgoing import Wanted
     from ..routing.publish_ids import PublishTag
     from ..spool.journal import Journal, Taken
     from ..store.protocol import Store
+    from ..store.values import Wanted
     from .base import Transport
 
 

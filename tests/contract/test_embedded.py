@@ -8,7 +8,7 @@ from reliq.embedded.start import stop
 from reliq.engines.redis.embedded import EmbeddedAddress, EmbeddedStore
 from reliq.errors import BrokerRefused
 from reliq.options import parse
-from reliq.store.values import CREATED
+from reliq.store.values import CREATED, Wanted
 from tests.contract.steps import message
 from tests.contract.test_ack import test_an_ack_finishes_the_message  # noqa: F401
 from tests.contract.test_publish import (
@@ -49,13 +49,12 @@ def engine(tmp_path):
     stop(engine.folder)
 
 
-@pytest.mark.parametrize("level", ["accepted", "fsynced"])
-def test_storing_confirms(store, level):
-    """A stored message is confirmed at the levels "accepted" and "fsynced", without replicas."""
+def test_storing_confirms(store):
+    """A stored message is confirmed at the level "fsynced", without replicas."""
     item = message(number=1, low_water=1)
-    store.store.confirmer.require_confirm(level)
+    store.store.confirmer.require_confirm("fsynced")
     assert [CREATED] == store.publish(item)
-    store.store.confirmer.confirm(level, 1, 100, [item])
+    store.store.confirmer.confirm(Wanted("fsynced", 1, 100), [item])
 
 
 def test_replicas_are_refused(store):

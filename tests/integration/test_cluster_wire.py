@@ -18,7 +18,7 @@ from reliq.engines.redis.keys import broker_keys, queue_keys
 from reliq.engines.redis.posts import Posts
 from reliq.errors import BrokerTimeout, BrokerUnavailable, NotConfirmed
 from reliq.options import parse
-from reliq.store.values import STALE
+from reliq.store.values import STALE, Wanted
 from tests.contract.steps import message
 from tests.support.cluster import Migration, RedisCluster
 from tests.support.waiting import wait_until
@@ -339,7 +339,7 @@ def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):
         store.declare_queue("q", False, b"", {})
         first = message("q", number=1)
         assert [1] == store.publish([first])
-        store.confirmer.confirm("replicated", 1, 5000, [first])
+        store.confirmer.confirm(Wanted("replicated", 1, 5000), [first])
         replica.ask("CONFIG", "SET", "masterauth", "wrong")
         master.ask("CLIENT", "KILL", "TYPE", "replica")
         second = message("q", number=2)
@@ -348,10 +348,10 @@ def test_a_replica_that_was_promoted_without_it_confirms_nothing(open_store):
         replica.ask("CONFIG", "SET", "masterauth", "")
         wait_until(lambda: master.client().info("replication").get("master_link_status") == "up")
         with pytest.raises((NotConfirmed, BrokerUnavailable)):
-            store.confirmer.confirm("replicated", 1, 5000, [second])
+            store.confirmer.confirm(Wanted("replicated", 1, 5000), [second])
         # As Kombu does: published again, under the same number.
         store.publish([second])
-        store.confirmer.confirm("replicated", 1, 5000, [second])
+        store.confirmer.confirm(Wanted("replicated", 1, 5000), [second])
         tags = [item.tag for item in store.reserve("q", 10, 60_000, False).deliveries]
         assert [first.tag, second.tag] == tags
     finally:

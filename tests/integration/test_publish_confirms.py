@@ -20,6 +20,7 @@ from reliq import (
 )
 from reliq.admin import acl_rule
 from reliq.message.envelope import decode
+from reliq.store.values import Wanted
 from tests.contract.steps import message
 from tests.support.servers import server_version, waitaof_binary
 from tests.support.waiting import wait_until
@@ -154,11 +155,11 @@ def test_a_server_that_lost_the_message_confirms_nothing(primary, replica):
     replica.wait_synced()
     with suppress(BrokerUnavailable):  # the connection of before
         store.queues()
-    store.confirmer.confirm("replicated", 1, 20_000, [first])
+    store.confirmer.confirm(Wanted("replicated", 1, 20_000), [first])
     with pytest.raises(NotConfirmed, match="does not have it"):
-        store.confirmer.confirm("replicated", 1, 20_000, [first, second])
+        store.confirmer.confirm(Wanted("replicated", 1, 20_000), [first, second])
     store.publish([second])
-    store.confirmer.confirm("replicated", 1, 20_000, [first, second])
+    store.confirmer.confirm(Wanted("replicated", 1, 20_000), [first, second])
     assert 2 == stored(replica)
 
 

@@ -2,7 +2,8 @@ import pytest
 
 from reliq.errors import MessageRefused
 from reliq.options import parse
-from reliq.routing.outgoing import Wanted, by_default, together, wanted
+from reliq.routing.outgoing import by_default, together, wanted
+from reliq.store.values import Wanted
 
 DEFAULT = Wanted("accepted", 1, 5000)
 

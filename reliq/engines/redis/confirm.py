@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...options import Confirm
-    from ...store.values import Publication
+    from ...store.values import Publication, Wanted
     from .cluster.wire import ClusterWire
     from .commands import Commands
     from .stream import Command, Reply
@@ -60,20 +60,13 @@ class Confirmer:
         self._call(("WAITAOF", 1, 0, 1), 0.0, "nothing was stored")
         self._able_epoch = self._wire.dials
 
-    def confirm(
-        self,
-        level: Confirm,
-        replicas: int,
-        timeout_ms: int,
-        publications: Sequence[Publication],
-    ) -> None:
-        """Wait for replicas or the disk. Raises NotConfirmed after *timeout_ms*.
+    def confirm(self, wanted: Wanted, publications: Sequence[Publication]) -> None:
+        """Wait for replicas or the disk. Raises NotConfirmed after the timeout.
 
-        "replicated" waits for *replicas* replicas, "fsynced" for the broker's disk. Both also
-        cover DUPLICATEs, which an earlier try has stored over any connection.
+        "replicated" waits for replicas, "fsynced" for the broker's disk. Both also cover
+        DUPLICATEs, which an earlier try has stored over any connection.
         """
-        if level not in {"replicated", "fsynced"}:
-            return
+        level, replicas, timeout_ms = wanted
         fsynced = level == "fsynced"
         wait = ("WAITAOF", 1, 0, timeout_ms) if fsynced else ("WAIT", replicas, timeout_ms)
         numbers = self._numbers(publications)
@@ -86,13 +79,13 @@ class Confirmer:
         *found, reply = self._call(wait, timeout_ms / 1000, "the messages are stored", commands)
         if not knows_all(numbers, found):
             raise not_confirmed(self._wire.address, level, publications, LOST)
-        answered, wanted = (reply[0], 1) if fsynced else (reply, replicas)
-        if answered >= wanted:
+        answered, needed = (reply[0], 1) if fsynced else (reply, replicas)
+        if answered >= needed:
             return
         got = (
             "the append-only file was not synced"
             if fsynced
-            else f"{answered} of {wanted} replicas answered (confirm_replicas)"
+            else f"{answered} of {needed} replicas answered (confirm_replicas)"
         )
         raise not_confirmed(
             *(self._wire.address, level, publications),
@@ -137,20 +130,12 @@ class ClusterConfirmer:
             wire = self._cluster.wire_of(self._cluster.anchor_slot)
             Confirmer(wire, self._prefix).require_confirm(level)
 
-    def confirm(
-        self,
-        level: Confirm,
-        replicas: int,
-        timeout_ms: int,
-        publications: Sequence[Publication],
-    ) -> None:
-        """Wait for replicas or the disks. Raises NotConfirmed after *timeout_ms*.
+    def confirm(self, wanted: Wanted, publications: Sequence[Publication]) -> None:
+        """Wait for replicas or the disks. Raises NotConfirmed after the timeout.
 
         The nodes are asked one after another, but replicate and sync at the same time.
         """
-        if level not in {"replicated", "fsynced"}:
-            return
-        ends_at = monotonic() + timeout_ms / 1000
+        level, ends_at = wanted.level, monotonic() + wanted.timeout_ms / 1000
         by_wire: dict[Wire, list[Publication]] = {}
         for item in publications:
             try:
@@ -161,7 +146,8 @@ class ClusterConfirmer:
         for wire, items in by_wire.items():
             left_ms = max(int((ends_at - monotonic()) * 1000), 1)
             try:
-                Confirmer(wire, self._prefix).confirm(level, replicas, left_ms, items)
+                left = wanted._replace(timeout_ms=left_ms)
+                Confirmer(wire, self._prefix).confirm(left, items)
             except BrokerRefused as exc:
                 if not self._cluster.unserved.heed(exc):
                     raise

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...options import Confirm, Options
-    from ...store.values import Publication
+    from ...store.values import Publication, Wanted
     from .commands import Commands
     from .connect import Dialled
     from .reads import RedisReads
@@ -86,22 +86,17 @@ class EmbeddedConfirmer(Confirmer):
                 "nothing was stored"
             )
 
-    def confirm(
-        self, level: Confirm, replicas: int, timeout_ms: int, publications: Sequence[Publication]
-    ) -> None:
+    def confirm(self, wanted: Wanted, publications: Sequence[Publication]) -> None:
         """Sync the server's files, which are on this machine. Raises NotConfirmed.
 
         The steps have this order: the server has written all to its files, they are synced, and
         they are those of this server.
         """
-        del replicas
-        self.require_confirm(level)
-        if level != "fsynced":
-            return
+        self.require_confirm(wanted.level)
         numbers = self._numbers(publications)
         asked = [*(("HGET", *place) for place in numbers), ("INFO", "server")]
         *found, server, log = self._call(
-            ("INFO", "persistence"), timeout_ms / 1000, "the messages are stored", asked
+            ("INFO", "persistence"), wanted.timeout_ms / 1000, "the messages are stored", asked
         )
         if not knows_all(numbers, found):
             reason: object = LOST
@@ -110,7 +105,7 @@ class EmbeddedConfirmer(Confirmer):
         else:
             reason = self._sync(server)
         if reason:
-            raise not_confirmed(self._folder, level, publications, str(reason))
+            raise not_confirmed(self._folder, wanted.level, publications, str(reason))
 
     def _sync(self, server: bytes) -> object:
         """Sync the files; return the reason if they are not on disk, or not those of *server*."""

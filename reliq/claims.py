@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .engines.urls import connect
 from .errors import BrokerUnavailable, ConfigurationError, ReliqError, logger
 from .forks import here
-from .integrations.connections import client_name, current_connection, open_store, store_factory
+from .integrations.connections import client_name, current_connection, open_store, require_reliq
 from .store.values import CLAIMED, FINISHED
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def _opener(
         return opener("once", url, transport_options, current_connection)
 
     def of_its_broker() -> Store:
-        store = store_factory(transport)(client_name("once"))
+        require_reliq(transport)
+        store: Store = transport.endpoint.open_store(client_name("once"))
         store.connect()
         return store
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+from dataclasses import dataclass
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -44,15 +45,25 @@ _NODE_PATIENCE_AT_EXIT_S = 1.0
 StoreFactory: TypeAlias = "Callable[[str], Store]"
 
 
+@dataclass(frozen=True)
+class Endpoint:
+    """A broker as one connection reaches it. Making one connects to nothing."""
+
+    key: Hashable
+    """The identity of broker and consumer; connections with equal keys share a session."""
+    options: Options
+    open_store: StoreFactory
+    """Returns a store for a given consumer; it connects when first used."""
+    address: Any
+
+
 class Session:
     """The leases and acks of this process at one broker. Thread-safe."""
 
-    def __init__(
-        self, key: Hashable, options: Options, factory: StoreFactory, pace: Pace, others: Sessions
-    ) -> None:
-        self.key = key
-        self.options = options
-        self._factory = factory
+    def __init__(self, endpoint: Endpoint, pace: Pace, others: Sessions) -> None:
+        self.key = endpoint.key
+        self.options = options = endpoint.options
+        self._factory = endpoint.open_store
         self.pace = pace
         self._others = others
         self.transports: WeakSet[AttachedTransport] = WeakSet()
@@ -323,17 +334,16 @@ class Sessions:
         atexit.register(self._finish_all)
         WATCH.at_child_end = self._end_publishing
 
-    def session_for(
-        self, key: Hashable, options: Options, factory: StoreFactory, transport: AttachedTransport
-    ) -> Session:
-        """Return the session for *key*, which *transport* uses until it leaves."""
+    def session_for(self, endpoint: Endpoint, transport: AttachedTransport) -> Session:
+        """Return the session at *endpoint*, which *transport* uses until it leaves."""
+        key = endpoint.key
         # End other sessions whose transports vanished without leaving or do not return.
         for session in list(self.by_key.values()):
             if session.key != key and session.deserted:
                 session.maybe_end()
         with self.lock:
             if key not in self.by_key:
-                self.by_key[key] = Session(key, options, factory, self._paces.of(key), self)
+                self.by_key[key] = Session(endpoint, self._paces.of(key), self)
             self.by_key[key].transports.add(transport)
             return self.by_key[key]
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..store.protocol import Store
 
 
@@ -32,21 +30,19 @@ def current_connection() -> Any | None:
     return None if app is None else app.connection_for_write()
 
 
-def store_factory(transport: Any) -> Callable[[str], Store]:
-    """Return a function that opens a store as *transport* does; raises ConfigurationError."""
-    if not hasattr(transport, "store_factory"):
+def require_reliq(transport: Any) -> None:
+    """Raise ConfigurationError unless *transport*, or its class, is one of reliq."""
+    if not hasattr(transport, "endpoint_of"):
         raise ConfigurationError(
-            f"expected a reliq broker, got one of {type(transport).__module__}: give its url"
+            f"expected a reliq broker, got one of {transport.__module__}: give its url"
         )
-    factory: Callable[[str], Store] = transport.store_factory()
-    return factory
 
 
-def _closed_store(connection: Any, name: str) -> Store:
-    transport = connection.transport
-    factory = store_factory(transport)
-    transport.close_connection(None)
-    return factory(name)
+def _store_of(connection: Any, name: str) -> Store:
+    transport_cls = connection.get_transport_cls()
+    require_reliq(transport_cls)
+    store: Store = transport_cls.endpoint_of(connection).open_store(name)
+    return store
 
 
 def open_store(connection: Any, name: str, broker: str = "") -> Store:
@@ -57,12 +53,12 @@ def open_store(connection: Any, name: str, broker: str = "") -> Store:
     """
     for url in connection.alt if broker and len(connection.alt) > 1 else ():
         connection.switch(url)
-        store = _closed_store(connection, name)
+        store = _store_of(connection, name)
         if store.broker == broker:
             store.connect()
             return store
     for last in [False] * (len(connection.alt) - 1) + [True]:
-        store = _closed_store(connection, name)
+        store = _store_of(connection, name)
         try:
             store.connect()
         except BrokerUnavailable:

@@ -19,7 +19,7 @@ from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..kombu_options import warn_of_unused
-from ..options import Options, parse
+from ..options import parse
 from ..routing.publish_ids import PUBLISHER
 from .declarations import Declarations
 from .encoder import Encoder
@@ -30,9 +30,9 @@ from .publishing import Publishing, Recoverable
 from .subscription import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from ..consumer.sessions import StoreFactory
+    from ..consumer.sessions import Endpoint, Session
+    from ..options import Options
+    from ..store.protocol import Store
     from .consumers import Consumers
     from .credit import Credit
     from .eventloop import EventLoop
@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 # Longest pause between attempts to begin consuming. It must stay below the 25 s for which an
 # operator command waits until a new partition is consumed from.
 _LONGEST_PAUSE_S = 4.0
+
+
+def options_of(client: Any) -> Options:
+    """Return the options of a Kombu connection; raises ConfigurationError."""
+    given = dict(client.transport_options or {})
+    if provider := getattr(client, "credential_provider", None):
+        given["credential_provider"] = provider
+    return parse(given)
 
 
 def serving(own: Any, connection: Any) -> Any:
@@ -87,21 +95,17 @@ class Transport(virtual.Transport):
             integrations.show_queues()
         self._released = False
         self.client = client
-        given = dict(client.transport_options or {})
-        if provider := getattr(client, "credential_provider", None):
-            given["credential_provider"] = provider
-        self.options: Options = parse(given)
-        warn_of_unused(given)
+        self.endpoint = endpoint = self.endpoint_of(client)
+        self.address, self.options = endpoint.address, endpoint.options
+        warn_of_unused(client.transport_options or {})
         self.channels: list[Any] = []  # instances of Channel, which imports this class
         self._used_channel_ids = array("H")
         self._epoch = 0
         self.link = Link()
         self._make_parts()  # first: the session uses the parts of its transports
-        session = SESSIONS.session_for(self.session_key(), self.options, self.store_factory(), self)
-        store = session.open_store()
-        self.link.begin(session, store)
+        session = SESSIONS.session_for(endpoint, self)
+        self.link.begin(session, self._open_store(session))
         session.registration.topology.give(self.link.routes, self.declarations.queues)
-        store.keeps_long = bool(self.failback.spool)
 
     def _make_parts(self) -> None:
         link, options = self.link, self.options
@@ -192,16 +196,15 @@ class Transport(virtual.Transport):
                 # Kombu closes a connected transport, but only drops one that never connected.
                 self._let_go(lost=False)
 
-    def session_key(self) -> Hashable:
-        """Return the identity of broker and consumer; connections with equal keys share both."""
+    @classmethod
+    def endpoint_of(cls, client: Any) -> Endpoint:
+        """Return the broker that a Kombu connection uses now; creates no transport."""
         raise NotImplementedError
 
-    def store_factory(self) -> StoreFactory:
-        """Return a function that opens a store for a given consumer.
-
-        The factory must not refer to this transport, because the session outlives it.
-        """
-        raise NotImplementedError
+    def _open_store(self, session: Session) -> Store:
+        store = session.open_store()
+        store.keeps_long = bool(self.failback.spool)
+        return store
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
@@ -226,13 +229,28 @@ class Transport(virtual.Transport):
             self.link.session.catch_up(self.link.store)
         return self
 
-    def move_to(self, other: Link) -> None:
-        """Switch to the broker of *other*, and keep the declarations."""
-        other.session.transports.add(self)
-        session, store = self.link.session, self.link.store
-        self.link.move_to(other)
-        session.leave(self)
-        store.close()
+    def move_to(self, endpoint: Endpoint) -> None:
+        """Switch to the broker at *endpoint*, and keep the declarations.
+
+        Raises ReliqError if that broker does not answer; nothing changes then.
+        """
+        left, old = self.link.session, self.link.store
+        session = SESSIONS.session_for(endpoint, self)
+        store = self._open_store(session)
+        try:
+            store.connect()
+        except ReliqError:
+            session.leave(self)
+            store.close()
+            raise
+        try:
+            old.wait_for_replies()
+        except ReliqError as exc:
+            logger.info("%s; pending acks are sent over the next connection", exc)
+        self.endpoint = endpoint
+        self.link.move_to(session, store)
+        left.leave(self)
+        old.close()
 
     def verify_connection(self, _: Any) -> bool:
         """Whether the connection is alive."""

@@ -20,6 +20,7 @@ from .. import spool, transports
 from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError, logger
 from ..failover.brokers import BROKERS, admit, without_password
 from ..integrations.celery import WATCH
+from ..integrations.connections import client_name
 from ..signals import broker_switched, emit
 from ..spool import is_spool
 from ..store.protocol import goes_on
@@ -28,6 +29,7 @@ from .broker_urls import PARTS, arguments_of, urls_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ..consumer.sessions import Endpoint
     from ..options import Options
     from .link import Link
     from .subscription import Schedule
@@ -47,20 +49,21 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
         options[name] = min(float(options.get(name) or _PROBE_S), _PROBE_S)
     with Connection(url, **{**arguments, "transport_options": options}) as connection:
         began = perf_counter()
-        if not hasattr(connection.transport, "link"):
+        cls = connection.get_transport_cls()
+        if not hasattr(cls, "endpoint_of"):
             try:
                 connection.channel().close()
             except (*connection.connection_errors, *connection.channel_errors) as exc:
                 raise BrokerUnavailable(f"{connection.as_uri()} is not reachable: {exc}") from exc
             return perf_counter() - began
-        store = connection.transport.link.store
+        store = cls.endpoint_of(connection).open_store(client_name("probe"))
         try:
             store.connect()
             began = perf_counter()
             store.probe(whole=whole)
             return inf if is_spool(url) else perf_counter() - began
         finally:
-            connection.transport.close_connection(None)
+            store.close()
 
 
 BROKERS.probe = probe
@@ -78,7 +81,7 @@ class Failback:
     client: Any
     """The Kombu connection; None after it has dropped its transport."""
     _schedule: Schedule
-    _move_to: Callable[[Link], None]
+    _move_to: Callable[[Endpoint], None]
     _has_unacked: Callable[[], bool]
     """Whether the application holds unfinished messages."""
 
@@ -246,20 +249,12 @@ class Failback:
             return
         self.due = False
         primary = Connection(self.home, **self.arguments)
-        other = primary.transport
         try:
-            other.link.store.connect()
+            self._move_to(primary.get_transport_cls().endpoint_of(primary))
         except ReliqError as exc:
             BROKERS.failed(self.home)
             logger.info("%s; staying at the current broker", exc)
-            primary.release()
             return
-        try:
-            self._link.store.wait_for_replies()
-        except ReliqError as exc:
-            logger.info("%s; pending acks are sent over the next connection", exc)
-        self._move_to(other.link)
-        other.link.session.leave(other)
         # Kombu then declares its entities again before publishing, and reports the new broker.
         self.client.declared_entities.clear()
         for name in PARTS:

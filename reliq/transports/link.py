@@ -41,10 +41,9 @@ class Link:
         self.store = self.session.open_store()
         self.routes = self.routes.over(self.store)
 
-    def move_to(self, other: Link) -> None:
-        """Switch to the broker of *other*, and keep the declarations."""
-        self.session, self.store = other.session, other.store
-        self.routes = self.routes.at(other.store)
+    def move_to(self, session: Session, store: Store) -> None:
+        """Switch to the broker of *session*, and keep the declarations."""
+        self.session, self.store, self.routes = session, store, self.routes.at(store)
 
 
 class Client:

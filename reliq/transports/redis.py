@@ -9,18 +9,17 @@ from urllib.parse import quote
 
 from kombu.utils.url import as_url
 
+from ..consumer.sessions import Endpoint
 from ..engines import redis as engine
 from ..engines.redis.urls import Said, address_of, our_scheme, read, scheme_of
 from ..errors import ConfigurationError
 from ..options import parse
 from .base import Transport as BaseTransport
+from .base import options_of
 from .broker_urls import reset_inherited_url
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from ..consumer.sessions import StoreFactory
     from ..engines.redis.connect import Address, Broker
 
 
@@ -33,21 +32,29 @@ class Transport(BaseTransport):
     store = "RedisStore"
     """The engine's class, imported at its first use."""
 
-    def __init__(self, client: Any, **kwargs: Any) -> None:
+    @classmethod
+    def endpoint_of(cls, client: Any) -> Endpoint:
+        """Return the broker that a Kombu connection uses now; creates no transport."""
         reset_inherited_url(client)
-        self.address: Broker = self._address(client)
-        super().__init__(client, **kwargs)
+        options, address = options_of(client), cls._address(client)
+        return Endpoint(
+            key=(address.identity, options),
+            options=options,
+            open_store=partial(getattr(engine, cls.store), address, options),
+            address=address,
+        )
 
-    def _address(self, client: Any) -> Broker:
+    @classmethod
+    def _address(cls, client: Any) -> Broker:
         username, password = login(client)
         beside = our_scheme(scheme_of(client.hostname or ""))
         if beside is not None:  # reliq+socket:///run/redis.sock
             raise ConfigurationError(
-                f"expected a URL of {beside}://, got {self.scheme}+{scheme_of(client.hostname)}://"
+                f"expected a URL of {beside}://, got {cls.scheme}+{scheme_of(client.hostname)}://"
             )
         path = "/" + str(client.virtual_host or "").lstrip("/")
         said = Said(
-            scheme=self.scheme,
+            scheme=cls.scheme,
             host=client.hostname,
             port=int(client.port or 0),
             path=path,
@@ -55,26 +62,19 @@ class Transport(BaseTransport):
             password=password,
             tls=client.ssl,
         )
-        return address_of(said, default_port=self.default_port)
+        return address_of(said, default_port=cls.default_port)
 
-    def _all_urls(self, client: Any) -> list[str]:
+    @classmethod
+    def _all_urls(cls, client: Any) -> list[str]:
         """Return the URLs that name parts of one broker.
 
         Kombu treats a list of URLs as failover alternatives, and passes one at a time.
         """
-        urls = [url for url in client.alt or () if str(url).startswith(f"{self.scheme}://")]
+        urls = [url for url in client.alt or () if str(url).startswith(f"{cls.scheme}://")]
         if not urls:
-            host, port = client.hostname or "localhost", client.port or self.default_port
-            urls = [as_url(self.scheme, host, port, path=str(client.virtual_host or "").strip("/"))]
+            host, port = client.hostname or "localhost", client.port or cls.default_port
+            urls = [as_url(cls.scheme, host, port, path=str(client.virtual_host or "").strip("/"))]
         return urls
-
-    def session_key(self) -> Hashable:
-        """Return the identity of broker and consumer; connections with equal keys share both."""
-        return (self.address.identity, self.options)
-
-    def store_factory(self) -> StoreFactory:
-        """Return the factory for stores with their own connections."""
-        return partial(getattr(engine, self.store), self.address, self.options)
 
 
 class TLSTransport(Transport):
@@ -92,13 +92,13 @@ class UnixTransport(Transport):
     scheme = "reliq-unix"
     can_parse_url = True
     default_port = 0
-    address: Any
 
-    def _address(self, client: Any) -> Broker:
+    @classmethod
+    def _address(cls, client: Any) -> Broker:
         url = str(client.hostname or "")
-        if scheme_of(url) != self.scheme:
+        if scheme_of(url) != cls.scheme:
             return super()._address(client)
-        said = address_of(read(url, (self.scheme,)))
+        said = address_of(read(url, (cls.scheme,)))
         client.userid = said.username or client.userid
         client.password = said.password or client.password
         client.hostname = _uri(said)
@@ -117,7 +117,8 @@ class EmbeddedTransport(Transport):
     default_port = None  # type: ignore[assignment]
     store = "EmbeddedStore"
 
-    def _address(self, client: Any) -> Broker:
+    @classmethod
+    def _address(cls, client: Any) -> Broker:
         return engine.EmbeddedAddress(engine.folder_of(client.virtual_host))
 
 
@@ -130,8 +131,9 @@ class SentinelTransport(Transport):
     scheme = "reliq-sentinel"
     default_port = 26379
 
-    def _address(self, client: Any) -> Broker:
-        options, urls = parse(client.transport_options), self._all_urls(client)
+    @classmethod
+    def _address(cls, client: Any) -> Broker:
+        options, urls = parse(client.transport_options), cls._all_urls(client)
         return engine.sentinel_address(urls, options, *login(client), client.ssl)
 
 
@@ -140,10 +142,10 @@ class ClusterTransport(Transport):
 
     scheme = "reliq-cluster"
     store = "ClusterStore"
-    address: Any
 
-    def _address(self, client: Any) -> Any:
-        options, urls = parse(client.transport_options), self._all_urls(client)
+    @classmethod
+    def _address(cls, client: Any) -> Any:
+        options, urls = parse(client.transport_options), cls._all_urls(client)
         return engine.cluster_address(urls, options, *login(client), client.ssl)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, cast
 
+from ..consumer.sessions import Endpoint
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, MessageRefused
 from ..failover.brokers import BROKERS
 from ..integrations.celery import WATCH
@@ -22,13 +23,14 @@ from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..spool.journal import JOURNALS
 from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import Transport as BaseTransport
+from .base import options_of
 from .broker_urls import reset_inherited_url
 from .channel import Channel
 from .consumers import Consumers
 from .publishing import Publishing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from ..consumer.sessions import StoreFactory
     from ..routing.outgoing import Outgoing
@@ -179,28 +181,27 @@ class Transport(BaseTransport):
     Consumers = SpoolConsumers
     default_port = None
 
-    def __init__(self, client: Any, **kwargs: Any) -> None:
+    @classmethod
+    def endpoint_of(cls, client: Any) -> Endpoint:
+        """Return the journal that a Kombu connection names."""
         reset_inherited_url(client)
-        self._journal = JOURNALS.at(client.virtual_host)
-        super().__init__(client, **kwargs)
+        options, journal = options_of(client), JOURNALS.at(client.virtual_host)
+        return Endpoint(
+            key=(journal.path, options),
+            options=options,
+            open_store=cast("StoreFactory", partial(SpoolStore, journal)),
+            address=journal,
+        )
 
     def establish_connection(self) -> BaseTransport:
         """Connect; raises ConfigurationError for a spool without brokers."""
         if not self.failback.urls:
             raise ConfigurationError(
-                f"{self._journal} is a spool, which must be the last of a list of brokers: "
+                f"{self.address} is a spool, which must be the last of a list of brokers: "
                 "broker_url=['reliq://...', 'reliq-spool:///...']; to work without a server, use "
                 "reliq-embedded:///"
             )
         return super().establish_connection()
-
-    def session_key(self) -> Hashable:
-        """Return the identity of the spool and its options; equal keys share a session."""
-        return (self._journal.path, self.options)
-
-    def store_factory(self) -> StoreFactory:
-        """Return the factory for connections to the spool."""
-        return cast("StoreFactory", partial(SpoolStore, self._journal))
 
     def _make_parts(self) -> None:
         super()._make_parts()
@@ -211,9 +212,9 @@ class Transport(BaseTransport):
         )
         self.publishing.spool_max = self.options.spool_max
 
-    def move_to(self, other: Link) -> None:
+    def move_to(self, endpoint: Endpoint) -> None:
         """Switch to a broker; consumers connect again."""
-        super().move_to(other)
+        super().move_to(endpoint)
         self.publishing = self._at_broker
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:

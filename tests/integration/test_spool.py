@@ -25,6 +25,7 @@ from reliq.admin import Inspector
 from reliq.cli.spool import examine
 from reliq.errors import BrokerRefused, ConfigurationError, MessageRefused
 from reliq.spool.journal import JOURNALS
+from reliq.store.limits import SHORT_MS
 from reliq.transports.failback import probe
 from tests.integration.test_metrics import collect
 from tests.support.audits import assert_balanced
@@ -441,6 +442,20 @@ def test_a_reply_that_never_came(redis_factory, tmp_path, go_on, stored):
             assert 0 == JOURNALS.at(str(away.path)).status()["doubtful"]
     finally:
         proxy.close()
+
+
+def test_numbers_are_kept_for_a_day_after_the_return_too(away):
+    """A broker keeps publish numbers for a day, also for a publisher back from the spool."""
+    away.server.kill()
+    with away.connect() as connection:
+        away.publish(connection, 1)
+        away.server.start()
+        wait_until(lambda: connection.transport.failback.due, timeout_s=30)
+        away.publish(connection, 2, "other")
+        assert connection.transport.failback.url == away.home
+        with away.server.client() as client:
+            assert client.pttl("reliq:{other}:publishers") > 2 * SHORT_MS
+        wait_until(lambda: 0 == spooled_in(away.path), timeout_s=30)
 
 
 @pytest.mark.parametrize("why", ["its broker lost its data", "a day has passed"])

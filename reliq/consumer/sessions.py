@@ -67,12 +67,6 @@ class Session:
         self.pace = pace
         self._others = others
         self.transports: WeakSet[AttachedTransport] = WeakSet()
-        # These parts are used through their locks: a child keeps the objects, and resets them.
-        self.leases = Leases(options)
-        self._running = RunningTasks()
-        self.reports = JobReports(lambda batch: self.duties.batches.soon(batch))  # noqa: PLW0108 - made later
-        self.outbox = Outbox(self.leases, self.transports, self._running)
-        self.registration = Registration(self.transports, options.orphan_grace)
         self.lease_ms = int(options.visibility_timeout * 1000)
         self.fewer: dict[str, tuple[int, float]] = {}
         """By queue, the most messages of a reserve after a lost one, and the time of the loss."""
@@ -84,28 +78,55 @@ class Session:
         self._numbers = count(1)
         self._lost = False
         self._spare: Store | None = None
-        self.leases.begin()
-        self.outbox.begin()
-        self.reports.begin()
-        self._running.begin(self.id)
-        self.registration.begin(self.id)
+        if self.holds:
+            for part in (self.leases, self.outbox, self.reports):
+                part.begin()
+            for named in (self._running, self.registration):
+                named.begin(self.id)
+
+    # Created together at the first access to one: a session that only connects has none. They are
+    # used through their locks: a child keeps the objects, and resets them.
+    leases: Leases
+    reports: JobReports
+    outbox: Outbox
+    registration: Registration
+    _running: RunningTasks
+    holds = False
+    """Whether it ever had leases, reports or a registration."""
 
     # Created and imported at the first background duty: a process that only publishes has none.
     duties: BackgroundDuties
     background: Loop
     works = False
-    """Whether it ever had background duties."""
+    """Whether it ever had background duties. If so, it holds."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Create the parts for background duties at the first access to one of them."""
-            if name not in {"duties", "background"}:
-                raise AttributeError(name)
+            """Create the parts of one kind at the first access to one of them."""
             with self._others.lock:
-                if not self.works:
-                    self._begin_to_work()
+                if name in {"duties", "background"}:
+                    if not self.works:
+                        self._begin_to_work()
+                elif name not in {"leases", "reports", "outbox", "registration", "_running"}:
+                    raise AttributeError(name)
+                elif not self.holds:
+                    self._make_holdings()
             return object.__getattribute__(self, name)
+
+    def _make_holdings(self) -> None:
+        leases, running = Leases(self.options), RunningTasks()
+        reports = JobReports(lambda batch: self.duties.batches.soon(batch))  # noqa: PLW0108 - made later
+        outbox = Outbox(leases, self.transports, running)
+        registration = Registration(self.transports, self.options.orphan_grace)
+        for part in (leases, outbox, reports):
+            part.begin()
+        for named in (running, registration):
+            named.begin(self.id)
+        if not self.holds:  # a signal handler may have made them meanwhile
+            # Together, without a call: an interrupt leaves all parts or none.
+            self.leases, self._running, self.reports = leases, running, reports
+            self.outbox, self.registration, self.holds = outbox, registration, True
 
     def _begin_to_work(self) -> None:
         duties = consumer.BackgroundDuties(
@@ -183,6 +204,8 @@ class Session:
         Sends pending acks and returns of earlier connections, returns messages whose reserve was
         lost with its reply, and renews all held leases.
         """
+        if not self.holds:
+            return
         if self._lost:
             self._lost = False
             if not self._knows_server_of(store):
@@ -210,9 +233,16 @@ class Session:
     @property
     def idle(self) -> bool:
         """Whether no lease is held, no report is pending, and no jobs keep it in the register."""
+        if not self.holds:
+            return True
         # In this order: a settled message enters the outbox before its lease is dropped.
         settled = not self.leases.held and self.outbox.is_empty and self.reports.is_empty
         return settled and not self.stays
+
+    @property
+    def consumed(self) -> bool:
+        """Whether it ever was a consumer. If not, the process only publishes."""
+        return self.holds and self.registration.consumed
 
     @property
     def in_hand(self) -> bool:
@@ -222,6 +252,8 @@ class Session:
         of a lost connection delivers nothing. If the process dies before the broker receives the
         reports, the broker assumes that it died while holding several messages.
         """
+        if not self.holds:
+            return False
         self._note_dropped()
         asking = any(one.consumes and one.reserver.asking for one in list(self.transports))
         return self.leases.in_hand or asking
@@ -260,13 +292,14 @@ class Session:
     @property
     def deserted(self) -> bool:
         """Whether it has no transport, no background thread and no known topology."""
-        known = not self.registration.topology.is_empty
+        known = self.holds and not self.registration.topology.is_empty
         return not (self.transports or known or (self.works and self.background.threaded))
 
     def maybe_end(self) -> None:
         """End the session if no transport is open and nothing is pending."""
         with self._others.lock:
-            if self.transports or not self.idle or self.registration.expected_back:
+            expected = self.holds and self.registration.expected_back
+            if self.transports or not self.idle or expected:
                 return
             if self._others.by_key.get(self.key) is self:
                 del self._others.by_key[self.key]
@@ -284,6 +317,8 @@ class Session:
     def finish(self) -> None:
         """Return all held messages at exit; waits for a short time."""
         self.end_publishing()
+        if not self.holds:
+            return
         if self.works:
             self.background.stop()
         left = 0

@@ -19,13 +19,13 @@ from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import PROCESS, here
 from ..integrations.celery import WATCH
 from ..kombu_options import warn_of_unused
+from ..lazy import Lazy
 from ..options import parse
 from ..routing.publish_ids import PUBLISHER
 from .declarations import Declarations
 from .encoder import Encoder
 from .failback import Failback
 from .link import Link
-from .posting import Posting, UnroutableMessages
 from .publishing import Publishing, Recoverable
 from .subscription import Schedule
 
@@ -105,7 +105,8 @@ class Transport(virtual.Transport):
         self._make_parts()  # first: the session uses the parts of its transports
         session = SESSIONS.session_for(endpoint, self)
         self.link.begin(session, self._open_store(session))
-        session.registration.topology.give(self.link.routes, self.declarations.queues)
+        if session.holds:
+            session.registration.topology.give(self.link.routes, self.declarations.queues)
 
     def _make_parts(self) -> None:
         link, options = self.link, self.options
@@ -119,13 +120,27 @@ class Transport(virtual.Transport):
             _move_to=self.move_to,
             _has_unacked=lambda: any(channel.qos_.delivered for channel in self.channels),
         )
-        self.encoder = Encoder(options, self.declarations, self.failback)
-        self.unroutable = UnroutableMessages(link, options)
-        posting = Posting(link, self.unroutable)
-        self.publishing = Publishing(
-            link, self.declarations, self.failback, posting, self.unroutable
-        )
         self._began_at = monotonic()
+
+    @Lazy
+    def encoder(self) -> Encoder:
+        """Encodes messages. A transport that only connects creates none."""
+        return Encoder(self.options, self.declarations, self.failback)
+
+    @Lazy
+    def publishing(self) -> Publishing:
+        """Publishes messages."""
+        return self._publish_by(self.publishing_class)
+
+    publishing_class = Publishing
+
+    def _publish_by(self, kind: type[Publishing]) -> Publishing:
+        return kind(
+            _link=self.link,
+            _options=self.options,
+            _declarations=self.declarations,
+            _failback=self.failback,
+        )
 
     # Created and imported together on first access: a publisher does not need them.
     credit: Credit

@@ -15,6 +15,7 @@ from amqp.protocol import queue_declare_ok_t
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, logger
 from ..forks import here
 from ..integrations.celery import WATCH
+from ..lazy import Lazy
 from ..message.envelope import unpack
 from ..message.queue_arguments import differ_in_partitions, is_durable, queue_arguments
 from ..message.queue_names import partition_names
@@ -52,9 +53,10 @@ class Declarations:
     """Pending bindings of each queue; they are declared when its node answers."""
     _settles_at: float = field(default=-inf, init=False)
 
-    def __post_init__(self) -> None:
-        """Start without mailboxes."""
-        self.mailboxes = Mailboxes(self._link)
+    @Lazy
+    def mailboxes(self) -> Mailboxes:
+        """The mailboxes declared here."""
+        return Mailboxes(self._link)
 
     def declare_queue(
         self, queue: str, auto_delete: bool, arguments: dict[str, Any] | None, passive: bool

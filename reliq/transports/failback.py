@@ -20,7 +20,6 @@ from .. import spool, transports
 from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError, logger
 from ..failover.brokers import BROKERS, admit, without_password
 from ..integrations.celery import WATCH
-from ..integrations.connections import client_name
 from ..signals import broker_switched, emit
 from ..spool import is_spool
 from ..store.protocol import goes_on
@@ -56,7 +55,7 @@ def probe(url: str, arguments: Mapping[str, Any], whole: bool = False) -> float:
             except (*connection.connection_errors, *connection.channel_errors) as exc:
                 raise BrokerUnavailable(f"{connection.as_uri()} is not reachable: {exc}") from exc
             return perf_counter() - began
-        store = cls.endpoint_of(connection).open_store(client_name("probe"))
+        store = cls.endpoint_of(connection).open_store("probe")
         try:
             store.connect()
             began = perf_counter()
@@ -176,7 +175,7 @@ class Failback:
         session, store = self._link.session, self._link.store
         pace = session.pace
         # A publish with a retry policy has its own pauses, and its caller chooses the time.
-        pace.wait(once=self._publishes and not session.registration.consumed)
+        pace.wait(once=self._publishes and not session.consumed)
         try:
             store.connect()
             store.require_writable()

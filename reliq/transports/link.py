@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..lazy import Lazy
 from ..routing.partitions import names_of
 from ..routing.routes import Routes
 
@@ -24,11 +25,15 @@ class Link:
 
     session: Session
     store: Store
-    routes: Routes
+
+    @Lazy
+    def routes(self) -> Routes:
+        """The exchanges and bindings of the connection."""
+        return Routes(self.store)
 
     def begin(self, session: Session, store: Store) -> None:
         """Start a new connection of *session*."""
-        self.session, self.store, self.routes = session, store, Routes(store)
+        self.session, self.store = session, store
 
     def over(self, store: Store) -> Link:
         """Return a link over another connection to the same broker."""

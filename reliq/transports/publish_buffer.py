@@ -226,7 +226,7 @@ class PublishBuffer:
             self._blind = True  # wait for the broker only once; the flush queries it again
             return 1
         if not found:
-            channel.transport.unroutable.report(item.exchange, item.routing_key)
+            channel.transport.publishing.unroutable.report(item.exchange, item.routing_key)
         return len(found)
 
     def _flush(self, remark: str) -> None:
@@ -356,7 +356,7 @@ def _report(items: list[Outgoing], channel: Channel) -> None:
         )
     try:
         for item in nowhere:
-            channel.transport.unroutable.report(item.exchange, item.routing_key)
+            channel.transport.publishing.unroutable.report(item.exchange, item.routing_key)
     except Unroutable as exc:
         raise Unroutable(
             f"{exc} (one of {len(nowhere)} such messages of a batch; all others are stored)"

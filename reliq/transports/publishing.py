@@ -16,17 +16,17 @@ from ..routing.sending import send
 from ..signals import emit_published, message_published
 from ..store.limits import LOG_BYTES
 from ..store.values import FULL
-from .posting import TRANSIENT
+from .posting import TRANSIENT, Posting, UnroutableMessages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..options import Options
     from ..routing.outgoing import Outgoing
     from .declarations import Declarations
     from .failback import Failback
     from .jobs import JobEntry
     from .link import Link
-    from .posting import Posting, UnroutableMessages
 
 
 @dataclass(eq=False)
@@ -37,10 +37,14 @@ class Publishing:
     """Whether the bindings of the broker can be read."""
 
     _link: Link
+    _options: Options
     _declarations: Declarations
     _failback: Failback
-    posting: Posting
-    _unroutable: UnroutableMessages
+
+    def __post_init__(self) -> None:
+        """Start with nothing posted."""
+        self.unroutable = UnroutableMessages(self._link, self._options)
+        self.posting = Posting(self._link, self.unroutable)
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Store *item*, once for each queue, and wait for its confirmation.
@@ -136,7 +140,7 @@ class Publishing:
                     "or publish later"
                 )
             if not item.stored:
-                self._unroutable.report(item.exchange, item.routing_key)
+                self.unroutable.report(item.exchange, item.routing_key)
         PUBLISHER.settle(tag)
         if message_published.receivers:
             self.emit_stored(item)

@@ -117,8 +117,6 @@ class SpoolPublishing(Publishing):
     """Publishes into the journal."""
 
     knows_routes = False
-    spool_max = 0
-    """The maximum number of messages in the journal."""
 
     def publish(self, item: Outgoing, properties: dict[str, Any]) -> None:
         """Append *item*, with its publish number of an earlier attempt at a broker."""
@@ -152,7 +150,7 @@ class SpoolPublishing(Publishing):
             kept = pack([own, item.envelope, item.rank, *times, item.create, item.key, tried])
             sent = (broker, BROKERS.data.get(broker or ""), now if tried else None)
             rows.append((item.exchange, item.routing_key, now, kept, *sent))
-        journal.add(rows, self.spool_max, fsync="fsynced" in levels)
+        journal.add(rows, self._options.spool_max, fsync="fsynced" in levels)
         for item in items:
             item.spooled = True
         PUBLISHER.settle(*[item.tag for item in items if item.tag is not None])
@@ -179,6 +177,7 @@ class Transport(BaseTransport):
 
     Channel = Channel
     Consumers = SpoolConsumers
+    publishing_class = SpoolPublishing
     default_port = None
 
     @classmethod
@@ -203,19 +202,10 @@ class Transport(BaseTransport):
             )
         return super().establish_connection()
 
-    def _make_parts(self) -> None:
-        super()._make_parts()
-        self._at_broker = self.publishing
-        posting = self.publishing.posting
-        self.publishing = SpoolPublishing(
-            self.link, self.declarations, self.failback, posting, self.unroutable
-        )
-        self.publishing.spool_max = self.options.spool_max
-
     def move_to(self, endpoint: Endpoint) -> None:
         """Switch to a broker; consumers connect again."""
         super().move_to(endpoint)
-        self.publishing = self._at_broker
+        self.publishing = self._publish_by(Publishing)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Do nothing, because nothing is consumed."""

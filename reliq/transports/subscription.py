@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.scheduling import cycle_by_name
 
 from ..errors import ReliqError
+from ..lazy import Lazy
 from ..message.queue_names import queue_of
 
 if TYPE_CHECKING:
@@ -160,28 +161,34 @@ class Subscription:
 _UNHEARD_S = 1.0
 
 
+@dataclass(eq=False)
 class Schedule:
     """The order of turns. Application thread only; others read a copy of the subscriptions."""
 
-    def __init__(self, strategy: str) -> None:
-        self._strategy = strategy
-        self.is_round_robin = strategy == "round_robin"
-        self.subscriptions: list[Subscription] = []
-        self.heard_at = 0.0
-        """When the last wait for notifications ended."""
-        self.deserted = False
-        """Whether the last attempt to reconnect failed while there were consumers."""
-        self.loss_told = False
-        """Whether the application was notified that the consumers' connection is lost."""
-        self._begin()
+    _strategy: str
+    subscriptions: list[Subscription] = field(default_factory=list, init=False)
+    only: Subscription | None = field(default=None, init=False)
+    """The subscription, if there is only one."""
+    fed: list[tuple[Subscription, Feed]] = field(default_factory=list, init=False)
+    """The subscriptions that read the log of an exchange."""
+    heard_at: float = field(default=0.0, init=False)
+    """When the last wait for notifications ended."""
+    deserted: bool = field(default=False, init=False)
+    """Whether the last attempt to reconnect failed while there were consumers."""
+    loss_told: bool = field(default=False, init=False)
+    """Whether the application was notified that the consumers' connection is lost."""
+    _of_queue: dict[str, list[Subscription]] = field(default_factory=dict, init=False)
+
+    @Lazy
+    def is_round_robin(self) -> bool:
+        """Whether the queues take turns."""
+        return self._strategy == "round_robin"
 
     def _begin(self) -> None:
         self._cycle: Any = cycle_by_name(self._strategy)()
         self.only = self.subscriptions[0] if len(self.subscriptions) == 1 else None
-        """The subscription, if there is only one."""
         self.fed = [(item, item.feed) for item in self.subscriptions if item.feed is not None]
-        """The subscriptions that read the log of an exchange."""
-        self._of_queue: dict[str, list[Subscription]] = {}
+        self._of_queue = {}
         for item in self.subscriptions:
             item.behind = False
             self._of_queue.setdefault(item.of_queue, []).append(item)

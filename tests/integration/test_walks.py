@@ -14,8 +14,8 @@ FILES = {
     "reserve to ack": 22,
     "renewal": 11,
     "restore": 10,
-    "fail over": 43,
-    "fail back": 39,
+    "fail over": 30,
+    "fail back": 28,
 }
 CHANGES = {"reserve to ack": 82}
 POLICY = {"max_retries": 5, "interval_start": 0, "interval_step": 0.1}

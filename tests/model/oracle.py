@@ -66,6 +66,8 @@ class QueueOracle:
     """The message claimed for isolated delivery, the consumer, and the claim's deadline."""
     numbers: dict[str, set[int]] = field(default_factory=dict)
     """The stored numbers of each publisher; they outlive the queue."""
+    settled: dict[str, int] = field(default_factory=dict)
+    """The number of each publisher below which all are settled: a late one is a duplicate."""
     moving: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Dead letters that are being moved to another queue: tag -> number, target."""
     finished: dict[str, Message] = field(default_factory=dict)
@@ -145,6 +147,7 @@ class QueueOracle:
         stored = STORED if self.exists else CREATED
         self.exists = True
         outcomes = []
+        numbered = set()
         if self._too_long(len(items), sum(len(item.envelope) for item in items)):
             self._expire(now)
         for item in items:
@@ -152,7 +155,12 @@ class QueueOracle:
             if outcome == STORED:
                 self._store(item, now)
                 outcome, stored = stored, STORED
+                if item.number:
+                    numbered.add(item.publisher)
             outcomes.append(outcome)
+        low_water = max(item.low_water for item in items)
+        for publisher in numbered:
+            self.settled[publisher] = max(low_water, self.settled.get(publisher, 0))
         if self.arguments.overflow != "reject-publish" and self._too_long(0, 0):
             while self._too_long(0, 0):
                 self._bury(self._head(), "maxlen", "", "", now)
@@ -161,7 +169,8 @@ class QueueOracle:
 
     def _accept(self, item: Publication) -> int:
         known = self.numbers.setdefault(item.publisher, set())
-        if item.number and item.number in known:
+        settled = self.settled.get(item.publisher, 0)
+        if item.number and (item.number in known or item.number < settled):
             return DUPLICATE
         rejects = self.arguments.overflow == "reject-publish"
         if rejects and self._too_long(1, len(item.envelope)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._version import __version__
+from .consumer.host import HOST
 from .errors import (
     BatchClosed,
     BatchUncertain,
@@ -26,6 +27,7 @@ from .errors import (
     ReliqError,
     Unroutable,
 )
+from .integrations import prepare
 from .lazy import names_of
 from .transports import register
 
@@ -65,6 +67,7 @@ __all__ = [
     "report",
 ]
 
+HOST.prepare = prepare
 register()
 
 __getattr__ = names_of(

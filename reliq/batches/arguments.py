@@ -7,8 +7,8 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..integrations.collecting import Collector
-from ..integrations.outcomes import adding_to
 from ..message.delivery_tag import new_tag
+from ..store.job_headers import adding_to
 from ..store.jobs import MOST_ID, MOST_NUMBER, is_id, is_text
 from ..transfer.batch_callbacks import CallbackMessage
 from ..transfer.batch_callbacks import packed as as_text

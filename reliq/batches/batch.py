@@ -14,10 +14,10 @@ from ..errors import BrokerTimeout, BrokerUnavailable, ConfigurationError, NotFo
 from ..forks import here
 from ..integrations.connections import current_app, current_connection
 from ..integrations.job_runs import RUNNING
-from ..integrations.outcomes import Membership, adding_to, membership
 from ..many import publish_many
 from ..message.delivery_tag import new_tag
 from ..store.batch_info import BatchInfo
+from ..store.job_headers import Membership, adding_to, membership
 from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
 from ..transfer.batch_callbacks import cancel_nested
 from ..transfer.batch_callbacks import change as change_batch

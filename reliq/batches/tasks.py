@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, logger
 from ..integrations.job_runs import RUNNING
-from ..integrations.outcomes import Membership, adding_to
+from ..store.job_headers import Membership, adding_to
 from ..store.jobs import Note
 from ..store.limits import REPORTS_OF_A_JOB
 from .batch import Batch

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, ReliqError, again, logger
 from ..failover.brokers import JITTER
-from ..integrations.celery import WATCH
 from ..store.protocol import NODE_PATIENCE_S, Attempt
 from ..transfer.dead_letter_exchange import DeadLetterRouter
 from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
 from .heartbeat import Heartbeat
+from .host import HOST
 from .registration import LostQueues
 from .renewal import Renewal
 from .restore_passes import RestorePasses
@@ -67,7 +67,7 @@ class BackgroundDuties:
         self.batches = BatchPasses(
             runner,
             self._reports,
-            lambda worker: WATCH.jobs_of(worker) if worker == self._name else None,
+            lambda worker: HOST.jobs_of(worker) if worker == self._name else None,
         )
         self._lost_queues = LostQueues(registration)
         self.renewal = Renewal(options, leases, runner)

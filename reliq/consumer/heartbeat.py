@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from .._version import __version__
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
-from ..integrations.celery import WATCH
 from ..message.queue_names import queue_of
 from ..store.protocol import NODE_PATIENCE_S
+from .host import HOST
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -99,7 +99,7 @@ class Heartbeat:
             monotonic() >= self._next
             or known is None
             or known[:2] != (store.consumer, store.registered_by)
-            or self._pool != WATCH.pool  # a worker has its pool after its first heartbeat
+            or self._pool != HOST.pool()  # a worker has its pool after its first heartbeat
             or self._told_failing != self._passes.failing
         ):
             self._post(store)
@@ -122,7 +122,7 @@ class Heartbeat:
         While it runs jobs, it *stays*: a sweep for lost jobs would otherwise take it for dead.
         No other consumer would run its acked jobs.
         """
-        self.stays = bool(WATCH.jobs_of(self._name))
+        self.stays = bool(HOST.jobs_of(self._name))
         if not self.stays:
             self._registered, self._registered_as = False, None
             store.forget_consumer(self._name)
@@ -159,11 +159,11 @@ class Heartbeat:
             }
             known = self._registered_as = (store.consumer, store.registered_by, identity)
         self._next = monotonic() + self.interval_s
-        self._pool = WATCH.pool
+        self._pool = HOST.pool()
         self._told_failing = self._passes.failing.copy()
-        unprotected = WATCH.unprotected[:_NAMED]
-        if unprotected and not WATCH.warned:
-            WATCH.warned = True
+        unprotected = HOST.unprotected()[:_NAMED]
+        if unprotected and not HOST.warned:
+            HOST.warned = True
             logger.warning(
                 "if a pool process is killed, for example for its memory, its task does not run "
                 "again: %s acknowledge late without task_reject_on_worker_lost; set "
@@ -173,11 +173,11 @@ class Heartbeat:
         record = {
             **known[2],
             "pool": self._pool,
-            "node": WATCH.node,
+            "node": HOST.node(),
             "options": self._shared_options,
             "queues": "\n".join(self._registration.queues),
             "held": str(len(self._leases.held)),
-            "processes": str(WATCH.processes),
+            "processes": str(HOST.processes()),
             "unprotected": "\n".join(unprotected),
             "failing": json.dumps(self._told_failing),
         }
@@ -221,21 +221,21 @@ class RunningTasks:
     def before_ack(self, store: Store, queue: str) -> None:
         """Report before an ack that a task of *queue* runs, once until :meth:`tell` finds none."""
         queue = queue_of(queue)
-        if not WATCH.worker or self._said.get(queue):
+        if not HOST.worker() or self._said.get(queue):
             return
         with self._lock:
-            running = WATCH.running
+            running = HOST.running()
             if running.get(queue):
                 self._post(store, running)
 
     def tell(self, store: Store, again: bool = False) -> None:
         """Report the running tasks if they differ from the last report, or *again*."""
-        if not WATCH.worker:
+        if not HOST.worker():
             return
         with self._lock:
             said, self._said = self._said, {}
             # In this order: a task that begins now is seen here, or finds no report.
-            running = WATCH.running
+            running = HOST.running()
             if again or running != said:
                 self._post(store, running)
             else:

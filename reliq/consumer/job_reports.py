@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
-from ..integrations.outcomes import job_in
 from ..message.queue_names import queue_of
+from ..store.job_headers import job_in
 from ..store.jobs import Change, by_batch
 from ..store.limits import BATCH
 from ..store.protocol import Attempt

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
-from ..integrations.celery import WATCH
 from ..signals import emit_at_the_limit
 from ..store.limits import BATCH, chunks
 from ..store.values import Delivery, How, Lease, Released
+from .host import HOST
 from .leases import log_at_the_limit
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Outbox:
             try:
                 if store.has_nodes:  # a post checks only its own node for late replies
                     store.check()
-                if WATCH.consumers:
+                if HOST.worked:
                     self._running.before_ack(store, queue)
                 store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
             except BrokerTimeout:  # noqa: PERF203 - one of few chunks

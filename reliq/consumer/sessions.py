@@ -21,9 +21,9 @@ from .. import consumer
 from ..errors import ReliqError, logger
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
-from ..integrations.celery import WATCH
 from ..store.protocol import NODE_PATIENCE_S, Attempt
 from .heartbeat import RunningTasks
+from .host import HOST
 from .job_reports import JobReports
 from .leases import Leases
 from .outbox import Outbox
@@ -367,7 +367,7 @@ class Sessions:
         self.by_key: dict[Hashable, Session] = {}
         self._paces = Paces()
         atexit.register(self._finish_all)
-        WATCH.at_child_end = self._end_publishing
+        HOST.at_child_end = self._end_publishing
 
     def session_for(self, endpoint: Endpoint, transport: AttachedTransport) -> Session:
         """Return the session at *endpoint*, which *transport* uses until it leaves."""

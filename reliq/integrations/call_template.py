@@ -11,7 +11,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..message.envelope import Differing
-from .collecting import Content, Prepared
+from ..transports.chunk import Prepared
+from .collecting import Content
 from .middleware.chain import PublishContext, chain_of
 from .middleware.install import apply_publish
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import integrations
+from ..consumer.host import HOST
 from ..message.queue_names import queue_of
-from .outcomes import LEASE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+from ..store.job_headers import LEASE
 
 _PREFORK = "celery.concurrency.prefork"
 _ELSEWHERE = frozenset({_PREFORK, "celery.concurrency.thread"})
@@ -42,20 +39,32 @@ class WorkerWatch:
         """The present and former workers; empty in a process without one."""
         self._connected = False
         self._connected_to_embedded = False
-        self.warned = False
-        """Whether the log of this process has its unprotected tasks."""
-        self.at_child_end: Callable[[], object] = bool
-        """Called at the orderly end of a child of a prefork pool, which runs no atexit hooks."""
+        self._fills = False
 
     def connect(self) -> None:
-        """Listen for ``worker_ready``, which Celery sends before the first task is received.
+        """Answer for the host, and listen for Celery's signals.
 
-        Also listens for received tasks, and for the end of a child of the pool.
+        It sends ``worker_ready`` before the first task is received. The others are for received
+        tasks, and for the end of a child of the pool.
         """
+        if "gevent.monkey" in sys.modules:
+            integrations.let_others_run()
+        if "flower.utils.broker" in sys.modules:
+            integrations.show_queues()
+        if not self._fills:
+            self._fills = True
+            HOST.prepare = self.connect
+            HOST.worker, HOST.begins, HOST.serves = self.worker, self.begins, self.serves
+            HOST.connects, HOST.stopping, HOST.busy = self.connects, self.stopping, self.busy
+            HOST.forks, HOST.inline, HOST.running = self.forks, self.inline, self.running
+            HOST.will_consume, HOST.takes_from = self.will_consume, self.takes_from
+            HOST.jobs_of, HOST.dropped, HOST.pool = self.jobs_of, self.dropped, self.pool
+            HOST.node, HOST.processes = self.node, self.processes
+            HOST.unprotected = self.unprotected
         if not self._connected and "celery.signals" in sys.modules:
             signals = sys.modules["celery.signals"]
             signals.worker_ready.connect(self._ready, weak=False)
-            signals.worker_process_shutdown.connect(lambda **_: self.at_child_end(), weak=False)
+            signals.worker_process_shutdown.connect(lambda **_: HOST.at_child_end(), weak=False)
             signals.task_received.connect(
                 lambda request=None, **_: integrations.tell_the_eta(request), weak=False
             )
@@ -74,6 +83,7 @@ class WorkerWatch:
         if sender is None or sender in self._workers:
             return
         self.consumers = (*map(weakref.ref, self._workers), weakref.ref(sender))
+        HOST.worked = True
         if type(sender.pool).__module__ == _PREFORK:
             integrations.forget_nothing(sender.pool)
         integrations.watch_over(sender)
@@ -82,30 +92,26 @@ class WorkerWatch:
     def _workers(self) -> list[Any]:
         return [found for known in self.consumers if (found := known()) is not None]
 
-    @property
     def worker(self) -> bool:
         """Whether this process is a Celery worker."""
         return bool(self._workers)
 
-    @property
     def begins(self) -> bool:
         """Whether this Celery worker has received no task yet; False in a child of its pool."""
         billiard = sys.modules.get("billiard.process")
-        if self.worker or (
+        if self.worker() or (
             billiard is not None and billiard.current_process().name != "MainProcess"
         ):
             return False
         return any(app.loader.worker_initialized for app in _apps())
 
-    @property
     def serves(self) -> bool:
         """Whether this process belongs to a Celery worker: a starting one, or its pool's child."""
-        return self.worker or any(app.loader.worker_initialized for app in _apps())
+        return self.worker() or any(app.loader.worker_initialized for app in _apps())
 
-    @property
     def connects(self) -> bool:
         """Whether this Celery worker is starting, or reconnects after a lost connection."""
-        return self.begins or any(
+        return self.begins() or any(
             # The event loop is the last of its steps.
             item.blueprint.started < sum(step is not None for step in item.steps)
             for item in self._workers
@@ -122,11 +128,10 @@ class WorkerWatch:
             for app in _apps()
         )
 
-    @property
     def busy(self) -> bool:
         """Whether this worker runs tasks, including acked ones."""
         state = sys.modules.get("celery.worker.state")
-        return self.worker and bool(getattr(state, "active_requests", None))
+        return self.worker() and bool(getattr(state, "active_requests", None))
 
     def takes_from(self, transport: Any) -> bool:
         """Whether a worker itself, and not one of its tasks, consumes over *transport*."""
@@ -157,18 +162,15 @@ class WorkerWatch:
     def _pools(self) -> list[str]:
         return [type(getattr(item, "pool", None)).__module__ for item in self._workers]
 
-    @property
     def pool(self) -> str:
-        """The pool of this worker (prefork, thread, gevent, solo ...); "" in other processes."""
+        """Return the pool of this worker (prefork, thread, solo ...); "" in other processes."""
         own = {name for name in self._pools if name.startswith("celery.concurrency.")}
         return ",".join(sorted(name.rpartition(".")[2] for name in own))
 
-    @property
     def node(self) -> str:
         """Celery's name of this worker, such as celery@host; "" in other processes."""
         return ",".join(sorted({str(item.hostname) for item in self._workers if item.hostname}))
 
-    @property
     def unprotected(self) -> list[str]:
         """Tasks of a prefork worker that do not run again if their pool process is killed."""
         workers = [item for item in self._workers if type(item.pool).__module__ == _PREFORK]
@@ -176,14 +178,12 @@ class WorkerWatch:
         late = {task.name for task in tasks if task.acks_late and not task.reject_on_worker_lost}
         return sorted(name for name in late if not name.startswith("celery."))
 
-    @property
     def processes(self) -> int:
         """How many tasks this worker runs at a time; 0 in other processes."""
         return sum(int(getattr(item.pool, "num_processes", None) or 1) for item in self._workers)
 
-    @property
     def running(self) -> dict[str, int]:
-        """Running tasks of this worker that are or will soon be acked: their number by queue."""
+        """Return the number of running tasks that are or will soon be acked, by queue."""
         found: dict[str, int] = {}
         for request in _active_requests():
             queue = getattr(getattr(request, "message", None), "queue", None)
@@ -196,7 +196,7 @@ class WorkerWatch:
 
         None in a process without a worker, where an application's jobs are not known.
         """
-        if not self.worker:
+        if not self.worker():
             return None
         found = set()
         for request in _active_requests():
@@ -205,18 +205,15 @@ class WorkerWatch:
                 found.add(str(request.id))
         return found
 
-    @property
     def forks(self) -> bool:
         """Whether the worker's pool forks children. Threads should then be avoided."""
         return _PREFORK in self._pools
 
-    @property
     def inline(self) -> bool:
         """Whether a task may run inside the delivery of its message, as in a solo pool."""
         pools = self._pools
         return not pools or any(name not in _ELSEWHERE for name in pools)
 
-    @property
     def stopping(self) -> bool:
         """Whether this worker must end, which its loop checks only between two turns."""
         state = sys.modules.get("celery.worker.state")

@@ -10,37 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu import Producer, Queue
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from ..transports.chunk import Prepared
 
-    from ..message.envelope import Differing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 
 # Positions in the arguments of Kombu's last step (5.5 to 5.7).
 _PREPARED = 6
 _ROUTING_KEY, _EXCHANGE, _DECLARE, _CONFIRM_TIMEOUT = 6, 9, 10, 12
-
-
-class Prepared(NamedTuple):
-    """A serialized and addressed message that was not sent."""
-
-    body: Any
-    priority: int | None
-    content_type: str
-    content_encoding: str
-    headers: dict[str, Any]
-    properties: dict[str, Any]
-    exchange: str
-    routing_key: str
-    declare: Sequence[Any]
-    """Entities to declare before it is sent."""
-    confirm_timeout: float | None
-    differing: Differing | None = None
-    """The fields in which it differs from messages with this same object; None: any field."""
-
-    @property
-    def queue(self) -> str:
-        """The queue that it names; "" if an exchange routes it."""
-        return "" if self.exchange else self.routing_key
 
 
 class Content(NamedTuple):

@@ -15,20 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock, here
+from ..store.job_headers import BATCH, EARLIER, FAILURES, HANDS_OVER, LEASE, job_of, tries_before
 from ..store.jobs import CANCELLED, Change
 from .connections import client_name, open_store
-from .outcomes import (
-    BATCH,
-    DROPPED,
-    EARLIER,
-    FAILURES,
-    HANDS_OVER,
-    LEASE,
-    REPLACED,
-    is_ignore,
-    job_of,
-    tries_before,
-)
+from .outcomes import DROPPED, REPLACED, is_ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,11 +16,9 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from functools import partial, wraps
-from inspect import CO_VARARGS
-from traceback import walk_tb
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..transports.interrupts import came_from_outside
 from .job_runs import is_job, run_job
 from .outcomes import observed
 
@@ -31,35 +29,6 @@ if TYPE_CHECKING:
 
 # Pools that run requests in the worker's own process, where exceptions of the target are lost.
 _IN_PROCESS = frozenset(f"celery.concurrency.{name}" for name in ("thread", "gevent", "eventlet"))
-
-
-# Functions of gevent and eventlet in which a greenlet waits for its next turn.
-_SWITCHES = frozenset({"switch", "_greenlet_switch"})
-
-
-def came_from_outside(error: BaseException) -> bool:
-    """Whether *error* was raised by a signal handler, or thrown into a waiting greenlet.
-
-    A handler is known by its argument, the frame that it interrupted. The exception may have been
-    wrapped in another one on its way.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        for frame, _ in walk_tb(cause.__traceback__):
-            name = frame.f_code.co_name.rpartition(".")[2]
-            if name in _SWITCHES or _takes_a_frame(frame):
-                return True
-        cause = cause.__cause__
-    return False
-
-
-def _takes_a_frame(frame: FrameType) -> bool:
-    code, values = frame.f_code, frame.f_locals
-    named = code.co_argcount + code.co_kwonlyargcount
-    arguments = [values.get(name) for name in code.co_varnames[:named]]
-    if code.co_flags & CO_VARARGS:
-        arguments += values.get(code.co_varnames[named]) or ()
-    return any(isinstance(argument, FrameType) for argument in arguments)
 
 
 def is_to_blame(consumer: Any, error: BaseException) -> bool:

@@ -11,7 +11,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound, QueueFull, logger
-from ..integrations.outcomes import job_in
 from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
 from ..message.queue_arguments import queue_arguments
@@ -21,6 +20,7 @@ from ..routing.partitions import declare as declare_queue
 from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
+from ..store.job_headers import job_in
 from ..store.jobs import Change, by_batch
 from ..store.limits import MOVED_AT_ONCE, chunks
 from ..store.protocol import status_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from contextlib import suppress
 from functools import partial
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
-from .. import integrations, transports
+from .. import transports
 from .._version import __version__
+from ..consumer.host import HOST
 from ..consumer.runner import Runner
 from ..consumer.sessions import SESSIONS
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import PROCESS, here
-from ..integrations.celery import WATCH
 from ..kombu_options import warn_of_unused
 from ..lazy import Lazy
 from ..options import parse
@@ -88,11 +87,7 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **_: Any) -> None:
         # Does not call the base class: no broker state in the process, no polling cycle.
-        if "gevent.monkey" in sys.modules:
-            integrations.let_others_run()
-        WATCH.connect()
-        if "flower.utils.broker" in sys.modules:
-            integrations.show_queues()
+        HOST.prepare()
         self._released = False
         self.client = client
         self.endpoint = endpoint = self.endpoint_of(client)
@@ -164,7 +159,7 @@ class Transport(virtual.Transport):
 
     def _begin_to_consume(self) -> None:
         link, schedule, failback = self.link, self.schedule, self.failback
-        of_worker = partial(WATCH.takes_from, self)
+        of_worker = partial(HOST.takes_from, self)
         credit = transports.Credit(link, of_worker, self._began_at, schedule.is_round_robin)
         reserver = transports.Reserver(_link=link, _schedule=schedule, _credit=credit)
         pull = transports.PullLoop(

@@ -15,12 +15,12 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from .. import transports
+from ..consumer.host import HOST
 from ..errors import BrokerUnavailable, logger
 from ..forks import PROCESS, here
-from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH
 from ..lazy import Lazy
 from ..routing.partitions import in_each, names_of, refuse_partition, waiting
+from ..store.job_headers import BATCH
 from .link import Client
 from .message import Message, QoS
 from .subscription import Subscription
@@ -339,7 +339,7 @@ class Channel(virtual.Channel):
                 self.basic_cancel(tag)
             if transport.consumes:
                 transport.loop.flush_acks()
-            if WATCH.worker:
+            if HOST.worker():
                 # A running task keeps its message; messages held only by the channel go back.
                 self.settlement.let_go()
                 transport.consumers.return_abandoned()

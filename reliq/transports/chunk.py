@@ -11,21 +11,43 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.exceptions import OperationalError
 
-from ..integrations.outcomes import BATCH, join_batch
 from ..message.envelope import AlikeEnvelopes
+from ..store.job_headers import BATCH, join_batch
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..errors import Flushable
-    from ..integrations.collecting import Prepared
     from ..message.envelope import Differing
     from ..routing.outgoing import Outgoing
     from .publish_buffer import PublishBuffer
 
 # Larger than any chunk: except for the limit in bytes, the caller decides when to flush.
 _MOST = 100_000
+
+
+class Prepared(NamedTuple):
+    """A serialized and addressed message that was not sent."""
+
+    body: Any
+    priority: int | None
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    exchange: str
+    routing_key: str
+    declare: Sequence[Any]
+    """Entities to declare before it is sent."""
+    confirm_timeout: float | None
+    differing: Differing | None = None
+    """The fields in which it differs from messages with this same object; None: any field."""
+
+    @property
+    def queue(self) -> str:
+        """The queue that it names; "" if an exchange routes it."""
+        return "" if self.exchange else self.routing_key
 
 
 class Flushed(NamedTuple):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from ..consumer.host import HOST
 from ..consumer.runner import LATER, Duty
 from ..errors import BrokerUnavailable, NotFound, logger
 from ..forks import here
-from ..integrations.celery import WATCH
 from ..message.queue_names import number_of, partition_names
 from ..routing.partitions import recovered
 from ..store.protocol import Attempt
@@ -300,7 +300,7 @@ class Consumers:
         They are returned at once. Messages of running tasks stay leased. From here on, a thread
         renews them, because the loop ends before the tasks do.
         """
-        if WATCH.worker:
+        if HOST.worker():
             qos.channel.settlement.let_go()
             self.return_abandoned()
         session = self._link.session

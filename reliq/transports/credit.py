@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..consumer.host import HOST
 from ..consumer.isolation import ISOLATION
 from ..consumer.sessions import SESSIONS
-from ..integrations.celery import WATCH
 from ..store.values import ALONE, BUSY, HOLDING, IDLE
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Credit:
     @property
     def alone(self) -> int:
         """The state that a lone reserve reports: ALONE if the process holds nothing."""
-        return ALONE if SESSIONS.nothing_in_hand() and not WATCH.busy else HOLDING
+        return ALONE if SESSIONS.nothing_in_hand() and not HOST.busy() else HOLDING
 
     @property
     def awaited_from(self) -> str | None:
@@ -133,7 +133,7 @@ class Credit:
         While a message awaits isolation, a worker's tasks continue, and so do their consumers.
         Consumers started after an isolated delivery belong to its task and may continue.
         """
-        if not ISOLATION.holds and WATCH.worker and not self.of_worker():
+        if not ISOLATION.holds and HOST.worker() and not self.of_worker():
             return False
         return item.began_at <= ISOLATION.since
 
@@ -141,7 +141,7 @@ class Credit:
         """Whether ``basic_get`` may take a message of *queue* now."""
         if ISOLATION.holds:
             return self._began_at > ISOLATION.since
-        if WATCH.worker and not self.of_worker():
+        if HOST.worker() and not self.of_worker():
             return True
         return queue == self.awaited_from
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
 
+from ..consumer.host import HOST
 from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, logger
 from ..forks import here
-from ..integrations.celery import WATCH
 from ..lazy import Lazy
 from ..message.envelope import unpack
 from ..message.queue_arguments import differ_in_partitions, is_durable, queue_arguments
@@ -145,7 +145,7 @@ class Declarations:
         return goes_on(self._link.store) and self._is_workers(queue, durable)
 
     def _is_workers(self, queue: str, durable: bool | None) -> bool:
-        return WATCH.will_consume(queue, self.may_stay(queue) if durable is None else durable)
+        return HOST.will_consume(queue, self.may_stay(queue) if durable is None else durable)
 
     def may_stay(self, queue: str) -> bool:
         """Whether *queue* is durable, or was not declared here."""

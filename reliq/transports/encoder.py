@@ -13,12 +13,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MessageRefused
-from ..integrations.outcomes import join_batch
 from ..message.envelope import NOT_STORED, VERSION, is_reply, pack
 from ..message.queue_arguments import INSTANT_MS
 from ..message.queue_names import number_of, queue_of
 from ..routing.outgoing import Outgoing, by_default, wanted
 from ..spool import is_spool
+from ..store.job_headers import join_batch
 from ..store.limits import HIGHEST_RANK
 
 if TYPE_CHECKING:

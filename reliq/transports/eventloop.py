@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ..consumer.host import HOST
 from ..errors import BrokerUnavailable, ReliqError, again
-from ..integrations.celery import WATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -164,7 +164,7 @@ class EventLoop:
         self._loop_thread = threading.get_ident()
         self._require_connection()
         background = self._link.session.background
-        if WATCH.forks:
+        if HOST.forks():
             if background.threaded:
                 background.stop()  # a process that forks should have no threads
         elif self._schedule.subscriptions and not background.threaded:
@@ -210,8 +210,8 @@ class EventLoop:
 
         In that pool, signals and timers get a turn after each task; a stopping worker starts none.
         """
-        inline = WATCH.inline
-        if inline and WATCH.stopping:
+        inline = HOST.inline()
+        if inline and HOST.stopping():
             return False
         deliver_one = self._pull.deliver_one
         for _ in range(_DELIVERED_A_TICK):
@@ -232,7 +232,7 @@ class EventLoop:
     def _on_reply(self) -> None:
         self._link.store.receive()
         self._posting.do_duties()
-        if WATCH.forks and self._later is None:
+        if HOST.forks() and self._later is None:
             self._do_later()
         self._reserver.raise_failure()
         if self._has_run:
@@ -249,7 +249,7 @@ class EventLoop:
         session, store = self._link.session, self._link.store
         store.check()
         store.notifier.check()
-        if WATCH.forks:
+        if HOST.forks():
             session.duties.tick(store)
             if not store.waiting:
                 self._do_later()
@@ -289,7 +289,7 @@ class EventLoop:
         if (
             self.hub is not None
             # With the solo pool, tasks run inside a tick, which lasts as long as they do.
-            and WATCH.forks
+            and HOST.forks()
             and self._loop_thread == threading.get_ident()
             and not all(item.no_ack for item in self._schedule.subscriptions)
         ):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from kombu import Connection
 
 from .. import spool, transports
+from ..consumer.host import HOST
 from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqError, logger
 from ..failover.brokers import BROKERS, admit, without_password
-from ..integrations.celery import WATCH
 from ..signals import broker_switched, emit
 from ..spool import is_spool
 from ..store.protocol import goes_on
@@ -162,7 +162,7 @@ class Failback:
         try:
             journal.check()
         except ReliqError as exc:
-            if isinstance(exc, ConfigurationError) and not WATCH.serves:
+            if isinstance(exc, ConfigurationError) and not HOST.serves():
                 raise
             journal.report(exc)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BatchClosed, NotFound
-from ..integrations.outcomes import adding_job, job_of
+from ..store.job_headers import adding_job, job_of
 from ..store.jobs import CANCELLED, DONE, SEALED, Change, by_batch
 from ..store.limits import BATCH as AT_ONCE
 

@@ -9,14 +9,14 @@ from kombu.exceptions import DecodeError
 from kombu.serialization import loads
 from kombu.transport import virtual
 
-from .. import integrations
-from ..integrations.outcomes import BATCH, LEASE
 from ..message.envelope import fields_of
 from ..message.queue_names import queue_of
+from ..store.job_headers import BATCH, LEASE
 from ..store.values import Lease
+from .interrupts import came_from_outside
 
 if TYPE_CHECKING:
-    from ..integrations.outcomes import Outcome
+    from ..store.job_headers import Outcome
     from ..store.values import Delivery
 
 _LONGEST_ERROR = 1000
@@ -141,7 +141,7 @@ class Message(virtual.Message):
                 self._decoded_cache = loads(*content, self.accept)
             except Exception as exc:
                 self.decode_error = in_words(exc)  # so that an ack cannot lose it
-                if isinstance(exc, DecodeError) and integrations.came_from_outside(exc):
+                if isinstance(exc, DecodeError) and came_from_outside(exc):
                     raise (exc.__context__ or exc) from None
                 raise
             if not self.errors:

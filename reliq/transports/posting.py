@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..consumer.host import HOST
 from ..consumer.runner import Runner
 from ..errors import ReliqError, Unroutable, logger
-from ..integrations.celery import WATCH
 from ..lazy import Lazy
 from ..message.queue_names import queue_of
 from ..routing.spread import turned_away
@@ -61,7 +61,7 @@ class Posting:
             return True
         return (
             bool(item.exchange)
-            and WATCH.worker
+            and HOST.worker()
             and properties.get("confirm") is None
             and properties.get("delivery_mode") == TRANSIENT
             and self._link.routes.cached(item.exchange).type == "fanout"

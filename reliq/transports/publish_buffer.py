@@ -25,11 +25,11 @@ from ..errors import (
     again,
 )
 from ..forks import OwnLock, here
-from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
 from ..message.queue_names import queue_of
 from ..routing.publish_ids import PUBLISHER
 from ..signals import message_published
+from ..store.job_headers import BATCH
 from ..store.values import FULL
 from .jobs import enter, entry_of, withdraw
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import transports
+from ..consumer.host import HOST
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, QueueFull, ReliqError, logger
-from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import rename
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..routing.sending import send
 from ..signals import emit_published, message_published
+from ..store.job_headers import BATCH
 from ..store.limits import LOG_BYTES
 from ..store.values import FULL
 from .posting import TRANSIENT, Posting, UnroutableMessages
@@ -75,7 +75,7 @@ class Publishing:
         except BrokerRefused as exc:
             # A worker queries other workers when it connects (mingle). A full memory must not
             # stop it, because workers free memory.
-            asks = item.exchange.endswith(".pidbox") and WATCH.connects
+            asks = item.exchange.endswith(".pidbox") and HOST.connects()
             if not (asks and exc.passes):
                 raise
             logger.warning("%s; this worker continues without replies of other workers", exc)
@@ -180,6 +180,6 @@ class Recoverable:
         if client is not None:
             if "max_retries" in client.transport_options:
                 client.transport_options.setdefault("connect_retries_timeout", None)
-            elif transport.link.store.has_nodes and WATCH.begins:
+            elif transport.link.store.has_nodes and HOST.begins():
                 raise AttributeError("no errors after which a starting worker retries forever")
         return self._errors

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from .. import integrations
+from ..consumer.host import HOST
 from ..errors import ReliqError
 from ..failover.brokers import JITTER
-from ..integrations.celery import WATCH
-from ..integrations.outcomes import LEASE
 from ..message.envelope import EnvelopeError
 from ..routing.partitions import names_of
+from ..store.job_headers import LEASE
 from ..store.limits import MOST_REMEMBERED
 from .encoder import ETA, NATIVE_ETA
+from .interrupts import came_from_outside
 from .message import Message, raw_message
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Receiver:
             message.delivery_info[LEASE] += [session.id, link.store.broker]
         if NATIVE_ETA in message.headers:
             eta = message.headers.pop(NATIVE_ETA)
-            if WATCH.takes_from(self._over):
+            if HOST.takes_from(self._over):
                 message.eta = eta  # as a header, the worker would wait for it again
             else:
                 message.headers[ETA] = eta
@@ -141,19 +141,19 @@ class Receiver:
         failed unless it is acked anyway. Lost connections, interrupts and exceptions of signal
         handlers are not counted.
         """
-        worker = WATCH.takes_from(self._over)
+        worker = HOST.takes_from(self._over)
         message.callback_raised = not worker
         not_its_fault = (*self._over.connection_errors, ReliqError)
         if not isinstance(error, Exception) or isinstance(error, not_its_fault):
             return False
-        if integrations.came_from_outside(error):
+        if came_from_outside(error):
             return False
         if not worker:
             if not no_ack:
                 leases = self._over.link.session.leases
                 leases.delivery_failed(message.delivery_tag, message.token)
             return False
-        settled = WATCH.dropped(self._over, message, error)
+        settled = HOST.dropped(self._over, message, error)
         if settled is None:
             return False
         self._settlement.settle_malformed(message, error, settled or no_ack, no_ack)

@@ -1,7 +1,7 @@
 """Settlement: acks, returns and dead-letters the delivered messages of a channel.
 
 The channel handles single acks, the hot path. A worker leaves the outcome of a task at its message
-(:mod:`..integrations.outcomes`). It is reported to the batch before the message is acknowledged.
+(:mod:`..store.job_headers`). It is reported to the batch before the message is acknowledged.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ..consumer.host import HOST
 from ..consumer.leases import log_at_the_limit
 from ..errors import BrokerUnavailable, again, logger
 from ..forks import here
-from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH, SUCCEEDED, Outcome, job_of
 from ..message.queue_names import queue_of
 from ..printable import word
 from ..signals import emit, emit_at_the_limit, identity, message_dead
+from ..store.job_headers import BATCH, SUCCEEDED, Outcome, job_of
 from ..store.jobs import Change
 from ..store.values import Delivery, How, Lease
 from .message import in_words
@@ -95,7 +95,7 @@ class Settlement:
         token, tag = int(message.token), message.delivery_tag
         if acked and outcome is None and not message.begun:
             outcome = SUCCEEDED
-            if WATCH.takes_from(self._over):
+            if HOST.takes_from(self._over):
                 # Celery's worker revokes expired tasks.
                 why = "revoked or expired" if message.headers.get("expires") else "revoked"
                 outcome = Outcome("cancelled", why)
@@ -133,7 +133,7 @@ class Settlement:
         if message is None:
             return
         error = sys.exc_info()[1]
-        if error is not None and WATCH.takes_from(self._over):
+        if error is not None and HOST.takes_from(self._over):
             message.error = in_words(error)  # Celery rejects invalid messages
         # A task whose process died, for example, returns with this error.
         self.settle([message], "nacked" if requeue else "dead", message.error or "nacked")
@@ -213,7 +213,7 @@ class Settlement:
             )
             return
         try:
-            if message.decode_error is None and WATCH.stopping:
+            if message.decode_error is None and HOST.stopping():
                 self._return_malformed(message, "released")
             elif message.decode_error is None and not message.begun and not message.failed:
                 self._return_malformed(message, "nacked")

@@ -11,16 +11,16 @@ from functools import partial
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, cast
 
+from ..consumer.host import HOST
 from ..consumer.sessions import Endpoint
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, MessageRefused
 from ..failover.brokers import BROKERS
-from ..integrations.celery import WATCH
-from ..integrations.outcomes import BATCH
 from ..message.delivery_tag import new_tag
 from ..message.envelope import pack, unpack
 from ..message.queue_arguments import is_durable
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..spool.journal import JOURNALS
+from ..store.job_headers import BATCH
 from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import Transport as BaseTransport
 from .base import options_of
@@ -71,7 +71,7 @@ class SpoolStore:
         try:
             do(*arguments)
         except (BrokerRefused, ConfigurationError) as exc:
-            if WATCH.serves:  # any other error would end it
+            if HOST.serves():  # any other error would end it
                 raise BrokerUnavailable(str(exc)) from exc
             raise
 
@@ -164,7 +164,7 @@ class SpoolConsumers(Consumers):
         subscription.ended()
         failback = self._failback
         while failback.url == failback.spool and not failback.due:
-            if WATCH.stopping or not WATCH.connects:
+            if HOST.stopping() or not HOST.connects():
                 break
             sleep(_LOOK_EVERY_S)
         raise BrokerUnavailable(

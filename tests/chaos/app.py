@@ -20,7 +20,7 @@ from kombu import Exchange, Queue
 
 import reliq
 from reliq.consumer import batch_passes, lost_jobs
-from reliq.integrations.outcomes import BATCH
+from reliq.store.job_headers import BATCH
 from reliq.transports import failback_rounds
 from tests.chaos import broken
 from tests.chaos.ledger import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from reliq.consumer.job_reports import JobReports, change_of
-from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import is_of_job, new_tag
 from reliq.message.envelope import Envelope, decode, encode
 from reliq.routing import partitions
+from reliq.store.job_headers import BATCH
 from reliq.store.jobs import UNCHANGED, Change
 from reliq.transfer.numbered import outgoing, to_queue
 from tests.contract.jobs import begin, job_of

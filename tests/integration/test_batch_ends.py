@@ -11,9 +11,9 @@ from kombu import Connection, Consumer, Queue
 from reliq.admin import Inspector
 from reliq.batches import Batch
 from reliq.errors import MessageRefused, QueueFull
-from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import new_tag
 from reliq.message.envelope import Envelope, encode
+from reliq.store.job_headers import BATCH
 from reliq.store.jobs import Change
 from tests.contract.steps import message
 from tests.integration.kombu_client import FAST

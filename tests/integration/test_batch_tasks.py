@@ -16,7 +16,7 @@ from celery import Celery
 import reliq
 from reliq import Batch
 from reliq.integrations.job_runs import RUNNING, is_job, run_job
-from reliq.integrations.outcomes import BATCH
+from reliq.store.job_headers import BATCH
 from reliq.store.jobs import Change
 from tests.chaos.proxy import Proxy
 from tests.support.proxy import Proxy as CuttingProxy

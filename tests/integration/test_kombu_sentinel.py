@@ -16,7 +16,7 @@ from reliq import Batch, BrokerUnavailable, ConfigurationError, NotConfirmed
 from reliq.admin import Inspector
 from reliq.cli import main
 from reliq.integrations.job_runs import run_job
-from reliq.integrations.outcomes import BATCH
+from reliq.store.job_headers import BATCH
 from reliq.store.jobs import Change
 from tests.support.audits import assert_balanced, wait_settled
 from tests.support.sentinels import MASTER_NAME, SentinelGroup, role_of

@@ -20,10 +20,10 @@ import pytest
 from reliq.admin import Inspector
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.urls import address
-from reliq.integrations.outcomes import BATCH
 from reliq.message.delivery_tag import new_tag
 from reliq.message.envelope import Envelope, encode
 from reliq.options import parse
+from reliq.store.job_headers import BATCH
 from reliq.store.jobs import OPEN, Change, Note
 from reliq.store.limits import BATCH as AT_ONCE
 from tests.contract.jobs import sweep_of

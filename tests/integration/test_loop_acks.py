@@ -8,18 +8,18 @@ from collections import deque
 import pytest
 from kombu.asynchronous import Hub
 
+from reliq.consumer.host import HOST
 from reliq.consumer.runner import Runner
 from reliq.errors import BrokerTimeout
-from reliq.integrations.celery import WorkerWatch
 
 from .kombu_client import Taker, declare, publish
 
 
 def test_a_message_whose_ack_waits_does_not_go_back(client, monkeypatch):
     """A message with a waiting ack is acked, even if pending acks are sent before the tick ends."""
-    monkeypatch.setattr(WorkerWatch, "forks", True)
     connection = client.connect()
     declare(connection, "q")
+    monkeypatch.setattr(HOST, "forks", lambda: True)
     publish(connection, "q", 1)
     hub = Hub()
     try:
@@ -54,9 +54,9 @@ def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
     When a callback raises, Kombu's loop forgets the other callbacks that are due, and Celery's acks
     are among them.
     """
-    monkeypatch.setattr(WorkerWatch, "forks", True)
     connection = client.connect()
     declare(connection, "q")
+    monkeypatch.setattr(HOST, "forks", lambda: True)
     hub, done = Hub(), []
     try:
         connection.register_with_event_loop(hub)
@@ -81,9 +81,9 @@ def test_what_fails_in_the_background_takes_no_ack_along(client, monkeypatch):
 
 def test_a_turn_does_one_share_of_the_duties(client, monkeypatch):
     """However many replies have come: acks and results of children wait for the end of a turn."""
-    monkeypatch.setattr(WorkerWatch, "forks", True)
     connection = client.connect()
     declare(connection, "q")
+    monkeypatch.setattr(HOST, "forks", lambda: True)
     hub, shares, replies = Hub(), [], 5
     transport = connection.transport
     try:
@@ -103,9 +103,9 @@ def test_a_turn_does_one_share_of_the_duties(client, monkeypatch):
 
 def test_acks_beside_a_lost_connection_of_a_publisher(client, monkeypatch):
     """If only a publisher's connection is lost, the consumer's acks are confirmed as before."""
-    monkeypatch.setattr(WorkerWatch, "forks", True)
     connection, publisher = client.connect(), client.connect()
     declare(connection, "q")
+    monkeypatch.setattr(HOST, "forks", lambda: True)
     publish(publisher, "q", 1)
     hub = Hub()
     deadline = time.monotonic() + 20

@@ -26,8 +26,8 @@ from reliq.engines.redis.cluster.wire import ClusterWire
 from reliq.engines.redis.store import RedisStore
 from reliq.engines.redis.wire import Wire
 from reliq.engines.urls import connect
-from reliq.integrations.outcomes import job_of
 from reliq.message.envelope import decode
+from reliq.store.job_headers import job_of
 from reliq.store.jobs import NESTED
 
 if TYPE_CHECKING:

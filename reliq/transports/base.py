@@ -92,30 +92,27 @@ class Transport(virtual.Transport):
         self.client = client
         self.endpoint = endpoint = self.endpoint_of(client)
         self.address, self.options = endpoint.address, endpoint.options
+        self._began_at = monotonic()
         warn_of_unused(client.transport_options or {})
         self.channels: list[Any] = []  # instances of Channel, which imports this class
         self._used_channel_ids = array("H")
         self._epoch = 0
+        # The parts first: the session uses those of its transports.
         self.link = Link()
-        self._make_parts()  # first: the session uses the parts of its transports
-        session = SESSIONS.session_for(endpoint, self)
-        self.link.begin(session, self._open_store(session))
-        if session.holds:
-            session.registration.topology.give(self.link.routes, self.declarations.queues)
-
-    def _make_parts(self) -> None:
-        link, options = self.link, self.options
-        self.declarations = Declarations(link, options.partitions)
-        self.schedule = Schedule(options.queue_order_strategy)
+        self.declarations = Declarations(self.link, self.options.partitions)
+        self.schedule = Schedule(self.options.queue_order_strategy)
         self.failback = Failback(
-            _link=link,
-            _options=options,
-            client=self.client,
+            _link=self.link,
+            _options=self.options,
+            client=client,
             _schedule=self.schedule,
             _move_to=self.move_to,
             _has_unacked=lambda: any(channel.qos_.delivered for channel in self.channels),
         )
-        self._began_at = monotonic()
+        session = SESSIONS.session_for(endpoint, self)
+        self.link.begin(session, self._open_store(session))
+        if session.holds:
+            session.registration.topology.give(self.link.routes, self.declarations.queues)
 
     @Lazy
     def encoder(self) -> Encoder:

@@ -31,8 +31,6 @@ _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 _LISTS = frozenset({tuple, list})
 _CONTAINERS = (dict, list, tuple)
 
-_BIG_INT, _DATETIME, _DATE, _TIME, _UUID, _DECIMAL = range(1, 7)
-
 
 # Any number of UUIDs, Decimals and large integers can have equal hashes: a map with such keys
 # takes quadratic time. Below this number of extension types, the cost is negligible.
@@ -73,19 +71,24 @@ _TYPES = (
 _KNOWN_TYPES = frozenset(product(*_TYPES))
 
 
-def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per type reads best
-    if isinstance(value, datetime):
-        return msgpack.ExtType(_DATETIME, value.isoformat().encode())
-    if isinstance(value, date):
-        return msgpack.ExtType(_DATE, value.isoformat().encode())
-    if isinstance(value, time):
-        return msgpack.ExtType(_TIME, value.isoformat().encode())
+# The types without a form in msgpack: code, type, and the conversions to and from text.
+_TEXTS: tuple[tuple[int, type, Callable[[Any], str], Callable[[str], Any]], ...] = (
+    (2, datetime, datetime.isoformat, datetime.fromisoformat),
+    (3, date, date.isoformat, date.fromisoformat),  # after datetime, which is a date
+    (4, time, time.isoformat, time.fromisoformat),
+    (6, Decimal, str, Decimal),
+    (1, int, str, int),
+)
+_UUID = 5
+_RESTORED = {code: restore for code, _, _, restore in _TEXTS}
+
+
+def _extend(value: Any) -> Any:
+    for code, kind, text_of, _ in _TEXTS:
+        if isinstance(value, kind):
+            return msgpack.ExtType(code, text_of(value).encode())
     if isinstance(value, UUID):
         return msgpack.ExtType(_UUID, value.bytes)
-    if isinstance(value, Decimal):
-        return msgpack.ExtType(_DECIMAL, str(value).encode())
-    if isinstance(value, int):
-        return msgpack.ExtType(_BIG_INT, str(value).encode())
     if isinstance(value, str):  # a str subclass: lazy translations, delivery tags
         return str.__str__(value)
     if isinstance(value, dict):
@@ -96,19 +99,12 @@ def _extend(value: Any) -> msgpack.ExtType:  # noqa: PLR0911 - one return per ty
 
 
 def _restore(code: int, data: bytes) -> Any:
-    if code == _DATETIME:
-        return datetime.fromisoformat(data.decode())
-    if code == _DATE:
-        return date.fromisoformat(data.decode())
-    if code == _TIME:
-        return time.fromisoformat(data.decode())
     if code == _UUID:
         return UUID(bytes=data)
-    if code == _DECIMAL:
-        return Decimal(data.decode())
-    if code == _BIG_INT:
-        return int(data.decode())
-    raise EnvelopeError(f"extension type {code} is not known to this version")
+    restore = _RESTORED.get(code)
+    if restore is None:
+        raise EnvelopeError(f"extension type {code} is not known to this version")
+    return restore(data.decode())
 
 
 class _ManyExtensionsError(Exception):

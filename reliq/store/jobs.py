@@ -117,16 +117,12 @@ _STATES_OF: dict[What, frozenset[str]] = {
 }
 
 
-def checked(changes: Iterable[Change]) -> list[Change]:
-    """Return *changes* in storable form: with truncated texts, and corrected numbers and tags.
+def checked(change: Change) -> Change:
+    """Return *change* in storable form: with truncated texts, and a corrected number and tag.
 
     Raises MessageRefused for an invalid id, and ConfigurationError for an invalid change. The
-    caller must then store none of the changes.
+    caller must then store no change of the same step.
     """
-    return [_checked(change) for change in changes]
-
-
-def _checked(change: Change) -> Change:
     what, job, state, retries, token, tag, queue, text = change
     if what not in _WHAT or state not in _STATES_OF.get(what, {state}):
         raise ConfigurationError(f"invalid change of a job: {what!r} {state!r}; nothing was stored")

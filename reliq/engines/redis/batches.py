@@ -101,7 +101,7 @@ class RedisBatches:
 
         *by* is the job that adds others. While it runs, it may add jobs to a sealed batch.
         """
-        parts = [self._change(batch, part, by) for part in chunks(checked(changes), BATCH)]
+        parts = [self._change(batch, part, by) for part in chunks([*map(checked, changes)], BATCH)]
         found = [done for one in self._wire.exchange(parts) if (done := _changed(one)) is not None]
         if not found or len(found) < len(parts):
             return None
@@ -110,7 +110,7 @@ class RedisBatches:
 
     def post_change(self, batch: str, change: Change, on_result: OnResult[Changed | None]) -> None:
         """Post a :meth:`change` of one job."""
-        command, script = self._change(batch, checked((change,)), "")
+        command, script = self._change(batch, (checked(change),), "")
         self._wire.post(command, then(_changed, on_result), script)
 
     def _change(self, batch: str, changes: Sequence[Change], by: str) -> tuple[Command, Script]:

@@ -6,7 +6,7 @@ Imported and created at the first use: a process that publishes or consumes does
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BrokerRefused, ReliqError, again
@@ -47,19 +47,11 @@ if TYPE_CHECKING:
     from .scripts import Script
     from .stream import Command, Reply
 
-_FIELDS = (
-    "host",
-    "pid",
-    "version",
-    "started_ms",
-    "held",
-    "pool",
-    "node",
-    "options",
-    "running",
-    "processes",
-    "unprotected",
-    "failing",
+# The fields of a consumer's record, its host first; the others come from the register.
+_FIELDS = tuple(
+    item.name
+    for item in fields(Consumer)
+    if item.name not in {"id", "queues", "seen_ms", "connected"}
 )
 _COUNTS = ("ready", "delayed", "unacked", "dead", "stored", "consumers")
 _OF_A_NETWORK = frozenset({"login", "replication", "tcp-keepalive"})
@@ -186,7 +178,7 @@ class RedisReads:
         count = max(min(limit, SCANNED_AT_ONCE), 1)
         args = (place, *start, count, SCANNED_BYTES, whole_bytes, contains)
         looked, score, skip, flat = self._run(scripts.SCAN, queue, args)
-        items = [self._stored(queue, place, *flat[i + 1 : i + 7]) for i in range(0, len(flat), 7)]
+        items = [self._stored(queue, place, flat[i + 1 : i + 7]) for i in range(0, len(flat), 7)]
         after = Position(text_of(score), int(skip)) if score else None
         return Looked(items, flat[::7], looked, after)
 
@@ -197,8 +189,9 @@ class RedisReads:
             return None
         kind, score, before, envelope, *more, expires = reply
         place: AnyPlace = text_of(kind)  # type: ignore[assignment]
-        stored = self._stored(queue, place, tag.encode(), score, len(envelope), envelope, *more)
-        return Located(place, before, stored, None if expires is None else number(expires))
+        row = (tag.encode(), score, len(envelope), envelope, *more)
+        expires_ms = None if expires is None else number(expires)
+        return Located(place, before, self._stored(queue, place, row), expires_ms)
 
     def count_due(self, queue: str, until_ms: Sequence[int]) -> list[int]:
         """Return how many delayed messages of *queue* are due at or before each of these times.
@@ -214,11 +207,11 @@ class RedisReads:
         for entry in reversed(
             self._wire.call(("LRANGE", self._keys(queue).failed_deliveries, 0, -1))
         ):
-            tag, *fields = text_of(entry).split("|", 4)
-            if len(fields) != _PARTS:
+            tag, *parts = text_of(entry).split("|", 4)
+            if len(parts) != _PARTS:
                 wrong.append(tag)
                 continue
-            at_ms, how, failed, consumer = fields
+            at_ms, how, failed, consumer = parts
             found.append(Failure(tag, number(at_ms), how, number(failed), consumer))
         left_out(self.broker, f"failed deliveries of {queue!r}", wrong)
         return found
@@ -248,34 +241,26 @@ class RedisReads:
             )
         return dead_letters
 
-    def _stored(
-        self,
-        queue: str,
-        place: AnyPlace,
-        tag: bytes,
-        score: Any,
-        size: int,
-        envelope: bytes | None,
-        record: bytes | None,
-        failed: Any,
-    ) -> Stored:
+    def _stored(self, queue: str, place: AnyPlace, row: Sequence[Any]) -> Stored:
+        """Return one message of a reply of scan.lua or look_up.lua."""
+        tag, score, size, envelope, record, failed = row
         name = text_of(tag)
         at_ms = 0 if place == "ready" else number(score)
         count = -1 if failed is None else number(failed)
         if place not in {"unacked", "dead"}:
             return Stored(name, envelope, count, at_ms, "", size)
-        fields = self._record(queue, place, name, record or b"")
+        parts = self._record(queue, place, name, record or b"")
         if place == "unacked":
-            return Stored(name, envelope, count, at_ms, fields[_CONSUMER_OF_LEASE], size)
-        reason, counted, consumer, error = fields
+            return Stored(name, envelope, count, at_ms, parts[_CONSUMER_OF_LEASE], size)
+        reason, counted, consumer, error = parts
         return Stored(name, envelope, number(counted), at_ms, consumer, size, reason, error)
 
     def _record(self, queue: str, place: AnyPlace, tag: str, record: bytes) -> list[str]:
         """Return the parts of the record of a lease or dead letter; log an unreadable one."""
         text = record.decode("utf-8", "replace")
-        fields = text.split("|", 3)
-        if len(fields) == _PARTS:
-            return fields
+        parts = text.split("|", 3)
+        if len(parts) == _PARTS:
+            return parts
         what = "lease records" if place == "unacked" else "records of dead letters"
         left_out(self.broker, f"{what} of {queue!r}", [tag])
         return ["unknown", "0", "", text] if place == "dead" else [""] * _PARTS

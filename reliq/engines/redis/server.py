@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .stream import Command, Reply
 
 _MOST_SCRIPTS = 1000
+# The identities of broker and user that were refused a setting. Tried once in each process,
+# because each refusal is a line in the server's ACL LOG.
+_without_config: set[object] = set()
 # The time limit of SCAN: a broker may hold millions of keys of other programs.
 _SCANNED_S = 5.0
 _NAMING: Command = ("CLIENT", "SETNAME")
@@ -44,8 +47,6 @@ class Server:
     def __init__(self, wire: Commands, prefix: str) -> None:
         self._wire = wire
         self._prefix = prefix
-        # Tried once: each refusal is a line in the server's ACL LOG.
-        self._config_refused = False
         self.lacking: frozenset[Command] = frozenset()
         """The commands that this user may not use, as found by :meth:`diagnose`."""
 
@@ -146,10 +147,12 @@ class Server:
 
     def _setting(self, name: str) -> str | None:
         """Return a setting of the server, or None if this user may not read settings."""
-        if self._config_refused:
+        identity = self._wire.address.identity
+        if identity in _without_config:
             return None
         reply = self._ask("CONFIG", "GET", name)
-        self._config_refused = reply is None
+        if reply is None:
+            _without_config.add(identity)
         return reply[1].decode() if reply else None
 
     def _persistence(self, info: Info) -> str:

@@ -291,14 +291,15 @@ class RedisTopology(StoreBase):
 
     def bindings_version(self, exchange: str) -> bytes | None:
         """Return the version of the bindings of *exchange*, or None if it has none."""
-        version: bytes | None = self._wire.call(
-            ("HGET", keys.bindings(self._prefix, exchange), "version")
-        )
+        version: bytes | None = self._wire.call(self._asks_version(exchange))
         return version
 
     def post_bindings_version(self, exchange: str, on_result: OnResult[bytes | None]) -> None:
         """Post the command of :meth:`bindings_version`."""
-        self._wire.post(("HGET", keys.bindings(self._prefix, exchange), "version"), on_result)
+        self._wire.post(self._asks_version(exchange), on_result)
+
+    def _asks_version(self, exchange: str) -> Command:
+        return ("HGET", keys.bindings(self._prefix, exchange), "version")
 
 
 def _table(declaration: bytes | None, fields: Sequence[bytes]) -> ExchangeTable:

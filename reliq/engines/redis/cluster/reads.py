@@ -82,8 +82,6 @@ class ClusterReads(RedisReads):
         self._listed: set[str] = set()
         # The slots that were not served at the last query.
         self._stuck_slots: set[int] = set()
-        # The queried servers, each with the connection of the query.
-        self._servers: dict[Place, tuple[Wire, Server]] = {}
 
     # -- queues
 
@@ -179,23 +177,16 @@ class ClusterReads(RedisReads):
 
     # -- the nodes
 
-    def _server_at(self, place: Place, wire: Wire) -> Server:
-        asked_over, server = self._servers.get(place, (None, None))
-        if server is None or asked_over is not wire:
-            server = Server(wire, self._prefix)
-            self._servers[place] = (wire, server)
-        return server
-
     def about(self) -> BrokerInfo:
         """Return sums over the masters, and the shortest uptime; raises BrokerUnavailable."""
         self._refresh()
         found: list[BrokerInfo] = []
         count = 0
-        for place, wire in self._cluster.nodes.each_master():
+        for _, wire in self._cluster.nodes.each_master():
             count += 1
             if not isinstance(wire, ReliqError):
                 with suppress(BrokerUnavailable):
-                    found.append(self._server_at(place, wire).about(self.broker))
+                    found.append(Server(wire, self._prefix).about(self.broker))
         if not found:
             raise BrokerUnavailable(f"{self.broker}: none of its {count} masters answers")
         answer = "" if len(found) == count else f", {len(found)} answer"
@@ -236,7 +227,7 @@ class ClusterReads(RedisReads):
             try:
                 if isinstance(wire, ReliqError):
                     raise again(wire)
-                server = self._server_at(place, wire)
+                server = Server(wire, self._prefix)
                 for finding in server.diagnose(in_cluster=True):
                     said.setdefault(finding, []).append(place)
                 lacking |= server.lacking

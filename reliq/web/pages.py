@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _PART = "part_"
 
 
-def _templates() -> Environment:
+def templates() -> Environment:
+    """Return the templates, with their filters and macros."""
     made = Environment(
         loader=PackageLoader("reliq.web", "templates"),
         autoescape=True,
@@ -41,6 +42,7 @@ def _templates() -> Environment:
     made.filters.update(FILTERS)
     made.globals["charts"] = charts
     # A global, not an import of the templates: blocks rendered alone do not see imports.
+    made.globals["draw"] = made.get_template("charts.html").module
     made.globals["ui"] = made.get_template("macros.html").module
     # Load all now, so that an upgrade of the package does not affect a running process.
     for name in made.list_templates():
@@ -59,7 +61,7 @@ class Site:
         self.redaction = Redaction(settings.redact)
         self.log = ActionLog(settings.action_log)
         self.operations = Operations(self.log)
-        self.templates = _templates()
+        self.templates = templates()
 
     @contextmanager
     def look(self, asked: Asked, broker: Broker) -> Iterator[Look]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .reads import RedisReads as RedisReads
     from .sentinel import sentinel_address as sentinel_address
     from .store import RedisStore as RedisStore
-    from .tls import tls_context as tls_context
+    from .tls import require_tls_files as require_tls_files
     from .tls import tls_options as tls_options
 
 # Imported when used: a process usually has one kind of broker.
@@ -37,6 +37,6 @@ __getattr__ = names_of(
         ".reads": "EmbeddedReads RedisReads",
         ".sentinel": "sentinel_address",
         ".store": "RedisStore",
-        ".tls": "tls_context tls_options",
+        ".tls": "require_tls_files tls_options",
     },
 )

@@ -1,7 +1,7 @@
 """Connections to Redis, and the only place that translates its errors into reliq's.
 
-:meth:`Address.connect` opens the socket, logs in, selects the database and names the connection.
-From then on, :class:`Wire` owns the socket. redis-py would import 7 MB for this.
+redis-py opens the socket, secures it, logs in and selects the database. :meth:`Address.connect`
+names the connection; from then on, :class:`Wire` owns the socket.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ import socket
 import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+import redis.exceptions
 from hiredis import HiredisError, Reader, ReplyError, pack_command
+from redis.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 
 from ..._version import __version__
 from ...errors import (
@@ -46,7 +54,7 @@ _KEEPALIVE = {
     for name, value in {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items()
     if hasattr(socket, name)
 }
-FAILURES = (OSError, HiredisError)
+FAILURES = (OSError, HiredisError, redis.exceptions.RedisError)
 """The exceptions of a connection that is being opened."""
 _LOGIN = re.compile(r"^(NOAUTH|WRONGPASS|ERR (Client sent )?AUTH|ERR invalid password)\b")
 # Sockets that close without a ResourceWarning as they are collected, or as the process exits: not
@@ -56,6 +64,17 @@ _QUIET = {
     for kind in (socket.socket, ssl.SSLSocket)
     if issubclass(kind, _socket.socket)
 }
+# No CLIENT SETINFO: the oldest versions of redis-py name the library in other arguments.
+_SILENT = (
+    {"driver_info": None}
+    if "driver_info" in signature(AbstractConnection).parameters
+    else {"lib_name": None, "lib_version": None}
+)
+# redis-py's connections close in a destructor of Python, in which a handler of a signal may run.
+_TCP, _TLS, _UNIX = (
+    type(kind.__name__, (kind,), {"__del__": object.__hash__})
+    for kind in (Connection, SSLConnection, UnixDomainSocketConnection)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,56 +107,80 @@ class Address:
 
     def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
-        timeout_s = options.socket_connect_timeout
-        try:
-            sock = self._socket(options)
-        except OSError as exc:
-            raise translate(exc, self, timeout_s) from exc
-        connection = Dialled(sock, self, timeout_s)
+        connection = Dialled(self, options.socket_connect_timeout)
         with connection.dialling():
-            if self.path is not None:
-                sock.connect(self.path)
-            elif self.tls is not None:
-                connection.sock = self._secure(sock, self.tls)
-            if self.username or self.password:
-                user = (self.username,) if self.username else ()
-                ask(connection, "AUTH", *user, self.password or "")
-            if self.db:
-                ask(connection, "SELECT", str(self.db))  # text: see stream.pack
+            if self.tls is not None:
+                self._require_files(self.tls)
+            connection.take(self._opened(options, connection))
             # Not CLIENT SETINFO: a user without that right would fill the ACL LOG.
             ask_all(connection, self, ("CLIENT", "SETNAME", name))
-        connection.sock.__class__ = _QUIET.get(type(connection.sock), type(connection.sock))
         return connection
 
-    def _socket(self, options: Options) -> socket.socket:
+    def _opened(self, options: Options, parser: Dialled) -> Any:
+        """Return redis-py's connection, logged in; *parser* reads the replies."""
+        timeout_s = options.socket_connect_timeout
+        given: dict[str, Any] = {
+            "db": str(self.db) if self.db else 0,  # text: see stream.pack
+            "username": self.username,
+            "password": self.password,
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "protocol": 2,  # neither HELLO nor maintenance notifications
+            "parser_class": lambda **_: parser,
+            **_SILENT,
+        }
         if self.path is not None:
-            return socket.socket(socket.AF_UNIX)
-        sock = socket.create_connection((self.host, self.port), options.socket_connect_timeout)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if options.socket_keepalive:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in {**_KEEPALIVE, **dict(options.socket_keepalive_options)}.items():
-                sock.setsockopt(socket.IPPROTO_TCP, name, value)
-        return sock
+            opened: Any = _UNIX(path=self.path, **given)
+        else:
+            given |= {"host": self.host, "port": self.port}
+            given["socket_keepalive"] = options.socket_keepalive
+            own = dict(options.socket_keepalive_options)
+            given["socket_keepalive_options"] = {**_KEEPALIVE, **own}
+            opened = _TCP(**given) if self.tls is None else _TLS(**given, **self.tls)
+        opened.driver_info = None  # 7.1 takes None for the default
+        opened.connect()
+        return opened
 
-    def _secure(self, sock: socket.socket, tls: dict[str, Any]) -> socket.socket:
+    def _require_files(self, tls: dict[str, Any]) -> None:
         try:
-            context = engine.tls_context(tls)
+            engine.require_tls_files(tls)
         except ConfigurationError as exc:  # valid before: a file is being replaced
             raise BrokerUnavailable(f"{self} is not reachable: {exc}") from exc
-        return context.wrap_socket(sock, server_hostname=self.host)
 
 
 class Dialled:
-    """A new connection: each command waits for the reply to the previous one."""
+    """A new connection: each command waits for the reply to the previous one.
 
-    def __init__(self, sock: socket.socket, address: Broker, timeout_s: float) -> None:
-        self.sock = sock
-        self.sock.settimeout(timeout_s)
+    redis-py uses it as its parser of replies, which here are neither decoded nor classed.
+    """
+
+    sock: Any = None
+    """The socket; None before it is open."""
+
+    def __init__(self, address: Broker, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._process = here()
         self._reader = Reader()
+
+    def on_connect(self, opened: Any) -> None:
+        """Read from the socket of *opened*, a connection of redis-py, from now on."""
+        self.sock = opened._sock  # noqa: SLF001 - no version of redis-py passes it on
+
+    def on_disconnect(self) -> None:
+        """Do nothing: redis-py closes the socket."""
+
+    def read_response(self, **_: Any) -> Any:
+        """Return the next reply. Raises one of :data:`FAILURES`, error replies included."""
+        reply = self.read()
+        if isinstance(reply, ReplyError):
+            raise ReplyError(*reply.args)
+        return reply
+
+    def take(self, opened: Any) -> None:
+        """Take the socket from redis-py, which then does not close it."""
+        opened._sock = None  # noqa: SLF001 - as above
+        self.sock.__class__ = _QUIET.get(type(self.sock), type(self.sock))
 
     def read(self) -> Any:
         """Return the next reply, errors included. Raises one of :data:`FAILURES`."""
@@ -164,6 +207,8 @@ class Dialled:
 
     def close(self) -> None:
         """Close the connection for all processes; a child closes only its own descriptor."""
+        if self.sock is None:
+            return
         if self._process == here():
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
@@ -185,9 +230,11 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
     """Return reliq's error for one of :data:`FAILURES` or a ReliqError; always a new object."""
     if isinstance(exc, ReliqError):
         return again(exc)
-    if isinstance(exc, TimeoutError):
+    if isinstance(exc, redis.exceptions.ConnectionError) and isinstance(exc.__context__, OSError):
+        exc = exc.__context__  # in the words of the system
+    if isinstance(exc, (TimeoutError, redis.exceptions.TimeoutError)):
         return BrokerTimeout(f"{address} did not answer within {timeout_s:g} s")
-    if isinstance(exc, OSError):
+    if isinstance(exc, (OSError, redis.exceptions.RedisError)):
         return BrokerUnavailable(f"{address} is not reachable: {str(exc).rstrip('.')}")
     if _LOGIN.match(str(exc)):
         return BrokerUnavailable(f"{address} {LOGIN_REFUSED}: check username and password ({exc})")
@@ -197,10 +244,7 @@ def translate(exc: BaseException, address: Broker, timeout_s: float) -> ReliqErr
 def ask(connection: Dialled, *command: Any) -> Any:
     """Return the reply to one command over a new connection. Raises :data:`FAILURES`."""
     connection.sock.sendall(pack_command(command))
-    reply = connection.read()
-    if isinstance(reply, ReplyError):
-        raise ReplyError(*reply.args)
-    return reply
+    return connection.read_response()
 
 
 def ask_once(address: Address, options: Options, name: str, *command: str) -> Any:

@@ -23,6 +23,7 @@ from .connect import READ_SIZE, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from socket import socket
 
     from .connect import Broker, Dialled
 
@@ -109,7 +110,7 @@ class Stream:
         """Close the connection. In a child, the parent keeps it. May be repeated."""
         # A dropped stream closes; not at exit, because other exit hooks may still publish.
         finalize(self, connection.close).atexit = False
-        self._sock = connection.sock
+        self._sock: socket = connection.sock
         self._sock.settimeout(0.0)
         reader = hiredis.Reader()
         self._feed = reader.feed

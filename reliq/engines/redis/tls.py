@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from redis.connection import SSLConnection
 
 from ...errors import ConfigurationError, logger, unknown
 
@@ -21,19 +25,14 @@ _CERT_REQS = {
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+# Options that are used together, and the one of them that no error shows.
+_TOGETHER: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"), ()),
+    (("ssl_certfile", "ssl_keyfile"), ("ssl_password",)),
+    (("ssl_ciphers",), ()),
+)
 _TLS_OPTIONS = frozenset(
-    {
-        "ssl_ca_certs",
-        "ssl_ca_data",
-        "ssl_ca_path",
-        "ssl_cert_reqs",
-        "ssl_certfile",
-        "ssl_check_hostname",
-        "ssl_ciphers",
-        "ssl_keyfile",
-        "ssl_min_version",
-        "ssl_password",
-    }
+    name for name in signature(SSLConnection).parameters if name.startswith("ssl_")
 )
 _YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _VERSIONS = {
@@ -65,7 +64,9 @@ def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
     )
     if options.get("ssl_min_version") is not None:
         options["ssl_min_version"] = _version(options["ssl_min_version"])
-    tls_context(options)
+    # Without a password, OpenSSL would prompt for one at the terminal.
+    options["ssl_password"] = options.get("ssl_password") or ""
+    _require_usable(options)
     if not is_verified(options):
         _warn(UNVERIFIED)
     return options
@@ -117,31 +118,30 @@ def _version(value: Any) -> ssl.TLSVersion:
     return found
 
 
-def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return a context for *options* (:func:`tls_options`). ConfigurationError names the option."""
+def require_tls_files(options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError, which names the option, if a file or folder does not exist."""
     for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).exists():
             raise ConfigurationError(
                 f"expected {name} to be an existing file or folder, got: {str(path)!r}"
             )
-    context = ssl.create_default_context()
-    context.check_hostname = options["ssl_check_hostname"]
-    context.verify_mode = options["ssl_cert_reqs"]
-    trusted = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")]
-    own: list[Any] = [options.get(name) for name in ("ssl_certfile", "ssl_keyfile")]
-    name, value = "ssl_ca_certs", trusted[0] or trusted[1] or "data"
-    try:
-        if any(trusted):
-            context.load_verify_locations(*trusted)
-        name, value = "ssl_certfile, ssl_keyfile or ssl_password", own
-        if any(own):
-            # Without a password, OpenSSL would prompt for one at the terminal.
-            context.load_cert_chain(own[0], own[1], options.get("ssl_password") or "")
-        name, value = "ssl_ciphers", options.get("ssl_ciphers")
-        if value:
-            context.set_ciphers(value)
-    except (OSError, TypeError, ValueError) as exc:  # ssl.SSLError is an OSError
-        raise ConfigurationError(f"{name} cannot be used ({exc}), got: {value!r}") from None
-    context.minimum_version = options.get("ssl_min_version") or context.minimum_version
-    return context
+
+
+def _require_usable(options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError, which names the options, if redis-py cannot use them."""
+    require_tls_files(options)
+    for names, secret in _TOGETHER:
+        given = {name: options.get(name) for name in (*names, *secret)}
+        if not any(given.values()):
+            continue
+        opened: Any = SSLConnection(**given)
+        try:
+            # It makes the context as it secures a socket, which need not be connected.
+            with socket.socket() as plain:
+                opened._wrap_socket_with_ssl(plain).close()  # noqa: SLF001
+        except (OSError, TypeError, ValueError) as exc:  # ssl.SSLError is an OSError
+            shown = [value for name, value in given.items() if name not in secret]
+            raise ConfigurationError(
+                f"{', '.join((*names, *secret))} cannot be used ({exc}), got: {shown!r}"
+            ) from None

@@ -19,8 +19,7 @@ from ..store.protocol import Attempt
 from ..store.unreadable import number
 from .audit import audit
 from .batches import MOST, looked
-from .partitions import merged
-from .reporting import statuses
+from .partitions import merged_measures
 from .walking import page
 
 if TYPE_CHECKING:
@@ -45,8 +44,9 @@ _RIGHTS = "use a user with the rights that `reliq acl operator` prints"
 
 def examine(store: Store) -> list[Finding]:
     """Return the finding of each check, with a remedy for each problem."""
-    found = statuses(store)
-    whole = merged(found)
+    measures = store.reads.measure_all()
+    found = measures.each(lambda measure: measure.status)
+    whole = [measure.status for measure in merged_measures(measures)]
     return [
         *_unreachable("queues", found.unreachable),
         *_consumers(store, found),

@@ -21,7 +21,7 @@ from .dead_letters import DeadLetters
 from .looking import Looking
 from .names import STATES
 from .partitions import for_each_part, settings
-from .reporting import Report, report, statuses
+from .reporting import Report, report
 from .views import Message, of_stored
 from .walking import page_of_parts
 
@@ -92,8 +92,8 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
 
     def durable_queues(self) -> list[str]:
         """Return the names of the durable queues: those without auto_delete and x-expires."""
-        found = partitions.merged(statuses(self._store).whole())
-        return [status.name for status in found if is_durable(status.declared)]
+        found = partitions.merged_measures(self._store.reads.measure_all().whole())
+        return [item.status.name for item in found if is_durable(item.status.declared)]
 
     def status(self, queue: str) -> QueueStatus:
         """Return counts and ledger of *queue*; raises NotFound.
@@ -102,7 +102,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         """
         own = status_of(self._store, queue)
         others = map(self._store.reads.status, names_of(self._store, queue)[1:])
-        (status,) = partitions.merged([own, *filter(None, others)])
+        status = partitions.merged(queue, [own, *filter(None, others)])
         return replace(status, name=queue, arguments=own.declared)
 
     def report(self, since: Report | None = None) -> Report:
@@ -149,7 +149,7 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
 
     def audit(self) -> Partial[AuditResult]:
         """Check the ledger of each queue or partition; lost ones are in ``unreachable``."""
-        return statuses(self._store).each(audit)
+        return self._store.reads.measure_all().each(lambda measure: audit(measure.status))
 
     def doctor(self) -> list[Finding]:
         """Return the findings about broker, permissions, consumers and queues, with remedies.

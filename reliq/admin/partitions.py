@@ -60,15 +60,8 @@ def coverage(found: Partial[Measure]) -> dict[str, Coverage]:
     return {queue: Coverage(len(names), len(names - read)) for queue, names in known.items()}
 
 
-def merged(statuses: Iterable[QueueStatus]) -> list[QueueStatus]:
-    """Return one status for each queue, with its partitions merged, in the order of *statuses*."""
-    found: dict[str, list[QueueStatus]] = {}
-    for status in statuses:
-        found.setdefault(queue_of(status.name), []).append(status)
-    return [_together(queue, parts) for queue, parts in found.items()]
-
-
-def _together(queue: str, parts: Sequence[QueueStatus]) -> QueueStatus:
+def merged(queue: str, parts: Sequence[QueueStatus]) -> QueueStatus:
+    """Return the status of *queue*, with its partitions merged."""
     if len(parts) == 1 and parts[0].name == queue:
         return parts[0]
     own = min(parts, key=lambda status: number_of(status.name))
@@ -84,14 +77,14 @@ def _together(queue: str, parts: Sequence[QueueStatus]) -> QueueStatus:
 
 
 def merged_measures(measures: Iterable[Measure]) -> list[Measure]:
-    """Return the counts of each queue, its partitions merged as by :func:`merged`."""
+    """Return the counts of each queue, its partitions merged, in the order of *measures*."""
     found: dict[str, list[Measure]] = {}
     for measure in measures:
         found.setdefault(queue_of(measure.status.name), []).append(measure)
     return [
         replace(
             parts[0],
-            status=_together(queue, [measure.status for measure in parts]),
+            status=merged(queue, [measure.status for measure in parts]),
             ready=dict(sum((Counter(measure.ready) for measure in parts), Counter[int]())),
             oldest_ms=min((m.oldest_ms for m in parts if m.oldest_ms is not None), default=None),
             due=sum(measure.due for measure in parts),

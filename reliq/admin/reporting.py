@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .partitions import WHOLE, coverage, merged_measures
 
 if TYPE_CHECKING:
-    from ..store.inspection import BrokerInfo, Measure, Partial, QueueStatus, Untold
+    from ..store.inspection import BrokerInfo, Measure, Untold
     from ..store.protocol import Store
     from .partitions import Coverage
 
@@ -51,11 +51,6 @@ class Report:
     """The time of the report (this process's monotonic clock)."""
     untold: list[Untold] = field(default_factory=list)
     """Missing queues and partitions, whose cluster node does not answer."""
-
-
-def statuses(store: Store) -> Partial[QueueStatus]:
-    """Return the status of each readable queue and partition."""
-    return store.reads.measure_all().each(lambda measure: measure.status)
 
 
 def report(store: Store, since: Report | None = None) -> Report:

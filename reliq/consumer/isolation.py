@@ -36,11 +36,13 @@ class Isolation:
         """Start again, also in a child: an inherited isolated message belongs to the parent."""
         self._patience_s = 0.0
         self._gave_up_at = 0.0
-        self._back_off_until = 0.0
+        self.back_off_until = 0.0
+        """The end of the last back-off; 0 if no wait has ever failed."""
         self._forget()
 
     def _forget(self) -> None:
-        self._on = False
+        self.on = False
+        """Whether :attr:`active` may be true: read for each message, without a call."""
         self.session: Session | None = None
         self.queue = ""
         self.since = 0.0
@@ -54,7 +56,7 @@ class Isolation:
         """Whether an isolated message is held or waited for."""
         if not PROCESS[0]:
             here()
-        if not self._on:
+        if not self.on:
             return False
         now = monotonic()
         waits = self._given is None and now - self._asked_at < _FORGOTTEN_S
@@ -68,14 +70,14 @@ class Isolation:
 
     def _give_up(self, now: float) -> None:
         """Continue normally for the time of the failed wait, then double it: tasks may be long."""
-        self._gave_up_at, self._back_off_until = now, now + self._patience_s
+        self._gave_up_at, self.back_off_until = now, now + self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_S)
         self._forget()
 
     @property
     def in_back_off(self) -> bool:
         """Whether a wait has failed, and the process reserves normally for a while."""
-        return monotonic() < self._back_off_until and not self.active
+        return monotonic() < self.back_off_until and not self.active
 
     @property
     def holds(self) -> bool:
@@ -101,12 +103,12 @@ class Isolation:
             return
         elif began_at > self.since:
             self.since = now
-        self._on, self._asked_at = True, now
+        self.on, self._asked_at = True, now
         self.session, self.queue = session, queue
 
     def given(self, session: Session, delivery: Delivery) -> None:
         """Record an isolated delivery to this process."""
-        self._on, self.since = True, monotonic()
+        self.on, self.since = True, monotonic()
         self.session, self.queue = session, delivery.queue
         self._given = delivery.tag, delivery.token
         self._patience_s = 0.0

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from ..consumer.host import HOST
 from ..consumer.isolation import ISOLATION
 from ..consumer.sessions import SESSIONS
-from ..store.values import ALONE, BUSY, HOLDING, IDLE
+from ..store.values import ALONE, HOLDING
+from .message import QoS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..store.values import Reservation
     from .link import Link
-    from .message import QoS
     from .subscription import Subscription
 
 # The most messages per reserve with an unlimited prefetch.
@@ -47,7 +47,7 @@ class Credit:
             return 0
         if item.no_ack:
             return _NO_ACK_AHEAD - len(item.buffer)
-        if ISOLATION.active and self.shuts_out(item):
+        if ISOLATION.on and ISOLATION.active and self.shuts_out(item):
             return 0
         if known is None:
             return self.of_channel(item.qos)
@@ -57,16 +57,17 @@ class Credit:
 
     def of_channel(self, qos: QoS) -> int:
         """Return how many messages a channel may reserve now."""
-        if not qos.can_consume():
-            return 0
-        if qos.one_by_one:
-            return 0 if self._reserved(qos) else 1
+        if _one_by_one(qos):
+            return 0 if self._reserved(qos) or not qos.can_consume() else 1
         if not qos.prefetch_count:
             return _UNLIMITED
         return min(qos.prefetch_count - len(qos.delivered) - self._reserved(qos), _UNLIMITED)
 
-    def shares(self, wanting: Sequence[Subscription]) -> Iterator[tuple[Subscription, int]]:
-        """Yield each subscription with its share of the credit of its channel."""
+    def shares(self, wanting: Sequence[Subscription]) -> list[tuple[Subscription, int]]:
+        """Return each subscription with its share of the credit of its channel."""
+        if len(wanting) == 1:
+            return [(wanting[0], self.of(wanting[0]))]
+        shares: list[tuple[Subscription, int]] = []
         known: dict[QoS, int] = {}
         rivals = Counter(item.qos for item in wanting if not item.no_ack)
         for item in wanting:
@@ -75,9 +76,10 @@ class Credit:
                 if self._split and n > 1:
                     n = max(1, n // rivals[item.qos])
                 rivals[item.qos] -= 1
-                if n > 0 and (item.qos.prefetch_count or item.qos.one_by_one):
+                if n > 0 and (item.qos.prefetch_count or _one_by_one(item.qos)):
                     known[item.qos] -= n
-            yield item, n
+            shares.append((item, n))
+        return shares
 
     def surplus(self, qos: QoS) -> int:
         """Return by how many messages the channel exceeds its prefetch limit."""
@@ -95,13 +97,6 @@ class Credit:
         counter shared by two threads would drift permanently.
         """
         return sum(len(item.buffer) + item.asked_for for item in _taking(qos))
-
-    @property
-    def occupancy(self) -> int:
-        """The state of this process that an ordinary reserve reports to the broker."""
-        if ISOLATION.in_back_off and self.alone != ALONE:
-            return BUSY
-        return HOLDING if self._link.session.leases.held else IDLE
 
     @property
     def alone(self) -> int:
@@ -144,6 +139,11 @@ class Credit:
         if HOST.worker() and not self.of_worker():
             return True
         return queue == self.awaited_from
+
+
+def _one_by_one(qos: QoS) -> bool:
+    """Whether messages are not reserved in advance: Celery's worker_disable_prefetch."""
+    return getattr(qos.can_consume, "__func__", None) is not QoS.can_consume
 
 
 def _taking(qos: QoS) -> Iterator[Subscription]:

@@ -70,13 +70,13 @@ class EventLoop:
     _posting: Posting
 
     def __post_init__(self) -> None:
-        """Start without a loop, and let new reservations wake the loop."""
-        self._reserver.woken = self.wake
+        """Start without a loop."""
         self._kick: _Kick | None = None
         self.forget()
 
     def forget(self) -> None:
         """Forget the loop."""
+        self._reserver.woken = bool
         if self._kick is not None:
             self._kick.close()
             self._kick = None
@@ -100,6 +100,7 @@ class EventLoop:
         self.leave()
         store = self._link.store
         self.hub, self._failback.is_driven = loop, True
+        self._reserver.woken = self.wake
         self._watch()
         # The loop watches these descriptors; after a failure, Celery makes a new connection.
         store.disable_reconnect()

@@ -164,11 +164,6 @@ class QoS(virtual.QoS):
         # Unacked messages that only the application still references; it may ack them later.
         self._let_go: WeakValueDictionary[str, Message] = WeakValueDictionary()
 
-    @property
-    def one_by_one(self) -> bool:
-        """Whether messages are not reserved in advance: Celery's worker_disable_prefetch."""
-        return getattr(self.can_consume, "__func__", None) is not QoS.can_consume
-
     def can_consume(self) -> bool:
         """Whether another message may be delivered. Celery may replace this method."""
         return not self.prefetch_count or len(self.delivered) < self.prefetch_count

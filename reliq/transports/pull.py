@@ -50,6 +50,8 @@ class PullLoop:
     """Of its consumers: to begin where a node answers, and to follow new layouts."""
     starved: bool = field(default=False, init=False)
     """Whether a wait is in progress that began without credit."""
+    # Whether a wait for notifications was begun, and may be in progress.
+    _listened: bool = field(default=False, init=False)
     # The store's epoch in which its consumers started.
     _consuming_over: int = field(default=0, init=False)
 
@@ -66,10 +68,15 @@ class PullLoop:
 
     def deliver_one(self) -> bool:
         """Deliver one buffered message, in turn; return False if none can be delivered."""
+        only = self._schedule.only
+        if only is not None:
+            if not only.buffer or not (only.no_ack or only.qos.can_consume()):
+                return False
+            only.deliver(only.buffer)
+            return True
         for item in self._schedule.in_order():
             if item.can_deliver():
-                if len(self._schedule.subscriptions) > 1:
-                    self._schedule.next(item)
+                self._schedule.next(item)
                 item.deliver(item.buffer)
                 return True
         return False
@@ -111,30 +118,38 @@ class PullLoop:
     def _wait_and_deliver(self, timeout: float | None) -> None:
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            link = self._link
-            if self.duties.due or self.duties.later or self._declarations.owed:
-                self.do_duties()
-            if any(item.in_flight for item in self._schedule.subscriptions):
-                self._reserver.wait_for_replies()
-                self._reserver.note_interrupted()
-            self._reserver.raise_failure()
-            link.store.check()
-            self._require_no_gap()
-            if link.store.notifier.listening or link.store.has_nodes:
-                self.heed_notification()
+            self._catch_up()
             self._reserver.request()
             if len(self._schedule.subscriptions) > 1:
                 self.wait_for_notification()  # for the queues that were found empty
             if self.deliver_one():
                 return
             self._failback.disconnect_when_drained()
-            left = link.session.options.poll_interval
+            left = self._link.session.options.poll_interval
             if deadline is not None:
                 left = min(left, deadline - monotonic())
                 if left <= 0:
                     self.wait_for_notification()  # covers the time until the next call
                     raise TimeoutError("no message within the timeout")
             self._wait(left)
+
+    def _catch_up(self) -> None:
+        """Do due duties, and read replies and notifications; raises errors of earlier requests."""
+        link = self._link
+        if self.duties.due or self.duties.later or self._declarations.owed:
+            self.do_duties()
+        if any(item.asked_for for item in self._schedule.subscriptions):
+            self._reserver.wait_for_replies()
+            self._reserver.note_interrupted()
+        if self._reserver.failure is not None:
+            self._reserver.raise_failure()
+        link.store.check()
+        if link.store.epoch != self._consuming_over:
+            self._require_no_gap()
+        if self._listened:
+            self._listened = link.store.notifier.listening
+        if self._listened or link.store.has_nodes:
+            self.heed_notification()
 
     def do_duties(self) -> None:
         """Declare what was postponed, and begin to consume where it is due."""
@@ -166,7 +181,7 @@ class PullLoop:
     def _require_no_gap(self) -> None:
         """Raise BrokerUnavailable once after a loss: the application must declare again."""
         link = self._link
-        if self._schedule.subscriptions and link.store.epoch != self._consuming_over:
+        if self._schedule.subscriptions:
             self._consuming_over = link.store.epoch
             raise BrokerUnavailable(
                 f"the connection to {link.store.broker} was lost and reopened: connect and "
@@ -218,6 +233,7 @@ class PullLoop:
             return False
         if not notifier.listening or (store.has_nodes and queues != notifier.queues):
             notifier.listen(sorted(queues), max(left, 0.001))
+            self._listened = True
         elif not queues <= notifier.queues:
             notifier.end_wait()
         return False

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..consumer.isolation import ISOLATION
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ..store.protocol import goes_on
-from ..store.values import ALONE, Reservation
+from ..store.values import ALONE, BUSY, HOLDING, IDLE, Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ _NODE_PATIENCE_S = 0.05
 # After a lost reserve, the interval in which the number of requested messages doubles again.
 _DOUBLES_S = 10.0
 _DOUBLINGS = 7  # from one to more than the most messages of a reserve
+_BUFFER = attrgetter("buffer")
 # How often the claim to an isolated delivery is extended.
 _CLAIM_EVERY_S = 1.0
 
@@ -59,22 +61,23 @@ class Reserver:
 
     def request(self) -> None:
         """Reserve and wait until a message arrives or all queues with credit were queried."""
-        schedule = self._schedule
+        schedule, store = self._schedule, self._link.store
         if schedule.fed and self._read_logs():
             self.wait_for_replies()
         tried: set[Subscription] = set()
-        wanting = schedule.wanting(self._link.store)
+        wanting = schedule.wanting(store)
         while wanting and (asked := self._post_requests(wanting)):
-            self.wait_for_replies()
-            self.raise_failure()
-            if any(item.buffer for item in asked):
+            store.wait_for_replies(_NODE_PATIENCE_S if store.has_nodes else inf)
+            if self.failure is not None:
+                self.raise_failure()
+            if any(map(_BUFFER, asked)):
                 break
             # They returned their credit, which is now available to the others.
             tried |= asked
             if not schedule.is_round_robin:
-                wanting = schedule.wanting(self._link.store)
+                wanting = schedule.wanting(store)
             wanting = [item for item in wanting if item not in tried]
-        if ISOLATION.active and self._ask_isolated():
+        if ISOLATION.on and ISOLATION.active and self._ask_isolated():
             self.wait_for_replies()
             self.raise_failure()
 
@@ -87,7 +90,7 @@ class Reserver:
         """Reserve one message without a consumer; waits."""
         link, credit = self._link, self._credit
         link.session.duties.poll(link.store, queue)
-        occupancy = credit.occupancy
+        occupancy = self._occupancy
         if not no_ack and ISOLATION.active:
             if not credit.may_get(queue):
                 return Reservation([], -1, link.session.lease_ms, left=True)
@@ -173,12 +176,24 @@ class Reserver:
         if n > 0:
             if self._link.session.fewer:
                 n = self._after_a_loss(item.queue, n)
-            item.asked(n)
             # Another thread may have received an isolated delivery a moment ago.
-            if not item.no_ack and ISOLATION.active and self._credit.shuts_out(item):
-                item.unanswered()
+            if (
+                ISOLATION.on
+                and not item.no_ack
+                and ISOLATION.active
+                and self._credit.shuts_out(item)
+            ):
+                item.asked(0)
+                item.want()
             else:
-                self._post(item, n, self._credit.occupancy)
+                self._post(item, n, self._occupancy)
+
+    @property
+    def _occupancy(self) -> int:
+        """The state of this process that an ordinary reserve reports to the broker."""
+        if ISOLATION.back_off_until and ISOLATION.in_back_off and self._credit.alone != ALONE:
+            return BUSY
+        return HOLDING if self._link.session.leases.held else IDLE
 
     def note_interrupted(self) -> None:
         """End each reserve that was interrupted before it was posted, or while it was answered."""
@@ -190,6 +205,7 @@ class Reserver:
         link = self._link
         self.asked_at = monotonic()
         answer = partial(self._reserved, item)
+        item.asked(n)
         try:
             link.store.post_reserve(
                 item.queue, n, link.session.lease_ms, item.no_ack, answer, occupancy
@@ -237,7 +253,7 @@ class Reserver:
                 link.session.outbox.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
             link.session.leases.take(result.deliveries, item.asked_at, result.lease_ms)
-        if not item.no_ack:
+        if not item.no_ack and (ISOLATION.on or result.claimed or result.isolated):
             self._credit.note(item.queue, result, item.asked_at, item.began_at)
         if result.claimed or result.isolated:
             item.want()  # as soon as this consumer has credit again
@@ -300,13 +316,11 @@ class Reserver:
             return False
         occupancy = self._credit.alone
         n = self._credit.of_channel(item.qos)
-        if occupancy == ALONE and n > 0:
-            item.asked(n)
-        elif monotonic() - item.asked_at >= _CLAIM_EVERY_S:
-            item.asked(1)
-        else:
-            return False
-        self._post(item, item.asked_for, occupancy)
+        if occupancy != ALONE or n <= 0:
+            if monotonic() - item.asked_at < _CLAIM_EVERY_S:
+                return False
+            n = 1
+        self._post(item, n, occupancy)
         return True
 
     def raise_failure(self) -> None:

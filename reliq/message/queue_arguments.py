@@ -108,13 +108,19 @@ def queue_arguments(
     return pack(kept), meta
 
 
+def declared(stored: bytes) -> dict[str, Any] | None:
+    """Return the content of a stored declaration; None if reliq did not write it."""
+    try:
+        found = unpack(stored) if stored else {}
+    except EnvelopeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def differ_in_partitions(declaration: bytes, other: bytes) -> bool:
     """Whether two declarations differ only in x-partitions, which operators may change."""
-    try:
-        one, another = (unpack(item) if item else {} for item in (declaration, other))
-    except EnvelopeError:
-        return False
-    if not (isinstance(one, dict) and isinstance(another, dict)):
+    one, another = declared(declaration), declared(other)
+    if one is None or another is None:
         return False
     return {**one, "x-partitions": 0} == {**another, "x-partitions": 0}
 
@@ -137,8 +143,4 @@ def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
 
 def is_auto_delete(declaration: bytes) -> bool:
     """Whether an exchange is deleted with its last binding; False for a malformed declaration."""
-    try:
-        declared = unpack(declaration)
-    except EnvelopeError:
-        return False
-    return isinstance(declared, dict) and bool(declared.get("auto_delete"))
+    return bool((declared(declaration) or {}).get("auto_delete"))

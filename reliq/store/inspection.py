@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ..errors import BrokerUnavailable
 from ..message.delivery_tag import published_ms
-from ..message.envelope import Envelope, EnvelopeError, decode, unpack
+from ..message.envelope import Envelope, EnvelopeError, decode
+from ..message.queue_arguments import declared
 from .unreadable import left_out
 
 if TYPE_CHECKING:
@@ -40,14 +41,10 @@ class QueueStatus:
         if "" not in self.arguments:
             return dict(self.arguments)
         stored = self.arguments[""]
-        try:
-            found = unpack(stored) if isinstance(stored, bytes) and stored else {}
-        except EnvelopeError:
-            found = None
-        if isinstance(found, dict):
-            return found
-        left_out("its broker", "arguments of queues", [self.name])
-        return {}
+        found = declared(stored) if isinstance(stored, bytes) else {}
+        if found is None:
+            left_out("its broker", "arguments of queues", [self.name])
+        return found or {}
 
 
 @dataclass(frozen=True, slots=True)

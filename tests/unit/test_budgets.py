@@ -36,7 +36,7 @@ BUDGETS = {
     "routing": 1_660,
     "spool": 470,
     "store": 1_680,
-    "transfer": 590,
+    "transfer": 575,
     "transports": 6_450,
     "web": 4_090,
 }

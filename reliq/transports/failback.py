@@ -300,32 +300,13 @@ class Failback:
         logger.warning("switched from %s to %s: %s", old, new, reason)
         emit(broker_switched, new, old=old, new=new, reason=reason)
 
-    def forward(self, answers: Callable[[str], bool], stopped: Callable[[], bool]) -> None:
-        """Forward the spool to each broker for which *answers* returns True."""
-        journal = spool.JOURNALS.at(self.spool)
-        try:
-            journal.holds  # noqa: B018 - raises an error if the file is unusable
-        except ReliqError as exc:
-            journal.report(exc)
-            return
-        for url in self.urls[:-1]:
-            if journal.holds and (url == self.url or answers(url)):
-                with self.temporary_connection(url) as broker:
-                    transports.forward(journal, broker, stopped)
-
     @contextmanager
-    def temporary_connection(self, url: str, gone: dict[str, str] | None = None) -> Iterator[Any]:
-        """Yield the transport of a temporary connection to *url*; send its pending acks.
-
-        With *gone*, also end leases of dead consumers and handle batches, because that broker may
-        have no live consumer. *gone* keeps the consumers without a connection between visits.
-        """
+    def temporary_connection(self, url: str) -> Iterator[Any]:
+        """Yield the transport of a temporary connection to *url*; send its pending acks."""
         with Connection(url, **self.arguments) as connection:
             transport = connection.transport
             transport.establish_connection()
             try:
-                if gone is not None:
-                    transport.link.session.duties.visit(transport.link.store, gone)
                 yield transport
             finally:
                 transport.close_connection(None)

@@ -8,11 +8,11 @@ Every process with a spool in its list forwards it. The thread stops while the p
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from .. import spool, transports
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..failover.brokers import BROKERS, JITTER, without_password
 from ..forks import OwnLock, Part, register
@@ -128,7 +128,7 @@ class FailbackRounds:
                     self._sweep(transport, url)
         if transport.spool:
             if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
-                transport.forward(partial(self._asked, transport), self._interrupted)
+                self._forward(transport)
         elif primary and not transport.consumed:
             self.leave(transport)
 
@@ -150,6 +150,19 @@ class FailbackRounds:
         last[url] = now
         return True
 
+    def _forward(self, transport: Failback) -> None:
+        """Forward the spool of *transport* to each broker that answers."""
+        journal = spool.JOURNALS.at(transport.spool)
+        try:
+            journal.holds  # noqa: B018 - raises an error if the file is unusable
+        except ReliqError as exc:
+            journal.report(exc)
+            return
+        for url in transport.urls[:-1]:
+            if journal.holds and (url == transport.url or self._asked(transport, url)):
+                with transport.temporary_connection(url) as broker:
+                    transports.forward(journal, broker, self._interrupted)
+
     def came_back(self, url: str) -> None:
         """Sweep *url* soon, because a transport leaves it for the primary."""
         self._swept.pop(url, None)
@@ -163,9 +176,10 @@ class FailbackRounds:
             BROKERS.ask(url)
         except ReliqError:
             return
-        gone = self._gone.setdefault(url, {})
-        with transport.temporary_connection(url, gone) as visited:
+        with transport.temporary_connection(url) as visited:
             there = visited.link.store
+            # That broker may have no live consumer that ends leases and handles batches.
+            visited.link.session.duties.visit(there, self._gone.setdefault(url, {}))
             for queue in chain(*(names_of(there, queue) for queue in transport.consumed)):
                 status = there.reads.status(queue)
                 if status is None or not is_durable(status.declared):

@@ -9,7 +9,8 @@ import gevent
 import gevent.event
 import pytest
 
-from reliq.integrations.requests import came_from_outside, is_to_blame
+from reliq.integrations.requests import is_to_blame
+from reliq.transports.interrupts import came_from_outside
 
 
 class BackendLostError(Exception):

@@ -58,6 +58,12 @@ def wanted(default: Wanted, properties: dict[str, Any], timeout_s: Any) -> Wante
     return Wanted(level or default.level, default.replicas, timeout_ms)
 
 
+def require(wish: Wanted, store: Store) -> None:
+    """Raise BrokerRefused if the broker can never confirm so; nothing is stored yet."""
+    if not wish.by_storing:
+        store.confirmer.require_confirm(wish.level)
+
+
 def together(wishes: Iterable[Wanted]) -> list[Wanted]:
     """Merge *wishes* into one confirmation for each level, with its longest timeout."""
     found: dict[Confirm, Wanted] = {}

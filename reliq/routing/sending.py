@@ -14,7 +14,7 @@ from ..message.queue_names import number_of, queue_of
 from ..store.limits import chunks
 from ..store.values import BY_STORING, CREATED, NO_QUEUE, STALE, STORED
 from . import partitions
-from .outgoing import together
+from .outgoing import require, together
 from .routes import ROUTE_TRIES
 from .spread import SPREAD, turned_away
 
@@ -50,7 +50,7 @@ def send(
             wishes.append(item.confirm)
     wishes = together(wishes) if wishes else wishes
     for wish in wishes:
-        wish.require(store)
+        require(wish, store)
     sending, left = _Sending(store, routes, redeclare), messages
     for _ in range(ROUTE_TRIES):
         left = sending.send(left)

@@ -11,7 +11,6 @@ from ..errors import ReliqError
 if TYPE_CHECKING:
     from ..options import Confirm
     from .inspection import DeadLetter
-    from .protocol import Store
 
 T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
@@ -135,11 +134,6 @@ class Wanted(NamedTuple):
     def by_storing(self) -> bool:
         """Whether a stored message needs no further confirmation."""
         return self.level in BY_STORING
-
-    def require(self, store: Store) -> None:
-        """Raise BrokerRefused if the broker can never give it; nothing is stored yet."""
-        if self.level not in BY_STORING:
-            store.confirmer.require_confirm(self.level)
 
 
 # The outcome of one publication. CREATED: the message was stored and its queue created;

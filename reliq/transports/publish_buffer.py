@@ -27,6 +27,7 @@ from ..errors import (
 from ..forks import OwnLock, here
 from ..message.delivery_tag import rename
 from ..message.queue_names import queue_of
+from ..routing.outgoing import require
 from ..routing.publish_ids import PUBLISHER
 from ..signals import message_published
 from ..store.job_headers import BATCH
@@ -215,7 +216,7 @@ class PublishBuffer:
             return 1
         try:
             link = channel.transport.link
-            item.confirm.require(link.store)
+            require(item.confirm, link.store)
             if not item.exchange:
                 return 1
             channel.transport.declarations.settle(item.exchange)

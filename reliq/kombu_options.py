@@ -54,7 +54,7 @@ REFUSED = {
 }
 """Options that raise an error, and its text."""
 
-_told: list[str] = []
+_reported: list[str] = []
 """The text of the only warning of this process."""
 
 
@@ -68,14 +68,14 @@ def sentinel_login(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def warn_of_unused(given: Mapping[str, Any]) -> None:
     """Log a warning, the first time in this process, with the options that have no effect."""
-    if _told or UNUSED.isdisjoint(given):
+    if _reported or UNUSED.isdisjoint(given):
         return
-    _told.extend(
+    _reported.extend(
         f"{', '.join(found)} ({reason})"
         for names, reason in SUBSTITUTES.items()
         if (found := [name for name in names if name in given])
     )
     logger.warning(
         "these options of Kombu's Redis transport have no effect in reliq, and can be removed: %s",
-        "; ".join(_told),
+        "; ".join(_reported),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import PartlyPublished
 from .integrations.call_template import task_ids
-from .integrations.collecting import Collector, Telling
+from .integrations.collecting import Collector, Reporting
 from .integrations.task_calls import TaskCalls, Way, raise_interrupt
 from .transports.base import Transport
 from .transports.chunk import Chunk
@@ -116,15 +116,15 @@ class Many:
             if taken.items:
                 self._send_all(taken)
             tried = True
-            self._tell(taken)
+            self._report(taken)
         except Exception as exc:
             if not tried:
                 with suppress(Exception):  # the first error is raised
-                    self._tell(taken)
+                    self._report(taken)
             raise_interrupt(exc)
             raise self._stopped(exc, taken) from exc
 
-    def _tell(self, taken: _Taken) -> None:
+    def _report(self, taken: _Taken) -> None:
         self._sent += len(taken.stored)
         if taken.stored and self._on_sent is not None:
             self._on_sent([taken.ids[place] for place in taken.stored])
@@ -140,9 +140,9 @@ class Many:
             if way is not Way.PLAIN and isinstance(connection.transport, Transport):
                 self._send_together(taken, producer, way)
                 return
-            tell = self._before_send
-            told = partial(tell, calls.name) if tell is not None else None
-            self._send_each(taken, producer if told is None else Telling(producer, told))
+            report = self._before_send
+            reported = partial(report, calls.name) if report is not None else None
+            self._send_each(taken, producer if reported is None else Reporting(producer, reported))
 
     def _send_each(self, taken: _Taken, producer: Any) -> None:
         ids = task_ids(len(taken.items))

@@ -47,12 +47,12 @@ def looks(
     batch: str,
     interval: float,
     patience: float,
-    away: Callable[[str], None],
+    on_outage: Callable[[str], None],
 ) -> Iterator[Row]:
     """Yield the batch, with the rate since the previous look, until it has ended.
 
-    Calls *away* at the first failed look of an outage. Raises Refused if no broker has the batch,
-    and after *patience* seconds without an answer.
+    Calls *on_outage* at the first failed look of an outage. Raises Refused if no broker has the
+    batch, and after *patience* seconds without an answer.
     """
     found = target.gather(lambda there: (there.url, _read(there, there.batch_id(batch))))
     url, row = found.require_some()[0]
@@ -73,7 +73,7 @@ def looks(
             there.complain()
         if not lost:
             lost = True
-            away(str(error))
+            on_outage(str(error))
 
 
 def _report(error: str) -> None:

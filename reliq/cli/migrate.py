@@ -157,11 +157,11 @@ def migrate(
                 click.echo("interrupted; run the command again to continue", err=True)
                 click.get_current_context().exit(INTERRUPTED)
         _print_moved(moved, as_json)
-        _tell_held(moving, [queue for queue, total in moved.items() if not total["moved"]])
+        _report_held(moving, [queue for queue, total in moved.items() if not total["moved"]])
         _require_all(moving, source, queues)
 
 
-def _tell_held(moving: Migration, queues: Sequence[str]) -> None:
+def _report_held(moving: Migration, queues: Sequence[str]) -> None:
     for queue in queues:
         if held := moving.plan(queue).unacked:
             back = "return when the worker stops, or after its visibility_timeout if killed"

@@ -167,12 +167,12 @@ def status(target: Target, interval: float, every: bool) -> None:
 
 def screen(data: dict[str, Any], interval: float, every: bool = False) -> Any:
     """Return one measurement as a screen for the terminal."""
-    away = [item["error"] for item in data["brokers"] if not item["reachable"]]
+    unreachable = [item["error"] for item in data["brokers"] if not item["reachable"]]
     head = out.Text(
         f"reliq top   {time.strftime('%H:%M:%S')}   every {interval:g} s   Ctrl-C to exit"
     )
     return out.Group(
-        head, *status_tables(data, every), *(out.Text(error, "bold red") for error in away)
+        head, *status_tables(data, every), *(out.Text(error, "bold red") for error in unreachable)
     )
 
 

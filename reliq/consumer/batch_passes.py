@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable, logger
 from ..failover.brokers import JITTER
 from ..store.jobs import OPEN, PARENT, BatchRecord, Change
-from ..store.protocol import goes_on
+from ..store.protocol import partly_reachable
 from ..store.unreadable import number
 from ..transfer.batch_callbacks import publish_due
 from .lost_jobs import MISSING_MS, Sweep
@@ -147,7 +147,7 @@ class BatchPasses:
             try:
                 more = sweep.step(store)
             except BrokerUnavailable:
-                if goes_on(store):
+                if partly_reachable(store):
                     self._sweeps.append((batch, sweep))
                 else:
                     self._swept.pop(batch, None)  # it restarts over another connection

@@ -83,7 +83,7 @@ class DeadConsumers:
             if liveness.connected:
                 self._missing.pop(key, None)
                 continue
-            if self._stays_away(self._missing, key, liveness, store):
+            if self._stays_absent(self._missing, key, liveness, store):
                 self._missing.pop(key, None)
                 # Its other queues, such as its mailbox, do not wait for the check of all consumers.
                 for each in dict.fromkeys((queue, *liveness.queues)):
@@ -95,10 +95,10 @@ class DeadConsumers:
 
     def look_after(self, names: Sequence[str], store: Store) -> None:
         """Check *names* from the register, and end those that are gone."""
-        away = dict(self._without_connection(names, store))
-        self._gone = {name: seen for name, seen in self._gone.items() if name in away}
-        for name, liveness in away.items():
-            if self._stays_away(self._gone, name, liveness, store):
+        absent = dict(self._without_connection(names, store))
+        self._gone = {name: seen for name, seen in self._gone.items() if name in absent}
+        for name, liveness in absent.items():
+            if self._stays_absent(self._gone, name, liveness, store):
                 self._gone.pop(name, None)
                 self._end_each(self._end_absent, name, liveness, False)
         if self._gone:
@@ -141,7 +141,7 @@ class DeadConsumers:
         seen_ms = (monotonic() - store.connected_at) * 1000
         return liveness.lapsed and seen_ms >= liveness.ttl_ms
 
-    def _stays_away(
+    def _stays_absent(
         self, missing: dict[Any, tuple[float, str]], who: Any, liveness: Liveness, store: Store
     ) -> bool:
         """Whether a consumer has had no connection for ``orphan_grace``."""

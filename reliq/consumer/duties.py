@@ -123,7 +123,7 @@ class BackgroundDuties:
         if not registered:
             return
         self._lost_queues.tick(store)
-        self._running.tell(store)
+        self._running.post(store)
         now = monotonic()
         if now >= self._next_look:
             # Another consumer may have the duty, and may have died.

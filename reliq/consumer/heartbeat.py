@@ -66,10 +66,10 @@ class Heartbeat:
         self._shared_options = json.dumps({key: getattr(options, key) for key in _SHARED_OPTIONS})
         self._began = monotonic()
         self._next = 0.0
-        self._registered = self._told = False
+        self._registered = self._reported = False
         self._registered_as: tuple[str, object, dict[str, str]] | None = None
         self._pool = ""
-        self._told_failing: dict[str, str] = {}
+        self._reported_failing: dict[str, str] = {}
         self._awaited = False
         self.stays = False
         """Whether this process remains in the register without consuming."""
@@ -100,7 +100,7 @@ class Heartbeat:
             or known is None
             or known[:2] != (store.consumer, store.registered_by)
             or self._pool != HOST.pool()  # a worker has its pool after its first heartbeat
-            or self._told_failing != self._passes.failing
+            or self._reported_failing != self._passes.failing
         ):
             self._post(store)
 
@@ -139,8 +139,8 @@ class Heartbeat:
 
     def _post(self, store: Store) -> None:
         known = self._registered_as
-        if not self._told and self._registration.is_for_work:
-            self._told = True
+        if not self._reported and self._registration.is_for_work:
+            self._reported = True
             logger.info(
                 "consuming at %s as %s; its messages return %g s after the last renewal",
                 store.broker,
@@ -160,7 +160,7 @@ class Heartbeat:
             known = self._registered_as = (store.consumer, store.registered_by, identity)
         self._next = monotonic() + self.interval_s
         self._pool = HOST.pool()
-        self._told_failing = self._passes.failing.copy()
+        self._reported_failing = self._passes.failing.copy()
         unprotected = HOST.unprotected()[:_NAMED]
         if unprotected and not HOST.warned:
             HOST.warned = True
@@ -179,12 +179,12 @@ class Heartbeat:
             "held": str(len(self._leases.held)),
             "processes": str(HOST.processes()),
             "unprotected": "\n".join(unprotected),
-            "failing": json.dumps(self._told_failing),
+            "failing": json.dumps(self._reported_failing),
         }
         ttl_ms = int(self.interval_s * 3000) + 1000
         again_ms = int(self.interval_s * 1000)
         store.post_heartbeat(self._name, ttl_ms, again_ms, record, partial(self._heard, store))
-        self._running.tell(store, again=True)
+        self._running.post(store, again=True)
 
     def _heard(self, store: Store, result: Duties | ReliqError) -> None:
         self._awaited = False
@@ -219,7 +219,7 @@ class RunningTasks:
         self._said: dict[str, int] = {}
 
     def before_ack(self, store: Store, queue: str) -> None:
-        """Report before an ack that a task of *queue* runs, once until :meth:`tell` finds none."""
+        """Report before an ack that a task of *queue* runs, once until :meth:`post` finds none."""
         queue = queue_of(queue)
         if not HOST.worker() or self._said.get(queue):
             return
@@ -228,7 +228,7 @@ class RunningTasks:
             if running.get(queue):
                 self._post(store, running)
 
-    def tell(self, store: Store, again: bool = False) -> None:
+    def post(self, store: Store, again: bool = False) -> None:
         """Report the running tasks if they differ from the last report, or *again*."""
         if not HOST.worker():
             return
@@ -243,15 +243,15 @@ class RunningTasks:
 
     def _post(self, store: Store, running: dict[str, int]) -> None:
         number = self._number = self._number + 1
-        told = partial(self._told, number)
+        on_reply = partial(self._reported, number)
         self._said = running
         try:
-            store.post_running(self._name, number, running, told)
+            store.post_running(self._name, number, running, on_reply)
         except BrokerUnavailable:
             self._said = {}
             raise  # this report, and then a following ack, use the next connection
 
-    def _told(self, number: int, known: bool | ReliqError) -> None:
+    def _reported(self, number: int, known: bool | ReliqError) -> None:
         """Discard a report that failed, as the connection or the register was lost."""
         if known is not True and number == self._number:
             self._said = {}

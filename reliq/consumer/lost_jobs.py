@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..errors import BrokerUnavailable, logger
 from ..routing.partitions import names_of
 from ..store.jobs import NESTED, NEVER_STORED, OPEN, Change
-from ..transfer.batch_callbacks import tell_parent
+from ..transfer.batch_callbacks import report_to_parent
 from .job_reports import in_words
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Sweep:
         self._by_queue: dict[str, list[Job]] = {}
         self._names: dict[str, Sequence[str]] = {}
         # Queues, as (name, after), whose events are reported before their messages are searched.
-        self._to_tell: list[tuple[str, int]] = []
+        self._to_report: list[tuple[str, int]] = []
 
     def step(self, store: Store) -> bool:
         """Check some more jobs; return whether any are left. Waits; raises BrokerUnavailable."""
@@ -78,7 +78,7 @@ class Sweep:
             some, self._children = self._children[:_CHILDREN], self._children[_CHILDREN:]
             for job in some:  # each is a batch: ended, missing, or in progress
                 if (child := store.batches.batch(job.id)) is not None:
-                    tell_parent(store, child)
+                    report_to_parent(store, child)
                     continue
                 lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
                 self._reports.change(store, self._batch, (lost,))
@@ -112,18 +112,18 @@ class Sweep:
         try:
             if queue not in self._names:
                 self._names[queue] = names_of(store, queue) if queue else ()
-                self._to_tell = [(name, 0) for name in self._names[queue]]
-            while self._to_tell:
-                name, after = self._to_tell.pop()
+                self._to_report = [(name, 0) for name in self._names[queue]]
+            while self._to_report:
+                name, after = self._to_report.pop()
                 if after := self._reports.report_events(store, name, after):
-                    self._to_tell.append((name, after))
+                    self._to_report.append((name, after))
                     return
             self._look_for(store, queue, self._by_queue[queue])
         except BrokerUnavailable:
             # Its node, or the whole broker, is unreachable: the state of these jobs is unknown.
             self._unread = True
             self._names.pop(queue, None)
-            self._to_tell = []
+            self._to_report = []
         del self._by_queue[queue]
 
     def _look_for(self, store: Store, queue: str, jobs: Sequence[Job]) -> None:

@@ -249,13 +249,15 @@ class LostQueues:
         for queue in queues & registration.layouts.copy().keys():
             queues.update(partition_names(queue, registration.layouts.get(queue, 1)))
         self._lost &= queues
-        changed = {queue for queue in queues if store.is_away(queue) != (queue in self._lost)}
+        changed = {
+            queue for queue in queues if store.is_unreachable(queue) != (queue in self._lost)
+        }
         self._changed = {queue: self._changed.get(queue, now) for queue in changed}
         due = [queue for queue in sorted(changed) if now - self._changed[queue] >= _LASTS_S]
         if due:
-            self._tell(store, due)
+            self._report(store, due)
 
-    def _tell(self, store: Store, queues: list[str]) -> None:
+    def _report(self, store: Store, queues: list[str]) -> None:
         back = [queue for queue in queues if queue in self._lost]
         lost: dict[str, list[str]] = {}
         for queue in queues:

@@ -42,7 +42,7 @@ class Renewal:
                 held.queue,
                 self._options.consumer_timeout,
             )
-            self._tell_lost(tag, held, "consumer_timeout")
+            self._report_lost(tag, held, "consumer_timeout")
         lease_ms = int(self._options.visibility_timeout * 1000)
         for queue, leases in self._leases.due(all_of_them).items():
             for chunk in chunks(leases):
@@ -68,7 +68,7 @@ class Renewal:
                     tag,
                     queue,
                 )
-                self._tell_lost(tag, held, "gone")
+                self._report_lost(tag, held, "gone")
                 continue
             logger.warning(
                 "lease lost: message %s of %r went back to its queue and may run twice; "
@@ -78,9 +78,9 @@ class Renewal:
                 queue,
                 self._options.visibility_timeout,
             )
-            self._tell_lost(tag, held, "returned")
+            self._report_lost(tag, held, "returned")
 
-    def _tell_lost(self, tag: str, held: Held, reason: str) -> None:
+    def _report_lost(self, tag: str, held: Held, reason: str) -> None:
         """Send the signal later: the connection is locked while a reply is read."""
         if lease_lost.receivers:
             message: Any = None if held.message is None else held.message()

@@ -194,12 +194,12 @@ class RestorePasses:
             self._next_snapshot = monotonic() + result / 1000 + spread_s
 
     def _report_events(self, _: Store, queue: str) -> None:
-        self._runner.soon(self._tell_batches, queue, 0)
+        self._runner.soon(self._report_to_batches, queue, 0)
 
-    def _tell_batches(self, queue: str, after: int, store: Store) -> None:
+    def _report_to_batches(self, queue: str, after: int, store: Store) -> None:
         after = self._reports.report_events(store, queue, after)
         if after:  # there may be very many, and leases must be renewed in between
-            self._runner.soon(self._tell_batches, queue, after)
+            self._runner.soon(self._report_to_batches, queue, after)
 
     def poll(self, store: Store, queue: str) -> bool:
         """Post a pass over *queue* for a process that only polls it, once an interval.
@@ -220,7 +220,7 @@ class RestorePasses:
         self._temporary.add(queue)
         on_result = partial(self._restored, store, queue)
         try:
-            store.post_restore(queue, self._lease_ms, on_result, force, _returns_are_told())
+            store.post_restore(queue, self._lease_ms, on_result, force, _returns_are_reported())
         except BrokerUnavailable:
             self._temporary.discard(queue)
             raise
@@ -234,8 +234,8 @@ class RestorePasses:
             self.failing.pop(queue, None)
         self._tally.setdefault(queue, Counter()).update(result.by_consumer)
         log_at_the_limit(queue, result.dead)
-        if (result.restored or result.dead) and _returns_are_told():
-            self._runner.soon(_tell_returns, queue, result)
+        if (result.restored or result.dead) and _returns_are_reported():
+            self._runner.soon(_report_returns, queue, result)
         if result.more:
             try:
                 self.restore(store, queue, force=True)
@@ -265,10 +265,10 @@ class RestorePasses:
                 self.failing[queue] = str(error)[:_MOST_SAID]
 
 
-def _returns_are_told() -> bool:
+def _returns_are_reported() -> bool:
     return bool(message_restored.receivers or message_dead.receivers)
 
 
-def _tell_returns(queue: str, result: Restored, store: Store) -> None:
+def _report_returns(queue: str, result: Restored, store: Store) -> None:
     emit_returned(message_restored, store.broker, queue, result.restored)
     emit_at_the_limit(store.broker, queue, result.dead, "lease ended")

@@ -149,8 +149,8 @@ def _start_keeper(folder: Folder, former: dict[str, Any], options: Options) -> N
             )
         except (OSError, subprocess.SubprocessError) as exc:
             raise folder.broken(f"the keeper cannot be started: {exc}") from exc
-    told = (folder, server, os.getpid(), folder.at("broker.log"))
-    _logger.info("%s: started with %s by this process (%d); log: %s", *told)
+    details = (folder, server, os.getpid(), folder.at("broker.log"))
+    _logger.info("%s: started with %s by this process (%d); log: %s", *details)
 
 
 def _python(folder: Folder) -> str:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .pools import let_others_run as let_others_run
     from .requests import forget as forget
     from .requests import is_to_blame as is_to_blame
+    from .requests import report_eta as report_eta
     from .requests import requests_of as requests_of
-    from .requests import tell_the_eta as tell_the_eta
     from .requests import watch_over as watch_over
     from .scheduled import show_what_waits as show_what_waits
 
@@ -33,7 +33,7 @@ __getattr__ = _load = names_of(
         ".celery": "WATCH",
         ".flower": "show_queues",
         ".pools": "forget_nothing let_others_run",
-        ".requests": "forget is_to_blame requests_of tell_the_eta watch_over",
+        ".requests": "forget is_to_blame requests_of report_eta watch_over",
         ".scheduled": "show_what_waits",
     },
 )

@@ -66,7 +66,7 @@ class CallTemplate:
         )
         """Whether it has times relative to its creation."""
         self.options: Mapping[str, Any] = {}
-        self.told_properties: Mapping[str, Any] = {}
+        self.given_properties: Mapping[str, Any] = {}
         """The publishing options that the app's middleware receives."""
         self._own_root = message.headers["root_id"] == task_id
         self._own_correlation = message.properties.get("correlation_id") == task_id
@@ -115,8 +115,8 @@ class CallTemplate:
         properties = self._properties.copy()
         if self._own_correlation:
             properties["correlation_id"] = task_id
-        told = app is not None and chain_of(app) is not None
-        if told:
+        notified = app is not None and chain_of(app) is not None
+        if notified:
             apply_publish(
                 PublishContext(
                     app=app,
@@ -125,7 +125,7 @@ class CallTemplate:
                     headers=headers,
                     args=args,
                     kwargs=kwargs,
-                    properties={**self.told_properties, "correlation_id": task_id},
+                    properties={**self.given_properties, "correlation_id": task_id},
                     options=self.options,
                 )
             )
@@ -143,7 +143,7 @@ class CallTemplate:
             routing_key=self._routing_key,
             declare=self._declare,
             confirm_timeout=self._timeout,
-            differing=None if told else self._differing,
+            differing=None if notified else self._differing,
         )
 
 

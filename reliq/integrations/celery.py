@@ -66,7 +66,7 @@ class WorkerWatch:
             signals.worker_ready.connect(self._ready, weak=False)
             signals.worker_process_shutdown.connect(lambda **_: HOST.at_child_end(), weak=False)
             signals.task_received.connect(
-                lambda request=None, **_: integrations.tell_the_eta(request), weak=False
+                lambda request=None, **_: integrations.report_eta(request), weak=False
             )
             self._connected = True
         testing = sys.modules.get("celery.contrib.testing.worker")

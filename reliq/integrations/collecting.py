@@ -100,7 +100,7 @@ class Collector(Producer):
         return taken
 
 
-class Telling(Producer):
+class Reporting(Producer):
     """Publishes as *producer* does, and first calls *before* with headers and properties."""
 
     def __init__(
@@ -108,15 +108,15 @@ class Telling(Producer):
     ) -> None:
         super().__init__(producer.connection, **_settings_of(producer))
         self._before = before
-        self._told = False
+        self._reported = False
 
     def publish(self, *args: Any, **options: Any) -> Any:
         """Publish; the arguments are those of Kombu's ``publish``."""
-        self._told = False
+        self._reported = False
         return super().publish(*args, **options)
 
     def _publish(self, *prepared: Any, **options: Any) -> Any:
-        if not self._told:  # retries call this method too
-            self._told = True
+        if not self._reported:  # retries call this method too
+            self._reported = True
             self._before(*prepared[4:6])
         return super()._publish(*prepared, **options)

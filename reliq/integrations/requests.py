@@ -58,7 +58,7 @@ def forget(request: Any) -> None:
         sys.modules["celery.worker.state"].task_ready(request)
 
 
-def tell_the_eta(request: Any = None, **_: Any) -> None:
+def report_eta(request: Any = None, **_: Any) -> None:
     """Pass the eta of a message that was delayed at the broker to its task.
 
     The message arrives without an eta, because Celery's worker holds messages that have one. The
@@ -157,7 +157,7 @@ def _applied(
                     raise TypeError(f"{text}, got: {limit!r:.100}")
         if is_job(request):
             target, args = run_job, (target, *args)
-        options = _told_of_exits(options)
+        options = _reporting_exits(options)
         if in_process:
             target = _answered_for(target, to_dead_letter, request, last=True)
         for name in () if solo else ("accept_callback", "callback", "error_callback"):
@@ -169,7 +169,7 @@ def _applied(
     return applied
 
 
-def _told_of_exits(options: dict[str, Any]) -> dict[str, Any]:
+def _reporting_exits(options: dict[str, Any]) -> dict[str, Any]:
     """Return pool *options* that make a task's SystemExit a failure, as that of a child is.
 
     If a task runs in this process, Celery passes only the error to the callback for results.

@@ -191,8 +191,8 @@ class TaskCalls:
         if not (getattr(task, "ignore_result", False) if ignores is None else ignores):
             # A third-party result backend may do anything at a publish. Celery's own declare a
             # queue for all results, or subscribe to one early.
-            told = getattr(app.backend.on_task_call, "__func__", None)
-            if not str(getattr(told, "__module__", "")).startswith("celery.backends."):
+            notified = getattr(app.backend.on_task_call, "__func__", None)
+            if not str(getattr(notified, "__module__", "")).startswith("celery.backends."):
                 return False
         if task is None or not ours:
             return ours
@@ -249,8 +249,8 @@ class TaskCalls:
     def _made(self, item: Any, task_id: str, collector: Collector, way: Way) -> list[Prepared]:
         """Have Celery make the message of a call; keep it as a template if possible."""
         self._template = None
-        told = chain_of(self.app) is None or way is not Way.FILLED
-        if told:
+        notified = chain_of(self.app) is None or way is not Way.FILLED
+        if notified:
             self.apply(item, task_id, collector)
         else:
             with holding() as held:
@@ -265,11 +265,11 @@ class TaskCalls:
             )
             self._template = CallTemplate.of(task_id, prepared[0], contents[0], collector, limits)
             self._until = monotonic() + _STAYS_S
-        if told:
+        if notified:
             return prepared
         if self._template is None:  # the middleware was not called for it
             self.apply(item, task_id, collector)
             return collector.take()[0]
-        ((self._template.told_properties, self._template.options),) = held
+        ((self._template.given_properties, self._template.options),) = held
         args, kwargs, _ = contents[0].body
         return [self._template.fill(task_id, args, kwargs, collector, self.app)]

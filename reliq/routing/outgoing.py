@@ -197,7 +197,7 @@ class Outgoing:
         count = store.partitions.get(queue, 1)
         if self.exchange or self.key is not None or count == 1 or not error.untouched:
             return False
-        return any(not store.is_away(name) for name in partition_names(queue, count))
+        return any(not store.is_unreachable(name) for name in partition_names(queue, count))
 
     def route(self, routes: Routes) -> tuple[tuple[str, ...], bytes]:
         """Return its target queues by the cached bindings, and their version."""

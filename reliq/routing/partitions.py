@@ -31,7 +31,7 @@ from ..message.queue_names import (
     partition_names,
     queue_of,
 )
-from ..store.protocol import Attempt, goes_on
+from ..store.protocol import Attempt, partly_reachable
 from ..store.values import CLAIMED
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _CLAIM_MS = 30_000
 _RENEW_AFTER_S = 5.0
 _LOOK_EVERY_S = 0.05
 # How long to try a node known to be unreachable: it may be back.
-_AWAY_PATIENCE_S = 0.2
+_UNREACHABLE_PATIENCE_S = 0.2
 # How long to try another node, including the connection. It is skipped after one failure.
 _NODE_PATIENCE_S = 1.0
 
@@ -77,7 +77,7 @@ def _complete(store: Store, queue: str, arguments: bytes) -> None:
         return
     store.partitions[queue] = layout.partitions
     names = partition_names(queue, layout.partitions)[1:]
-    found = list(_told(store, names, store.layout))
+    found = list(_answers(store, names, store.layout))
     if None not in found:
         return
     patience_s = inf if len(found) == len(names) else _NODE_PATIENCE_S
@@ -86,13 +86,13 @@ def _complete(store: Store, queue: str, arguments: bytes) -> None:
         _settle(store, queue, arguments, still_mine)
 
 
-def _told(store: Store, partitions: Sequence[str], ask: Callable[[str], T]) -> Iterator[T]:
+def _answers(store: Store, partitions: Sequence[str], ask: Callable[[str], T]) -> Iterator[T]:
     """Yield the result of *ask* for each of *partitions*; skip those of unreachable nodes.
 
     Raises BrokerUnavailable on a single server, or if all nodes are unreachable.
     """
     for name in partitions:
-        if store.is_away(name):
+        if store.is_unreachable(name):
             continue
         with Attempt(store, _NODE_PATIENCE_S) as attempt:
             found = ask(name)
@@ -300,16 +300,16 @@ def recovered(store: Store, queue: str) -> Layout | None:
     return layout if end == 1 else store.lay_out(queue, 0, end)
 
 
-def told_by_others(store: Store, queue: str) -> Layout | None:
+def layout_of_others(store: Store, queue: str) -> Layout | None:
     """Return the layout of *queue* from a reachable partition, if partition 0 is unreachable.
 
     None: no reachable partition knows of several, or the broker is a single server.
     """
-    if not (store.has_partitions and goes_on(store)):
+    if not (store.has_partitions and partly_reachable(store)):
         return None
     others = partition_names(queue, MOST_PARTITIONS)[1:]
     try:
-        layout = next(_told(store, others, store.layout), None)
+        layout = next(_answers(store, others, store.layout), None)
     except BrokerUnavailable:
         return None
     return layout if layout is not None and layout.partitions > 1 else None
@@ -335,7 +335,7 @@ def names_of(store: Store, queue: str) -> Sequence[str]:
 
 def waiting(store: Store, partitions: Sequence[str]) -> int:
     """Return the number of ready and delayed messages in the reachable ones of *partitions*."""
-    found = _told(store, partitions, lambda name: store.declare_queue(name, True, b"", {}))
+    found = _answers(store, partitions, lambda name: store.declare_queue(name, True, b"", {}))
     return sum(declared.messages for declared in found)
 
 
@@ -346,21 +346,21 @@ def in_each(store: Store, queue: str, step: Callable[[str], T]) -> list[T]:
     """
     first, *others = names_of(store, queue)
     done: list[T] = []
-    away: dict[str, ReliqError] = {}
+    skipped: dict[str, ReliqError] = {}
     for name in (*reversed(others), first):
         # Each node gets the full timeout once; one known to be unreachable gets a short one.
-        known = bool(away) and store.is_away(name)
-        with Attempt(store, _AWAY_PATIENCE_S if known else inf) as attempt:
+        known = bool(skipped) and store.is_unreachable(name)
+        with Attempt(store, _UNREACHABLE_PATIENCE_S if known else inf) as attempt:
             done.append(step(name))
         if attempt.lost:
             if not others:
                 attempt.raise_lost()
-            away[name] = attempt.lost
-    if away:
+            skipped[name] = attempt.lost
+    if skipped:
         raise BrokerUnavailable(
-            f"queue {queue!r}: {len(away)} of its {1 + len(others)} partitions are unreachable, "
-            f"{', '.join(map(repr, away))}; all others are done. Retry when their nodes answer: "
-            f"{next(iter(away.values()))}"
+            f"queue {queue!r}: {len(skipped)} of its {1 + len(others)} partitions are unreachable, "
+            f"{', '.join(map(repr, skipped))}; all others are done. Retry when their nodes answer: "
+            f"{next(iter(skipped.values()))}"
         )
     return done
 

@@ -67,7 +67,7 @@ class PublishTag(str):  # noqa: SLOT000 - holds the numbers of its message
     numbers: dict[str, Number]
     places: dict[str, str]
     """By partitioned queue, its partition: the same on every try."""
-    turned_away: set[str]
+    redirected: set[str]
     """The queues of which a closed partition refused it."""
     publisher: Numbers
     watch: _Watch | None = None
@@ -91,7 +91,7 @@ class _Watch(ref[PublishTag]):
 def publish_tag(text: str, publisher: Numbers) -> PublishTag:
     """Return the tag *text* of a message that has no numbers yet."""
     tag = PublishTag(text)
-    tag.numbers, tag.places, tag.turned_away = {}, {}, set()
+    tag.numbers, tag.places, tag.redirected = {}, {}, set()
     tag.publisher = publisher
     return tag
 

@@ -16,7 +16,7 @@ from ..store.values import BY_STORING, CREATED, NO_QUEUE, STALE, STORED
 from . import partitions
 from .outgoing import require, together
 from .routes import ROUTE_TRIES
-from .spread import SPREAD, turned_away
+from .spread import SPREAD, redirected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -146,8 +146,8 @@ class _Sending:
         asked: dict[str, bool] = {}
         for item, sent, outcome in astray:
             queue = queue_of(sent.queue)
-            if turned_away(sent.queue, outcome):
-                SPREAD.turn_away(self._store, item.tag, sent.queue)
+            if redirected(sent.queue, outcome):
+                SPREAD.redirect(self._store, item.tag, sent.queue)
             elif outcome != STALE:
                 if queue not in asked:
                     asked[queue] = self._redeclare(queue, self._store)

@@ -15,7 +15,7 @@ from ..forks import OwnLock
 from ..message.queue_names import number_of, partition_name, partition_of_key, queue_of
 from ..store.limits import MOST_REMEMBERED
 from ..store.values import CLOSED, NO_QUEUE
-from .partitions import told_by_others
+from .partitions import layout_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .publish_ids import PublishTag
 
 
-def turned_away(partition: str, outcome: int) -> bool:
+def redirected(partition: str, outcome: int) -> bool:
     """Whether *partition* definitely did not store the message, which may go to another one."""
     return outcome == CLOSED or (outcome == NO_QUEUE and number_of(partition) > 0)
 
@@ -68,7 +68,7 @@ class Spread:
             tag.places[queue] = place
         return place
 
-    def turn_away(self, store: Store, tag: PublishTag | None, partition: str) -> None:
+    def redirect(self, store: Store, tag: PublishTag | None, partition: str) -> None:
         """Record that *partition* is closed, and read the layout again for another partition.
 
         After an unchanged layout or a second refusal, use partition 0, which never closes.
@@ -79,9 +79,9 @@ class Spread:
             store.partitions.pop(queue, None)
         if tag is not None:
             tag.places.pop(queue, None)
-            if queue in tag.turned_away or known == store.partitions.get(queue):
+            if queue in tag.redirected or known == store.partitions.get(queue):
                 tag.places[queue] = queue
-            tag.turned_away.add(queue)
+            tag.redirected.add(queue)
 
     @staticmethod
     def refused(tag: PublishTag, partitions: Iterable[str], divided: Collection[str]) -> None:
@@ -99,7 +99,7 @@ class Spread:
     def divided(store: Store, queues: Iterable[str]) -> set[str]:
         """Return the partitioned ones of *queues*, as known here or to the reachable nodes."""
         for queue in queues:
-            if queue not in store.partitions and (found := told_by_others(store, queue)):
+            if queue not in store.partitions and (found := layout_of_others(store, queue)):
                 store.partitions[queue] = found.partitions
         return {queue for queue in queues if store.partitions.get(queue, 1) > 1}
 
@@ -109,7 +109,7 @@ class Spread:
         try:
             layout = store.layout(queue)
         except BrokerUnavailable:
-            layout = told_by_others(store, queue)
+            layout = layout_of_others(store, queue)
             if layout is None:
                 raise
         if layout is not None:
@@ -125,10 +125,10 @@ class Spread:
             turn = getrandbits(16) if turn is None else turn + (0 if stays else 1)
             self._turns[queue] = turn
         first = partition_name(queue, turn % partitions)
-        if not store.is_away(first):
+        if not store.is_unreachable(first):
             return first
         names = (partition_name(queue, (turn + i) % partitions) for i in range(1, partitions))
-        return next((name for name in names if not store.is_away(name)), first)
+        return next((name for name in names if not store.is_unreachable(name)), first)
 
 
 SPREAD = Spread()

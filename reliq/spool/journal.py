@@ -74,7 +74,7 @@ class Journal:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.told = False
+        self.reported = False
         """Whether this process has logged that it forwards from the file."""
         self.checked = False
         """Whether this process has checked it, or has logged that it cannot be used."""

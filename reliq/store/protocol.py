@@ -24,7 +24,7 @@ NODE_PATIENCE_S = 0.1
 """How long a caller with work at several nodes waits for one of them."""
 
 
-def goes_on(store: Store) -> bool:
+def partly_reachable(store: Store) -> bool:
     """Whether the broker has several nodes and some are reachable: only one node failed."""
     return store.has_nodes and store.alive
 
@@ -74,7 +74,7 @@ class Attempt:
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> bool:
         """Record the loss of the node."""
         self._limit.__exit__(None, None, None)
-        if isinstance(error, BrokerUnavailable) and goes_on(self._store):
+        if isinstance(error, BrokerUnavailable) and partly_reachable(self._store):
             self._patience_s = self._shorter_s
         elif not (self._refused and isinstance(error, BrokerRefused)):
             return False

@@ -48,7 +48,7 @@ def publish_due(store: Store, record: BatchRecord) -> None:
         stored = record.fields.get(CALLBACK_FIELD + callback)
         if stored is None or _published(store, record, callback, stored):
             if callback != "failure":
-                tell_parent(store, record)
+                report_to_parent(store, record)
             store.batches.said(record.id, callback)
 
 
@@ -61,7 +61,7 @@ def change(store: Store, batch: str, *changes: Change) -> Changed | None:
     return changed
 
 
-def tell_parent(store: Store, record: BatchRecord) -> None:
+def report_to_parent(store: Store, record: BatchRecord) -> None:
     """End the job that this batch is in its parent batch, if it has ended; waits. Repeatable."""
     parent, counts = record.fields.get(PARENT), record.counts
     if not parent or not record.ended_ms:

@@ -89,7 +89,7 @@ def outgoing(
     return Outgoing(exchange, routing_key, envelope, rank, tag=tag, spreads=False)
 
 
-def _tell_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:
+def _report_to_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:
     """Record in batches that the jobs of moved dead letters wait in *target* now; waits."""
     replays: list[tuple[str, Change]] = []
     for move, stored in sent:
@@ -141,7 +141,7 @@ def to_queue(store: Store, queue: str, target: str, tags: Sequence[str]) -> int:
             )
         pairs = zip(moves, items, strict=True)
         done = [(move, item.stored[target]) for move, item in pairs if item.stored]
-        _tell_batches(store, target, done)
+        _report_to_batches(store, target, done)
         return [move.tag for move, _ in done]
 
     return move_all(store, queue, f"queue:{target}", tags, stored)

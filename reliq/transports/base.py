@@ -297,7 +297,7 @@ class Transport(virtual.Transport):
                 self.link.store.wait_for_replies()
         except ReliqError as exc:
             logger.info("%s; pending acks are sent over the next connection", exc)
-        self._let_go(lost=self.schedule.loss_told)
+        self._let_go(lost=self.schedule.loss_reported)
 
     def end_publishing(self) -> None:
         """Let the broker forget this process's publish numbers: no publish will be retried."""

@@ -251,7 +251,9 @@ class Consumers:
 
         With ``rpc://``, Celery then cancels before it consumes again; the queue is kept until then.
         """
-        return self._schedule.loss_told and self._declarations.may_go_by_itself(subscription.queue)
+        return self._schedule.loss_reported and self._declarations.may_go_by_itself(
+            subscription.queue
+        )
 
     def _take_out(self, subscription: Subscription) -> int:
         """End the subscription locally; return how many subscriptions its queue still has."""

@@ -22,7 +22,7 @@ from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 from ..routing.spread import SPREAD
-from ..store.protocol import Attempt, goes_on
+from ..store.protocol import Attempt, partly_reachable
 from .mailboxes import Mailboxes
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _BIND_TRIES = 5
 # Patience of a starting worker with the node of a queue, and with a node known to be unreachable.
-_LATE_AFTER_S, _AWAY_S = 2.0, 0.2
+_LATE_AFTER_S, _UNREACHABLE_S = 2.0, 0.2
 # Interval between attempts for a node that does not serve, but is not known to be unreachable.
 _SETTLE_EVERY_S = 5.0
 
@@ -90,7 +90,7 @@ class Declarations:
 
     def _note_declared(self, queue: str) -> None:
         """Drop the pending work of *queue*, unless nodes of its partitions are unreachable."""
-        if any(map(self._link.store.is_away, self._names(queue))):
+        if any(map(self._link.store.is_unreachable, self._names(queue))):
             self.owed[queue] = []
         else:
             self.owed.pop(queue, None)
@@ -138,11 +138,11 @@ class Declarations:
         divided = store.partitions.get(queue, 1) > 1
         if not (store.has_nodes and (divided or self._is_workers(queue, durable))):
             return store.patience(inf)
-        return store.patience(_AWAY_S if store.is_away(queue) else _LATE_AFTER_S)
+        return store.patience(_UNREACHABLE_S if store.is_unreachable(queue) else _LATE_AFTER_S)
 
     def may_be_late(self, queue: str, durable: bool | None = None) -> bool:
         """Whether *queue* belongs to a Celery worker, and other nodes still answer."""
-        return goes_on(self._link.store) and self._is_workers(queue, durable)
+        return partly_reachable(self._link.store) and self._is_workers(queue, durable)
 
     def _is_workers(self, queue: str, durable: bool | None) -> bool:
         return HOST.will_consume(queue, self.may_stay(queue) if durable is None else durable)
@@ -176,7 +176,8 @@ class Declarations:
             exchanges = {name for name, _ in bindings}
             needed = exchange in exchanges
             if not needed and (
-                now < self._settles_at or any(map(store.is_away, [*self._names(queue), *exchanges]))
+                now < self._settles_at
+                or any(map(store.is_unreachable, [*self._names(queue), *exchanges]))
             ):
                 continue
             try:
@@ -240,8 +241,10 @@ class Declarations:
         """
         refuse_partition(queue)
         store = self._link.store
-        away = store.is_away(exchange) or store.is_away(queue)
-        with Attempt(store, _AWAY_S if away or queue in self.owed else inf) as attempt:
+        unreachable = store.is_unreachable(exchange) or store.is_unreachable(queue)
+        with Attempt(
+            store, _UNREACHABLE_S if unreachable or queue in self.owed else inf
+        ) as attempt:
             self._bind(queue, exchange, routing_key)
         if attempt.lost:
             logger.info("%s; queue %r is bound when its node answers", attempt.lost, queue)

@@ -195,7 +195,7 @@ class Encoder:
         )
 
     @property
-    def away(self) -> bool:
+    def failed_over(self) -> bool:
         """Whether this broker is neither the primary one nor a spool."""
         urls, url = self._failback.urls, self._failback.url
         return bool(urls) and url != urls[0] and not is_spool(url)
@@ -207,7 +207,7 @@ class Encoder:
         for a temporary queue, may come after the queue was deleted: a new queue would remain
         forever. Brokers other than the primary one store all messages, and the primary decides.
         """
-        if self._failback.urls and self.away:
+        if self._failback.urls and self.failed_over:
             return True
         declared = self._declarations.queues
         if queue in declared and declared[queue][1] and not self._declarations.may_stay(queue):

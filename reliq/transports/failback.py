@@ -22,7 +22,7 @@ from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqE
 from ..failover.brokers import BROKERS, admit, without_password
 from ..signals import broker_switched, emit
 from ..spool import is_spool
-from ..store.protocol import goes_on
+from ..store.protocol import partly_reachable
 from .broker_urls import PARTS, arguments_of, urls_of
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Failback:
             not self.urls
             or isinstance(error, NotConfirmed)  # it is stored
             or self._schedule.subscriptions
-            or not goes_on(self._link.store)
+            or not partly_reachable(self._link.store)
         ):
             return
         if helps_itself:

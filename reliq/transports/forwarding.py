@@ -19,7 +19,7 @@ from ..routing.outgoing import Outgoing, by_default
 from ..routing.partitions import declare
 from ..routing.publish_ids import Number, publish_tag
 from ..routing.sending import send
-from ..store.protocol import Attempt, goes_on
+from ..store.protocol import Attempt, partly_reachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +53,9 @@ def forward(
         if not after:
             for kind, name, body in journal.look("SELECT kind, name, body FROM declarations"):
                 _declare(kind, name, body, store)
-        if not journal.told:
+        if not journal.reported:
             logger.warning("forwarding messages from %s to %s", journal, store.broker)
-            journal.told = True
+            journal.reported = True
         after = items[-1][0]
         total += _forward_some(journal, broker, items, lowest, held)
     if held:
@@ -66,9 +66,9 @@ def forward(
     left = journal.holds
     if left and said is not None:
         said(journal.reason(data, tried=after > 0))
-    if journal.told and not left:
+    if journal.reported and not left:
         logger.warning("%s is empty: %d messages forwarded by this process", journal, total)
-        journal.told = False
+        journal.reported = False
     return total
 
 
@@ -172,14 +172,16 @@ def _send(broker: Transport, entries: dict[int, Outgoing], held: set[str]) -> No
         queues = set[str]()
         for place, entry in list(entries.items()):
             its = entry.route(link.routes)[0]
-            if held.intersection(its) or any(map(link.store.is_away, its)):
+            if held.intersection(its) or any(map(link.store.is_unreachable, its)):
                 held.update(its)
                 del entries[place]
             queues.update(its)
         try:
             send(link.store, link.routes, list(entries.values()), redeclare)
         except BrokerUnavailable:
-            if not goes_on(link.store) or not any(map(link.store.is_away, queues - held)):
+            if not partly_reachable(link.store) or not any(
+                map(link.store.is_unreachable, queues - held)
+            ):
                 raise
         else:
             return

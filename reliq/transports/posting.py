@@ -14,7 +14,7 @@ from ..consumer.runner import Runner
 from ..errors import ReliqError, Unroutable, logger
 from ..lazy import Lazy
 from ..message.queue_names import queue_of
-from ..routing.spread import turned_away
+from ..routing.spread import redirected
 from ..signals import emit_published, message_published
 from ..store.limits import MOST_REMEMBERED
 from ..store.protocol import NODE_PATIENCE_S, Attempt
@@ -101,12 +101,10 @@ class Posting:
         if made:
             link.store.post_publish(made, partial(self._posted, item, made))
         elif item.exchange:  # no binding is known
-            answer = partial(self._told_version, item, version)
+            answer = partial(self._on_version, item, version)
             link.store.post_bindings_version(item.exchange, answer)
 
-    def _told_version(
-        self, item: Outgoing, known: bytes, version: bytes | ReliqError | None
-    ) -> None:
+    def _on_version(self, item: Outgoing, known: bytes, version: bytes | ReliqError | None) -> None:
         if version != (known or None) and not isinstance(version, ReliqError):
             self.duties.soon(self._post_rest, "", item)
 
@@ -153,12 +151,12 @@ class Posting:
             return
         self._lost_posts.arrived(queues)
         broker = self._link.store.broker
-        goes_on_by = None
+        next_step = None
         for sent, outcome in zip(made, outcomes, strict=True):
             if not item.note(sent, outcome):
-                goes_on_by = self._goes_on_by(item, sent, outcome) or goes_on_by
-        if goes_on_by is not None:
-            self.duties.soon(goes_on_by, "", item)
+                next_step = self._next_step(item, sent, outcome) or next_step
+        if next_step is not None:
+            self.duties.soon(next_step, "", item)
         full = [queue for queue, got in zip(queues, outcomes, strict=True) if got == FULL]
         if full:
             logger.warning("a message published without confirmation is lost: full: %s", full)
@@ -171,14 +169,14 @@ class Posting:
     def _emit(broker: str, stored: list[Publication], item: Outgoing, _: Store) -> None:
         emit_published(broker, stored, item.headers, item.routing_key)
 
-    def _goes_on_by(
+    def _next_step(
         self, item: Outgoing, sent: Publication, outcome: int
     ) -> Callable[[Outgoing, Store], None] | None:
         """Return the step that posts *item* again, if the outcome of this copy requires one."""
         queue = queue_of(sent.queue)
         if outcome == STALE:
             return self._post_rest
-        if turned_away(sent.queue, outcome):
+        if redirected(sent.queue, outcome):
             # The partition is closed; the queue's own partition always accepts messages.
             self._link.store.partitions.pop(queue, None)
             item.spreads = False
@@ -200,7 +198,7 @@ class LostPosts:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def lost(self, queues: Iterable[str], error: ReliqError) -> None:
         """Record a possible loss of a message to *queues*; names those with unreachable nodes.
@@ -209,20 +207,20 @@ class LostPosts:
         """
         names = set(queues)
         store = self._link.store
-        away = {queue for queue in names if store.is_away(queue)}
-        if away or self._told.isdisjoint(map(repr, names)):
-            self._tell({repr(queue) for queue in away or names}, error)
+        unreachable = {queue for queue in names if store.is_unreachable(queue)}
+        if unreachable or self._reported.isdisjoint(map(repr, names)):
+            self._warn({repr(queue) for queue in unreachable or names}, error)
 
     def unrouted(self, exchange: str, error: ReliqError) -> None:
         """Record that a message was lost because the route of *exchange* was unavailable."""
-        self._tell({f"the queues of exchange {exchange!r}"}, error)
+        self._warn({f"the queues of exchange {exchange!r}"}, error)
 
-    def _tell(self, places: set[str], error: ReliqError) -> None:
-        if places <= self._told:
+    def _warn(self, places: set[str], error: ReliqError) -> None:
+        if places <= self._reported:
             return
-        if len(self._told) > MOST_REMEMBERED:
-            self._told.clear()
-        self._told |= places
+        if len(self._reported) > MOST_REMEMBERED:
+            self._reported.clear()
+        self._reported |= places
         logger.warning(
             "messages published without confirmation may be lost on their way to %s: %s. Further "
             "losses are not logged until a message has arrived",
@@ -232,18 +230,18 @@ class LostPosts:
 
     def arrived(self, queues: Iterable[str]) -> None:
         """Record that *queues* stored or refused a message."""
-        if self._told:
+        if self._reported:
             self._end({repr(queue) for queue in queues})
 
     def routed(self, exchange: str) -> None:
         """Record that the route of *exchange* is available."""
-        if self._told:
+        if self._reported:
             self._end({f"the queues of exchange {exchange!r}"})
 
     def _end(self, places: set[str]) -> None:
-        back = self._told & places
+        back = self._reported & places
         if back:
-            self._told -= back
+            self._reported -= back
             logger.info(
                 "messages published without confirmation arrive again: %s", ", ".join(sorted(back))
             )

@@ -161,7 +161,7 @@ class PublishBuffer:
         with self._lock:
             if channel is not self.channel:
                 self.channel = channel
-                if channel.transport.encoder.away:  # they were encoded for another broker
+                if channel.transport.encoder.failed_over:  # they were encoded for another broker
                     for item in (*self._uncertain, *self._new):
                         item.create = True
             try:

@@ -105,7 +105,7 @@ class PullLoop:
             if not (here and self.deliver_one()):
                 self._wait_and_deliver(timeout)
         except BrokerUnavailable:
-            self._schedule.loss_told = True
+            self._schedule.loss_reported = True
             raise
         except TimeoutError:
             raise
@@ -176,7 +176,7 @@ class PullLoop:
         """Record the connection over which the consumers start."""
         if not self._schedule.subscriptions:
             self._consuming_over = self._link.store.epoch
-            self._schedule.loss_told = False
+            self._schedule.loss_reported = False
 
     def _require_no_gap(self) -> None:
         """Raise BrokerUnavailable once after a loss: the application must declare again."""

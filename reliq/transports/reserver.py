@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..consumer.isolation import ISOLATION
 from ..errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
-from ..store.protocol import goes_on
+from ..store.protocol import partly_reachable
 from ..store.values import ALONE, BUSY, HOLDING, IDLE, Reservation
 
 if TYPE_CHECKING:
@@ -239,11 +239,11 @@ class Reserver:
     def _reserved(self, item: Subscription, result: Reservation | ReliqError) -> None:
         link = self._link
         if isinstance(result, ReliqError):
-            if self._goes_on_without(item, result):
+            if self._continues_without(item, result):
                 return
             self._not_reserved(item, lost=not result.reply)
             # If only one node was lost, the next reserve waits until it is replaced.
-            if not isinstance(result, BrokerUnavailable) or not goes_on(link.store):
+            if not isinstance(result, BrokerUnavailable) or not partly_reachable(link.store):
                 self.failure = result
             self.woken()
             return
@@ -266,7 +266,7 @@ class Reserver:
             item.asked_for = 0
             link.session.outbox.return_later(result.deliveries, no_ack=item.no_ack)
 
-    def _goes_on_without(self, item: Subscription, error: ReliqError) -> bool:
+    def _continues_without(self, item: Subscription, error: ReliqError) -> bool:
         """Whether to pause one queue and continue with the others.
 
         Nothing was reserved. A worker pauses a refused queue, unless it was never served: then the
@@ -276,7 +276,7 @@ class Reserver:
             left_alone = item.heard and self._credit.of_worker()
         else:  # the node has replied that it cannot serve now
             said = isinstance(error, BrokerUnavailable) and error.reply
-            left_alone = bool(said) and goes_on(self._link.store)
+            left_alone = bool(said) and partly_reachable(self._link.store)
         if not left_alone:
             return False
         pause_s = self._link.session.options.poll_interval

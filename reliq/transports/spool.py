@@ -85,7 +85,7 @@ class SpoolStore:
 
     # Used by connecting, declaring and closing with any store.
     require_writable = wait_for_replies = forget_publishers = probe = layout = wake = _always(None)
-    is_away = _always(False)
+    is_unreachable = _always(False)
     attached = _always(Attached(temporary=False, marks={}))
     exchange_table = _always(ExchangeTable(b"", b"1", frozenset()))
     delete_queue = _always(QueueDeleted("missing", 0))

@@ -175,7 +175,7 @@ class Schedule:
     """When the last wait for notifications ended."""
     deserted: bool = field(default=False, init=False)
     """Whether the last attempt to reconnect failed while there were consumers."""
-    loss_told: bool = field(default=False, init=False)
+    loss_reported: bool = field(default=False, init=False)
     """Whether the application was notified that the consumers' connection is lost."""
     _of_queue: dict[str, list[Subscription]] = field(default_factory=dict, init=False)
 

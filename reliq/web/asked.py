@@ -143,7 +143,7 @@ class Look:
         ]
 
 
-def if_told(ask: Callable[[], T]) -> T | None:
+def if_reachable(ask: Callable[[], T]) -> T | None:
     """Return the reply; None without permission, or if a node is unreachable."""
     try:
         return ask()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Idle inspectors kept for the next requests; others are closed after use.
 _KEPT = 3
 # Seconds between two tries to reach an unreachable broker, and how long a page waits for a try.
-_AWAY_S = 1.0
+_RETRY_S = 1.0
 _PATIENT_S = 0.1
 
 
@@ -46,7 +46,7 @@ class Broker:
         """Its URL without user and password."""
         self._url, self._options = url, settings.transport_options
         self._idle: list[Inspector] = []
-        self._away: BrokerUnavailable | None = None
+        self._outage: BrokerUnavailable | None = None
         self._asked_at = float("-inf")
         self._asking: threading.Thread | None = None
 
@@ -69,7 +69,7 @@ class Broker:
 
     def _lent(self) -> Inspector:
         with self._lock:
-            due = self._away is not None and monotonic() - self._asked_at > _AWAY_S
+            due = self._outage is not None and monotonic() - self._asked_at > _RETRY_S
             if due and self._asking is None:
                 self._asking = threading.Thread(target=self._ask, name="reliq-web", daemon=True)
                 self._asking.start()
@@ -77,8 +77,8 @@ class Broker:
         if asking is not None:
             asking.join(_PATIENT_S)
         with self._lock:
-            if self._away is not None:
-                raise again(self._away)
+            if self._outage is not None:
+                raise again(self._outage)
             if self._idle:
                 return self._idle.pop()
         return self._connected()
@@ -95,18 +95,18 @@ class Broker:
             self._asking = None
 
     def _connected(self) -> Inspector:
-        away: BrokerUnavailable | None = None
+        outage: BrokerUnavailable | None = None
         try:
             return Inspector(self._url, self._options)
         except BrokerUnavailable as exc:
-            away = again(exc)
+            outage = again(exc)
             raise
         finally:
-            self._note(away, monotonic())
+            self._note(outage, monotonic())
 
-    def _note(self, away: BrokerUnavailable | None, asked_at: float) -> None:
+    def _note(self, outage: BrokerUnavailable | None, asked_at: float) -> None:
         with self._lock:
-            self._away, self._asked_at = away, asked_at
+            self._outage, self._asked_at = outage, asked_at
 
     def _keep(self, inspector: Inspector) -> bool:
         with self._lock:

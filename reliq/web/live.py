@@ -39,13 +39,13 @@ class _Looker:
     def __init__(self, user: str) -> None:
         self.user = user
         self.parts: dict[str, str] = {}
-        self.away: str | None = None
+        self.outage: str | None = None
         self.news = asyncio.Event()
 
     def take(self) -> bytes:
         self.news.clear()
-        if self.away is not None:
-            said, self.away = self.away, None
+        if self.outage is not None:
+            said, self.outage = self.outage, None
             return _event("away", {"text": said})
         parts, self.parts = self.parts, {}
         return _event("parts", parts)
@@ -69,8 +69,8 @@ class _Channel:
         changed = {name: text for name, text in parts.items() if self._parts.get(name) != text}
         self._parts = parts
         for looker in self.lookers:
-            if changed or looker.away is not None:
-                looker.away = None
+            if changed or looker.outage is not None:
+                looker.outage = None
                 looker.parts.update(changed)
                 looker.news.set()
 
@@ -78,7 +78,7 @@ class _Channel:
         """Report to the viewers why the page is not updated."""
         self._parts = {}  # send all parts after recovery
         for looker in self.lookers:
-            looker.away = text
+            looker.outage = text
             looker.news.set()
 
 

@@ -96,10 +96,10 @@ class Steps:
         queue: str = "q",
         lease_ms: int = LONG_MS,
         no_ack: bool = False,
-        company: int = ALONE,
+        occupancy: int = ALONE,
     ) -> Reservation:
         """Reserve at most *n*."""
-        reservation = self.store.reserve(queue, n, lease_ms, no_ack, company)
+        reservation = self.store.reserve(queue, n, lease_ms, no_ack, occupancy)
         self._audit(queue)
         return reservation
 

@@ -42,18 +42,18 @@ def test_nothing_else_is_given_until_it_is_done(store, other):
     assert later == reserved(store)
 
 
-@pytest.mark.parametrize("company", [HOLDING, IDLE])
-def test_who_is_not_alone_claims_it(store, company):
+@pytest.mark.parametrize("occupancy", [HOLDING, IDLE])
+def test_who_is_not_alone_claims_it(store, occupancy):
     """A consumer that holds messages claims the candidate, and gets no more messages then.
 
     It takes the candidate when it holds no other message.
     """
     last = candidate(store)
     (beside,) = innocents(store, 1)
-    reservation = store.reserve(9, company=company)
+    reservation = store.reserve(9, occupancy=occupancy)
     assert ([beside], True) == ([d.tag for d in reservation.deliveries], reservation.claimed)
     innocents(store, 1)
-    assert store.reserve(9, company=company).claimed
+    assert store.reserve(9, occupancy=occupancy).claimed
     store.ack(beside)
     assert [last] == reserved(store)
 
@@ -61,42 +61,42 @@ def test_who_is_not_alone_claims_it(store, company):
 def test_one_consumer_claims_it(store, other):
     """One consumer claims the candidate; others continue, and one without messages takes it."""
     last = candidate(store)
-    assert store.reserve(9, company=HOLDING).claimed
+    assert store.reserve(9, occupancy=HOLDING).claimed
     (fresh,) = innocents(store, 1)
-    reservation = other.reserve(9, company=HOLDING)
+    reservation = other.reserve(9, occupancy=HOLDING)
     assert ([fresh], False) == ([d.tag for d in reservation.deliveries], reservation.claimed)
     other.ack(fresh)
-    assert other.reserve(9, company=IDLE).claimed
+    assert other.reserve(9, occupancy=IDLE).claimed
     assert [last] == reserved(other)
 
 
 def test_a_claim_lapses(store, other):
     """A claim expires if its consumer does not reserve again."""
     candidate(store)
-    assert store.reserve(9, company=HOLDING, lease_ms=100).claimed
-    wait_until(lambda: other.reserve(9, company=HOLDING).claimed, timeout_s=5, interval_s=0.01)
+    assert store.reserve(9, occupancy=HOLDING, lease_ms=100).claimed
+    wait_until(lambda: other.reserve(9, occupancy=HOLDING).claimed, timeout_s=5, interval_s=0.01)
 
 
 def test_who_has_waited_in_vain_goes_on(store, other):
     """A consumer that has waited in vain skips its claim, and another consumer has its turn."""
     last = candidate(store)
-    assert store.reserve(9, company=HOLDING).claimed
+    assert store.reserve(9, occupancy=HOLDING).claimed
     (fresh,) = innocents(store, 1)
-    reservation = store.reserve(9, company=BUSY)
+    reservation = store.reserve(9, occupancy=BUSY)
     assert ([fresh], False) == ([d.tag for d in reservation.deliveries], reservation.claimed)
-    assert store.reserve(9, company=HOLDING, lease_ms=100).claimed
-    assert not store.reserve(9, company=BUSY).claimed
-    wait_until(lambda: other.reserve(9, company=HOLDING).claimed, timeout_s=5, interval_s=0.01)
+    assert store.reserve(9, occupancy=HOLDING, lease_ms=100).claimed
+    assert not store.reserve(9, occupancy=BUSY).claimed
+    wait_until(lambda: other.reserve(9, occupancy=HOLDING).claimed, timeout_s=5, interval_s=0.01)
     assert [last] == reserved(other)
 
 
 def test_a_claim_goes_with_its_message(store, other):
     """When another consumer takes the candidate, the claimant continues normally."""
     last = candidate(store)
-    assert store.reserve(9, company=HOLDING).claimed
+    assert store.reserve(9, occupancy=HOLDING).claimed
     assert [last] == reserved(other)
     fresh = innocents(store, 1)
-    assert fresh == [d.tag for d in store.reserve(9, company=HOLDING).deliveries]
+    assert fresh == [d.tag for d in store.reserve(9, occupancy=HOLDING).deliveries]
 
 
 def test_a_death_alone_is_the_end(store):
@@ -135,7 +135,7 @@ def test_an_orderly_return_of_it_is_not_counted(store, how):
     """An orderly return of the candidate does not count, and its next delivery is isolated too."""
     last = candidate(store)
     assert ([], []) == store.give_back(how, *store.take())
-    reservation = store.reserve(9, company=ALONE)
+    reservation = store.reserve(9, occupancy=ALONE)
     assert ([last], True) == ([d.tag for d in reservation.deliveries], reservation.isolated)
 
 
@@ -150,7 +150,7 @@ def test_without_acks_there_is_nothing_to_judge(store):
     """A consumer without acks gets the candidate like any other message."""
     last = candidate(store)
     (fresh,) = innocents(store, 1)
-    reservation = store.reserve(9, no_ack=True, company=HOLDING)
+    reservation = store.reserve(9, no_ack=True, occupancy=HOLDING)
     assert [last, fresh] == [d.tag for d in reservation.deliveries]
     assert (False, False) == (reservation.claimed, reservation.isolated)
 

@@ -164,9 +164,9 @@ def test_a_publisher_finds_its_way_after_a_change(store):
     tag.places["q"] = names[3]
     partitions.divide(store.store, "q", 2)
     store.store.partitions["q"] = 4  # its outdated number of partitions
-    SPREAD.turn_away(store.store, tag, names[3])
+    SPREAD.redirect(store.store, tag, names[3])
     assert SPREAD.place(store.store, "q", tag) in names[:2]
-    SPREAD.turn_away(store.store, tag, names[1])
+    SPREAD.redirect(store.store, tag, names[1])
     assert "q" == SPREAD.place(store.store, "q", tag)
 
 

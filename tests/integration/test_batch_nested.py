@@ -111,7 +111,7 @@ def test_a_dead_letter_in_it_is_replayed(make):
     change(child, Change("replay", "j", tag=TAG, queue="q"), begin(token=2))
     change(child, end("succeeded", token=2))
     assert {"succeeded": 1} == counts(parent)
-    batch_callbacks.tell_parent(store, late)
+    batch_callbacks.report_to_parent(store, late)
     assert {"succeeded": 1} == counts(parent)
 
 

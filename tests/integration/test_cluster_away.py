@@ -188,14 +188,14 @@ def test_a_node_that_was_found_to_be_away_stays_so_until_it_answers(cluster, con
     with pytest.raises(BrokerTimeout):
         wire.call(("GET", key))
     for _ in range(40):  # as a publisher, for longer than the node is left alone
-        assert wire.is_away(slot_of(key))
-        assert other.is_away(slot_of(key))
-        assert not wire.is_away(there)
+        assert wire.is_unreachable(slot_of(key))
+        assert other.is_unreachable(slot_of(key))
+        assert not wire.is_unreachable(there)
         time.sleep(0.05)
     silent.thaw()
     # No other command is sent to the node.
-    wait_until(lambda: not wire.is_away(slot_of(key)))
-    wait_until(lambda: not other.is_away(slot_of(key)))
+    wait_until(lambda: not wire.is_unreachable(slot_of(key)))
+    wait_until(lambda: not other.is_unreachable(slot_of(key)))
 
 
 @pytest.fixture

@@ -264,7 +264,7 @@ def test_publishers_go_on_without_the_node_of_a_divided_queue(
     with app.connection() as connection:
         store = connection.default_channel.transport.link.store
         # In the test before, the node may have been unreachable to this process.
-        wait_until(lambda: not any(map(store.is_away, names)))
+        wait_until(lambda: not any(map(store.is_unreachable, names)))
         for _ in range(2):  # Celery declares only once
             cluster.flush()
             assert 0 == send(app, "celery", lost, other)

@@ -140,16 +140,16 @@ def test_a_publisher_finds_the_replica_that_takes_over(cluster):
         nodes[lost].kill()
         # As if another connection had found it lost: this connection never uses the node.
         slots = connection.transport.link.store._wire.slots
-        slots.away.add(slots.place_of(places[lost]))
+        slots.unreachable.add(slots.place_of(places[lost]))
 
         def taken_over():
             with suppress(BrokerUnavailable):
                 connection.Producer().publish(0, routing_key="q")
             store = connection.transport.link.store
-            return not store.is_away(names[lost]) and store.reads.status(names[lost]).ready
+            return not store.is_unreachable(names[lost]) and store.reads.status(names[lost]).ready
 
         wait_until(taken_over, timeout_s=60)
-        assert 0 == sum(connection.transport.link.store.is_away(name) for name in names)
+        assert 0 == sum(connection.transport.link.store.is_unreachable(name) for name in names)
 
 
 def test_a_worker_that_is_killed(site, load):

@@ -321,7 +321,7 @@ def test_a_script_of_a_log_is_whole_or_refused(cluster, name, state):
 
 def test_every_script_of_a_queue_is_called():
     """CALLS has every script of a queue; other scripts have one key or are tested elsewhere."""
-    of_others = {"bind", "unbound", "once", "heartbeat", "look", "tell_running", "list_queue"}
+    of_others = {"bind", "unbound", "once", "heartbeat", "look", "report_running", "list_queue"}
     of_others |= {"note_bound", "declare_exchange", "wake", "log", "read_log"}
     of_batches = {"open_batch", "change_jobs", "note_job", "said", "list_batch", "next_batches"}
     kombu = {"kombu_take", "kombu_take_unacked", "kombu_accept"}

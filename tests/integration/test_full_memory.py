@@ -137,7 +137,7 @@ class Full(Junked):
             "said": (ended, lambda: batches.said("b", "success")),
             "scan": (nothing, lambda: store.reads.scan("q", "dead", Position())),
             "snapshot": (nothing, lambda: posted(store.post_snapshots, ["q"])),
-            "tell_running": (registered, lambda: posted(store.post_running, "c", 1, {"q": 1})),
+            "report_running": (registered, lambda: posted(store.post_running, "c", 1, {"q": 1})),
             "unbound": (
                 lambda: store.declare_exchange("e", b""),
                 lambda: store.delete_exchange("e", if_unbound=True),

@@ -93,7 +93,7 @@ def test_the_change_of_one_line(redis_server, redis_url, tmp_path):
 
 def test_one_warning_in_a_process(redis_url, monkeypatch, caplog):
     """The first connection logs all options without an effect, with their substitutes."""
-    monkeypatch.setattr(kombu_options, "_told", [])
+    monkeypatch.setattr(kombu_options, "_reported", [])
     options = dict.fromkeys(UNUSED, 5) | {"sentinel_kwargs": {"socket_timeout": 1, "password": "x"}}
     for _ in range(2):
         with Connection(redis_url, transport_options=options) as connection:

@@ -181,10 +181,10 @@ class Model(DeadLetters, Surroundings):
         n=st.integers(0, 5),
         lease_ms=leases_ms,
         no_ack=st.sampled_from((False,) * 6 + (True,)),
-        company=st.sampled_from((ALONE, ALONE, IDLE, HOLDING, HOLDING, BUSY)),
+        occupancy=st.sampled_from((ALONE, ALONE, IDLE, HOLDING, HOLDING, BUSY)),
     )
     def reserve(
-        self, number: int, n: int, lease_ms: int, no_ack: bool, company: int = ALONE
+        self, number: int, n: int, lease_ms: int, no_ack: bool, occupancy: int = ALONE
     ) -> None:
         """Reserve up to n, with tokens above all earlier ones; n = 0 promotes."""
         if not n:
@@ -195,7 +195,7 @@ class Model(DeadLetters, Surroundings):
         tokens = [0]
 
         def take() -> Any:
-            got = store.reserve(QUEUE, n, lease_ms, no_ack, company)
+            got = store.reserve(QUEUE, n, lease_ms, no_ack, occupancy)
             tokens[:] = [int(d.token) for d in got.deliveries[:1]] or [0]
             next_due_ms.append(got.next_due_ms)
             if not no_ack:
@@ -205,7 +205,7 @@ class Model(DeadLetters, Surroundings):
             return [astuple(d)[:5] for d in got.deliveries], got[2:]
 
         def expect(now: int) -> Any:
-            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, company, tokens[0], now)
+            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, occupancy, tokens[0], now)
             next_due_ms.append(want.next_due_ms)
             taken = [
                 (QUEUE, tag, str(want.first_token + i), failed, envelope)
@@ -213,7 +213,7 @@ class Model(DeadLetters, Surroundings):
             ]
             return taken, want[3:]
 
-        kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}, company {company}"
+        kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}, occupancy {occupancy}"
         self.step(f"{store.consumer} reserves {kind}", take, expect)
         is_ms, wanted_ms = next_due_ms
         assert wanted_ms == is_ms, f"{wanted_ms=}, {is_ms=}"

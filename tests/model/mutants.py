@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "reserve: the last delivery has company",
         "reserve",
-        "if company == 2 and not candidate and #taken == 0 then",
+        "if occupancy == 2 and not candidate and #taken == 0 then",
         "if not candidate and #taken == 0 then",
     ),
     Mutant(
@@ -124,18 +124,21 @@ MUTANTS = (
         found_by="test_isolation.py::test_a_claim_lapses",
     ),
     Mutant(
-        "reserve: a claim is of no use", "reserve", "and own and company < 2 then", "and false then"
+        "reserve: a claim is of no use",
+        "reserve",
+        "and own and occupancy < 2 then",
+        "and false then",
     ),
     Mutant(
         "reserve: claims are taken over by who holds others",
         "reserve",
-        "waits and (company > 0 or (company == 0 and not claimed_at)) then",
+        "waits and (occupancy > 0 or (occupancy == 0 and not claimed_at)) then",
         "waits then",
     ),
     Mutant(
         "reserve: who has waited in vain waits on",
         "reserve",
-        "claimer == consumer and company >= 0",
+        "claimer == consumer and occupancy >= 0",
         "claimer == consumer",
         found_by="test_isolation.py::test_who_has_waited_in_vain_goes_on",
     ),

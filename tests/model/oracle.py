@@ -214,13 +214,20 @@ class QueueOracle:
     # -- reserving
 
     def reserve(
-        self, consumer: str, n: int, lease_ms: int, no_ack: bool, company: int, first: int, now: int
+        self,
+        consumer: str,
+        n: int,
+        lease_ms: int,
+        no_ack: bool,
+        occupancy: int,
+        first: int,
+        now: int,
     ) -> Reserved:
         """Expire, promote, and lease up to n, under the tokens from *first*, which are unused."""
         lease_ms = self.arguments.lease or lease_ms
         next_due = self._expire_and_promote(now)
         taken, blocked, isolated, claims, own = self._judge(
-            consumer, 0 if self.paused else n, company, no_ack, now
+            consumer, 0 if self.paused else n, occupancy, no_ack, now
         )
         if claims:
             self.claim = (claims.tag, consumer, now + lease_ms)
@@ -297,7 +304,7 @@ class QueueOracle:
         self._keep_to_the_cap(bool(self.arguments.dead_expired))
 
     def _judge(
-        self, consumer: str, n: int, company: int, no_ack: bool, now: int
+        self, consumer: str, n: int, occupancy: int, no_ack: bool, now: int
     ) -> tuple[list[Message], bool, bool, Message | None, bool]:
         """Return the messages for a consumer, whether some are held back, and if they are isolated.
 
@@ -306,19 +313,19 @@ class QueueOracle:
         kept = self._forget_old_mark(consumer)
         claimed = self._claimed(now)
         own = claimed is not None and self.claim is not None and self.claim[1] == consumer
-        own = own and company > BUSY
+        own = own and occupancy > BUSY
         if not n or (kept and consumer in self.alone):
             return [], bool(n), False, None, own
-        if own and company < ALONE:
+        if own and occupancy < ALONE:
             return [], False, False, claimed, True
         if claimed and own and not kept and not no_ack:
             taken, blocked, isolated, waits = [claimed], False, True, None
         else:
-            taken, blocked, isolated, waits = self._choose(consumer, n, company, no_ack)
+            taken, blocked, isolated, waits = self._choose(consumer, n, occupancy, no_ack)
         if isolated:
             self.marks[consumer] = taken[0].tag
             self.alone.add(consumer)
-        if company == BUSY or (claimed and company == HOLDING):
+        if occupancy == BUSY or (claimed and occupancy == HOLDING):
             waits = None
         return taken, blocked, isolated, waits, own
 
@@ -339,7 +346,7 @@ class QueueOracle:
         return message
 
     def _choose(
-        self, consumer: str, n: int, company: int, no_ack: bool
+        self, consumer: str, n: int, occupancy: int, no_ack: bool
     ) -> tuple[list[Message], bool, bool, Message | None]:
         """Return the messages for a consumer, whether some are held back, and if they are isolated.
 
@@ -356,7 +363,7 @@ class QueueOracle:
             asked, line = line[:count], line[count:]
             for message in asked:
                 if self._is_last(message) and not no_ack:
-                    if company == ALONE and not holds and not taken:
+                    if occupancy == ALONE and not holds and not taken:
                         return [message], False, True, None
                     waits = waits or message
                     passed_over.append(message)

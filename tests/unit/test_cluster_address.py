@@ -44,7 +44,7 @@ def test_a_node_that_is_away_is_asked_last(monkeypatch):
         raise BrokerUnavailable("lost")
 
     monkeypatch.setattr(slots, "_ask", ask)
-    slots.away.add(Place("a", 7000))
+    slots.unreachable.add(Place("a", 7000))
     with pytest.raises(BrokerUnavailable, match="none of 3 known nodes"):
         slots.refresh(parse({}), "test")
     assert ["b", "c", "a"] == asked

@@ -409,7 +409,7 @@ CALLS = {
     "look": lambda store: store.post_look("me", 1000, nothing),
     "attach": lambda store: store.attach("q", "me", 1),
     "heartbeat": lambda store: store.post_heartbeat("me", 1000, 500, {"pid": "1"}, nothing),
-    "tell_running": lambda store: store.post_running("me", 1, {"q": 2}, nothing),
+    "report_running": lambda store: store.post_running("me", 1, {"q": 2}, nothing),
     "declare": lambda store: store.declare_queue("q", False, b"", {"expires": "1000"}),
     "delete_queue": lambda store: store.delete_queue("q"),
     "replay": lambda store: store.replay("q", ["a"]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,46 @@ def test_each_pattern(text):
 def test_plain_text(text):
     """Plain text matches no pattern."""
     assert [] == faults([("here", text)])
+
+
+# Words that identifiers had, and the field's words for them. See the style of the texts above.
+REPLACED = {
+    "told": "reported",
+    "tell": "report",
+    "tells": "reports",
+    "telling": "reporting",
+    "untold": "unreachable",
+    "goes on": "continues",
+    "away": "unreachable",
+    "company": "occupancy",
+}
+# Names that the documentation promises.
+PROMISED = {"BatchesUntold", "Untold", "untold", "partitions_untold"}
+
+
+def parts(name):
+    """Return the words of an identifier, in lower case, with spaces between them."""
+    return f" {' '.join(re.findall('[A-Z]?[a-z]+|[A-Z]+', name)).lower()} "
+
+
+def old_words(source):
+    """Return the identifiers of *source* that contain a replaced word."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    names = {token.string for token in tokens if token.type == tokenize.NAME} - PROMISED
+    return {name for name in names if any(f" {word} " in parts(name) for word in REPLACED)}
+
+
+def test_identifiers():
+    """No identifier of the package contains a word that the field says otherwise."""
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in sorted((ROOT / "reliq").rglob("*.py"))
+        if (names := old_words(path.read_text("utf-8")))
+    }
+    assert {} == found
+
+
+def test_old_identifiers():
+    """A replaced word is found in each form of an identifier, but not inside another word."""
+    source = "is_away = Telling(_told); goes_on_by = TELL_RUNNING; foretold = faraway = untold"
+    assert {"is_away", "Telling", "_told", "goes_on_by", "TELL_RUNNING"} == old_words(source)

@@ -200,7 +200,7 @@ class StoreBase:
         self.notifier.close()
         self._wire.close()
 
-    def is_away(self, queue: str) -> bool:
+    def is_unreachable(self, queue: str) -> bool:
         """Whether the node of *queue* is known to be unreachable; does not wait."""
         del queue
         return False

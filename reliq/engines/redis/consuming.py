@@ -57,10 +57,10 @@ def _logged(reply: Reply) -> Logged:
 class RedisConsuming(StoreBase):
     """The consuming part of a store."""
 
-    def _reserve(self, n: int, lease_ms: int, no_ack: bool, company: int) -> tuple[Any, ...]:
+    def _reserve(self, n: int, lease_ms: int, no_ack: bool, occupancy: int) -> tuple[Any, ...]:
         ack = 1 if no_ack else 0
         limits = (self._delivery_limit, RESERVED_BYTES, self.options.dead_letter_max)
-        return min(n, BATCH), lease_ms, self.consumer, ack, *limits, company
+        return min(n, BATCH), lease_ms, self.consumer, ack, *limits, occupancy
 
     @staticmethod
     def _reservation(queue: str, reply: Reply) -> Reservation:
@@ -87,7 +87,7 @@ class RedisConsuming(StoreBase):
         )
 
     def reserve(
-        self, queue: str, n: int, lease_ms: int, no_ack: bool, company: int = HOLDING
+        self, queue: str, n: int, lease_ms: int, no_ack: bool, occupancy: int = HOLDING
     ) -> Reservation:
         """Take up to *n* messages (at least 1) under a lease; with *no_ack*, finish them at once.
 
@@ -96,7 +96,7 @@ class RedisConsuming(StoreBase):
         holds no message of any queue, and makes no other request meanwhile. A HOLDING or IDLE
         consumer claims the message; a BUSY one leaves it to others.
         """
-        args = self._reserve(n, lease_ms, no_ack, company)
+        args = self._reserve(n, lease_ms, no_ack, occupancy)
         return self._reservation(queue, self._run_in_order(scripts.RESERVE, queue, args))
 
     def post_reserve(
@@ -106,10 +106,10 @@ class RedisConsuming(StoreBase):
         lease_ms: int,
         no_ack: bool,
         on_result: OnResult[Reservation],
-        company: int = HOLDING,
+        occupancy: int = HOLDING,
     ) -> None:
         """Post the command of :meth:`reserve`."""
-        args = self._reserve(n, lease_ms, no_ack, company)
+        args = self._reserve(n, lease_ms, no_ack, occupancy)
         self._post(scripts.RESERVE, queue, args, then(partial(self._reservation, queue), on_result))
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:

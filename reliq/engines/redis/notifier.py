@@ -57,7 +57,7 @@ class RedisNotifier:
         self._notified: str | None = None
         self._error: ReliqError | None = None
         self._clearing = False
-        self._told_to_end = False
+        self._must_end = False
         self._ending = False
         self._pipe = Pipe()
 
@@ -82,7 +82,7 @@ class RedisNotifier:
         }
         self.queues = frozenset(queues)
         self._notified = None
-        self._told_to_end = False
+        self._must_end = False
         self._waits_at = queues[0]
         notifications.insert(0, self._wakeup)
         if self._clearing:
@@ -143,8 +143,8 @@ class RedisNotifier:
 
     def end_wait(self) -> None:
         """End the wait on the broker, so that it can begin anew for other queues."""
-        if self.listening and not self._told_to_end:
-            self._told_to_end = self._ending = True
+        if self.listening and not self._must_end:
+            self._must_end = self._ending = True
             lacks = refusals.lacks(self._commands.address.identity, refusals.UNBLOCK)
             try:
                 if lacks or not self._wire.client_id:
@@ -152,14 +152,14 @@ class RedisNotifier:
                 else:
                     self._unblock(self._on_unblocked)
             except BaseException:
-                self._told_to_end = self._ending = False
+                self._must_end = self._ending = False
                 raise
 
     def _on_unblocked(self, reply: Reply) -> None:
         self._ending = False
         if reply == 1:
             return
-        self._told_to_end = False
+        self._must_end = False
         refused = isinstance(reply, BrokerRefused)
         if refused:
             refusals.note(self._commands.address.identity, refusals.UNBLOCK, reply)
@@ -181,7 +181,7 @@ class RedisNotifier:
     def _on_token(self, reply: Reply) -> None:
         self._ending = False
         if isinstance(reply, BrokerUnavailable):  # if refused, the wait ends by itself
-            self._told_to_end = False
+            self._must_end = False
 
     def wake(self) -> None:
         """End another thread's :meth:`wait` now."""

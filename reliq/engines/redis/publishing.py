@@ -145,13 +145,13 @@ class RedisPublishing(StoreBase):
     def _outcomes(self, items: Sequence[Publication], reply: list[int]) -> list[int]:
         """Return the outcomes of *items*, and record the partitions that the reply reports."""
         queue = items[0].queue
-        told = reply.pop() if len(reply) > len(items) else None
-        if told is None and not self.partitions:
+        reported = reply.pop() if len(reply) > len(items) else None
+        if reported is None and not self.partitions:
             return reply
         own = queue_of(queue)
-        if told is not None and (own == queue or own not in self.partitions):
-            self.partitions[own] = told
-        elif told != self.partitions.get(own):
+        if reported is not None and (own == queue or own not in self.partitions):
+            self.partitions[own] = reported
+        elif reported != self.partitions.get(own):
             # Only the queue's own partition knows the number, and is asked next.
             self.partitions.pop(own, None)
         return reply

@@ -74,7 +74,7 @@ class RedisRegister(StoreBase):
         not in the register; nothing is then stored.
         """
         args = (number, json.dumps(running))
-        self._post_of(scripts.TELL_RUNNING, consumer, args, then(bool, on_result))
+        self._post_of(scripts.REPORT_RUNNING, consumer, args, then(bool, on_result))
 
     def forget_consumer(self, consumer: str) -> None:
         """Remove *consumer* from the register."""

@@ -62,7 +62,7 @@ WORKER = _role(
     PRODUCER,
     runs="accept ack attach dead_letter end_leases expire hand_back heartbeat leases_of look move "
     "moved move_out next_batches promote purge read_log release renew replay reserve "
-    "restore_visible measure snapshot survey tell_running wake whereabouts",
+    "restore_visible measure snapshot survey report_running wake whereabouts",
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore "
     "zremrangebyscore",
 )

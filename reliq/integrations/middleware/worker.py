@@ -118,7 +118,7 @@ def _refuse(request: Any, error: Any) -> None:
     )
     request.reject(requeue=False)
     try:
-        _tell(request, error)
+        _report(request, error)
     except Exception:
         logger.exception(
             "the failure of task %s[%s] could not be stored: callers that wait are not informed",
@@ -127,7 +127,7 @@ def _refuse(request: Any, error: Any) -> None:
         )
 
 
-def _tell(request: Any, error: BaseException) -> None:
+def _report(request: Any, error: BaseException) -> None:
     """Do the steps that Celery does when a task rejects its message without requeue."""
     exc_info = type(error), error, error.__traceback__
     einfo = sys.modules["billiard.einfo"].ExceptionInfo(exc_info)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...printable import jsonable
-from ..asked import PAGE, if_told
+from ..asked import PAGE, if_reachable
 
 if TYPE_CHECKING:
     from ...admin import MessageDetails
@@ -26,7 +26,7 @@ def message(look: Look) -> dict[str, Any]:
     found = look.inspector.message(look.queue, look.asked.text("tag") or look.asked.text("id"))
     return {
         "details": found,
-        "consumers": if_told(look.inspector.consumers) if found.message.consumer else [],
+        "consumers": if_reachable(look.inspector.consumers) if found.message.consumer else [],
         "message": look.hidden([found.message])[0],
         "headers": _pairs(look, found.headers),
         "properties": _pairs(look, found.properties),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...admin.names import LEFT, STATES
 from ...errors import BrokerRefused, BrokerUnavailable, NotFound
 from ...message.queue_arguments import is_durable
-from ..asked import PAGE, Pager, if_told, pager
+from ..asked import PAGE, Pager, if_reachable, pager
 from ..charts import RANGES
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ def queue(look: Look) -> dict[str, Any]:
         "messages": look.hidden(messages),
         "pager": pager(look.asked, messages, getattr(found, state)),
         "untold": messages.unreachable,
-        "consumers": if_told(
+        "consumers": if_reachable(
             lambda: [one for one in look.inspector.consumers() if name in one.queues]
         ),
-        "settings": if_told(lambda: look.inspector.settings(name)),
+        "settings": if_reachable(lambda: look.inspector.settings(name)),
         "range": shown,
-        "history": if_told(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
+        "history": if_reachable(lambda: look.watch.history(look.inspector, name, RANGES[shown])),
     }
 
 

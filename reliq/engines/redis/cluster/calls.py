@@ -73,7 +73,7 @@ class ClusterCalls:
 
     def _impatience(self, request: Request) -> BrokerTimeout:
         return BrokerTimeout(
-            f"{self._unserved.address}: no longer waiting for slot {request.slot}: {request.told}"
+            f"{self._unserved.address}: no longer waiting for slot {request.slot}: {request.cause}"
         )
 
     def _is_late(self, request: Request) -> bool:

@@ -110,7 +110,7 @@ class Nodes:
         wire.disable_reconnect()  # after a failure, a caller that may wait opens a new one
         with self._lock:
             self._failures.pop(place, None)
-            self._slots.away.discard(place)
+            self._slots.unreachable.discard(place)
             there = self.open(place)
             if there is None and not self._closed:
                 self._forget(place)
@@ -176,7 +176,7 @@ class Nodes:
             pause_s = _SHORTEST_S if before is None else min(before.pause_s * 2, _LONGEST_S)
             pause_s = max(pause_s, self.left_alone_s)
             self._failures[place] = _Failure(error, pause_s, monotonic() + pause_s)
-            self._slots.away.add(place)
+            self._slots.unreachable.add(place)
 
     def unreachable(self, wire: Wire, error: ReliqError) -> None:
         """Drop a connection whose node accepts no new one."""
@@ -189,7 +189,7 @@ class Nodes:
         """Record that the node of *wire* did not answer in time: unreachable until it answers."""
         for place, known in self.all():
             if known is wire:
-                self._slots.away.add(place)
+                self._slots.unreachable.add(place)
 
     def drop(self, place: Place, wire: Wire, error: ReliqError) -> None:
         """Drop a connection; *error* becomes the reply to its unanswered commands."""
@@ -239,7 +239,7 @@ class Nodes:
         except ReliqError:
             pass  # a refusal is also an answer
         else:
-            self._slots.away.discard(place)
+            self._slots.unreachable.discard(place)
 
     def do_soon(self, place: Place | None, job: Callable[[], None]) -> None:
         """Run *job*, which waits for a node, in another thread, after other jobs for that node.

@@ -88,7 +88,7 @@ class Request:
     finished: bool = False
 
     @property
-    def told(self) -> str:
+    def cause(self) -> str:
         """The reason and the remedy for an error: why its slot is not served."""
         why = f"{self.why}; {self.way}" if self.way else self.why
         why = (why or "the reason is unknown").removesuffix(".")
@@ -134,7 +134,7 @@ class Unserved:
         if place is None:
             request.why = f"{self.address}: no node has slot {request.slot}"
             request.advice, request.lost = COVER, True
-        elif place in self._slots.away:
+        elif place in self._slots.unreachable:
             replica = self._slots.has_replica(place)
             request.advice, request.lost = for_node(place, replica=replica), not replica
         self.doubt()
@@ -180,7 +180,7 @@ class Unserved:
         in_time = f"in time (socket_timeout {timeout_s:g} s)"
         error = BrokerTimeout(
             f"{self.address}: slot {request.slot} was not served "
-            f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.told}. "
+            f"{in_time if limit_s >= timeout_s else f'within {limit_s:g} s'}: {request.cause}. "
             f"Key: {named(name)}; nothing was changed"
         )
         error.unsent = True

@@ -88,7 +88,7 @@ class SlotMap:
         that has them. Each use is one step, without a lock."""
         self.reached = set(self._named)
         """The nodes of the URL, and those that were reached before."""
-        self.away: set[Place] = set()
+        self.unreachable: set[Place] = set()
         """The nodes that did not answer the last query, over any connection."""
 
     def place_of(self, slot: int) -> Place | None:
@@ -168,7 +168,7 @@ class SlotMap:
             places = list(self._nodes)
         self._random.shuffle(places)
         places += [place for place in self._named if place not in places]
-        places.sort(key=self.away.__contains__)  # unreachable nodes last
+        places.sort(key=self.unreachable.__contains__)  # unreachable nodes last
         doubtful: list[tuple[int, int, list[Place]]] = []
         refusals: list[str] = []
         no_cluster: ConfigurationError | None = None
@@ -215,7 +215,7 @@ class SlotMap:
             self._slots = slots
             self._nodes = {place for *_, places in reply for place in places}
             self._replicas = {other: master for *_, (master, *rest) in reply for other in rest}
-            self.away &= self._nodes
+            self.unreachable &= self._nodes
 
 
 def _place(node: Any, asked: Place) -> Place:

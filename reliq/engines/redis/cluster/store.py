@@ -102,9 +102,9 @@ class ClusterStore(RedisStore):
     def _slot(self, queue: str) -> int:
         return slot_of(self._keys(queue).meta)
 
-    def is_away(self, queue: str) -> bool:
+    def is_unreachable(self, queue: str) -> bool:
         """Whether the node of *queue* is known to be unreachable. Does not block."""
-        return self._wire.is_away(self._slot(queue))
+        return self._wire.is_unreachable(self._slot(queue))
 
     def node_of(self, queue: str) -> str:
         """Return the address of the node of *queue*, or its slot if no node is known."""

@@ -194,7 +194,7 @@ class ClusterWire(Commands):
         self._look_if_in_doubt()
         self.posts.pump()
 
-    def is_away(self, slot: int) -> bool:
+    def is_unreachable(self, slot: int) -> bool:
         """Whether *slot* is known to be unserved. Does not block.
 
         The result is that of the last try, over any connection. As its callers make no try of
@@ -207,7 +207,7 @@ class ClusterWire(Commands):
                 wire.receive()
         if self.posts.holds(slot):
             return True
-        known = place is not None and place not in self.slots.away
+        known = place is not None and place not in self.slots.unreachable
         if known and (wire is None or wire.silent_s <= SILENCE_S):
             return False
         self._leave_parent()

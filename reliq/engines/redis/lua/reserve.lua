@@ -9,7 +9,7 @@
 -- ARGV[5] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
 -- ARGV[6] room (bytes of envelopes; the first message may be larger)
 -- ARGV[7] dead_letter_max (messages)
--- ARGV[8] company (0: the consumer holds messages; 1: none; 2: none, and requests no others;
+-- ARGV[8] occupancy (0: the consumer holds messages; 1: none; 2: none, and requests no others;
 --         -1: it has waited in vain to be alone, and claims nothing)
 --
 -- A poison candidate is a message that has failed twice, or with a low limit, once less than that.
@@ -29,7 +29,7 @@
 -- keys: stats, meta, job_events, guard
 -- limits: BATCH, CANDIDATE_FAILURES, ROUNDS
 local n, lease_ms, consumer, no_ack = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
-local delivery_limit, room, company = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+local delivery_limit, room, occupancy = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local dead_letter_max = tonumber(ARGV[7])
 local mark = 'candidate:' .. consumer
 
@@ -88,13 +88,13 @@ end
 -- A claim is valid until it expires, or until another consumer gets its message.
 local claimed, claimer, claim_ends = string.match(isolating or '', '^([^|]*)|(.*)|(%d+)$')
 local claimed_at = claimed and tonumber(claim_ends) > now and redis.call('ZSCORE', ready, claimed)
-local own = claimed_at and claimer == consumer and company >= 0
+local own = claimed_at and claimer == consumer and occupancy >= 0
 
 local tags, envelopes, counts, token, places = {}, {}, {}, 0, {}
 -- All keys are read before a message is taken, so after a type error all messages are ready.
 if not paused and shut then
   blocked = true
-elseif not paused and own and company < 2 then
+elseif not paused and own and occupancy < 2 then
   claims = true
 elseif not paused then
   -- The taken messages, as {tag, score, ...}; and the first one that needs an isolated delivery later.
@@ -139,7 +139,7 @@ elseif not paused then
         local failures = whole(failed[i]) or 0
         local may_be_poison = failures >= candidate_failures
         if failures >= last then
-          if company == 2 and not candidate and #taken == 0 then
+          if occupancy == 2 and not candidate and #taken == 0 then
             taken, isolated = {tag, found[2 * i]}, tag
             break
           end
@@ -176,7 +176,7 @@ elseif not paused then
   end
   if isolated then
     redis.call('HSET', meta, mark, isolated .. '|isolated')
-  elseif waits and (company > 0 or (company == 0 and not claimed_at)) then
+  elseif waits and (occupancy > 0 or (occupancy == 0 and not claimed_at)) then
     claims, claimed = true, waits
   end
   for i = 1, #taken, 2 do

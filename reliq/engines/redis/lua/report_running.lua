@@ -1,4 +1,4 @@
--- tell_running: records the running tasks of a worker that are already acked.
+-- report_running: records the running tasks of a worker that are already acked.
 --
 -- ARGV[1] number (of the report: a later report is not replaced)
 -- ARGV[2] running (JSON: queue -> tasks)

@@ -33,9 +33,9 @@ from .transports import register
 
 if TYPE_CHECKING:
     from .batches import Batch, add_jobs, cancelled, current_batch, progress, report
-    from .claims import once
     from .integrations.middleware import Middleware, add_middleware
-    from .many import publish_many
+    from .tasks.once import once
+    from .tasks.publish_many import publish_many
 
 __all__ = [
     "Batch",
@@ -74,8 +74,8 @@ __getattr__ = names_of(
     __name__,
     {
         ".batches": "Batch add_jobs cancelled current_batch progress report",
-        ".claims": "once",
+        ".tasks.once": "once",
         ".integrations.middleware": "Middleware add_middleware",
-        ".many": "publish_many",
+        ".tasks.publish_many": "publish_many",
     },
 )

@@ -1,6 +1,6 @@
 """The errors of reliq.
 
-Every error that reliq raises is one of these. ``engines/redis/connect.py`` translates errors of
+Every error that reliq raises is one of these. ``client/connect.py`` translates errors of
 Redis and sockets. This module is independent of the engines. It uses py-amqp's base class of
 channel errors, so that ``except connection.channel_errors`` works.
 """

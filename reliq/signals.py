@@ -35,7 +35,7 @@ from .message.queue_names import queue_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .store.values import Publication, Returned
+    from .values.values import Publication, Returned
 
 __all__ = [
     "broker_switched",

@@ -8,9 +8,10 @@ from ..lazy import names_of
 from .names import ROLES, STATES
 
 if TYPE_CHECKING:
-    from ..store.batch_info import BatchInfo, JobInfo
-    from ..store.history import Snapshot
-    from ..store.inspection import (
+    from ..batches.info import BatchInfo, JobInfo
+    from ..batches.jobs import STAGES, JobFailure
+    from ..values.history import Snapshot
+    from ..values.inspection import (
         BatchesUntold,
         BrokerInfo,
         Consumer,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         QueueStatus,
         Untold,
     )
-    from ..store.jobs import STAGES, JobFailure
     from .audit import AuditResult, BatchAudit
     from .dead_letter_choice import DeadLetterGroup, DeadLetterGroups
     from .inspector import Inspector
@@ -62,11 +62,11 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "..store.batch_info": "BatchInfo JobInfo",
-        "..store.history": "Snapshot",
-        "..store.inspection": "BatchesUntold BrokerInfo Consumer DeadLetter Finding Partial "
+        "..batches.info": "BatchInfo JobInfo",
+        "..values.history": "Snapshot",
+        "..values.inspection": "BatchesUntold BrokerInfo Consumer DeadLetter Finding Partial "
         "QueueStatus Untold",
-        "..store.jobs": "STAGES JobFailure",
+        "..batches.jobs": "STAGES JobFailure",
         ".audit": "AuditResult BatchAudit",
         ".dead_letter_choice": "DeadLetterGroup DeadLetterGroups",
         ".inspector": "Inspector",

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ..store.jobs import STATES as JOB_STATES
+from ..batches.jobs import STATES as JOB_STATES
 from .names import LEFT, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..store.inspection import QueueStatus
-    from ..store.jobs import Job
-    from ..store.protocol import Store
+    from ..batches.jobs import Job
+    from ..values.inspection import QueueStatus
+    from ..values.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)

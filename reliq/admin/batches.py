@@ -6,6 +6,9 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from ..batches.callbacks import cancel_nested, publish_due
+from ..batches.info import BatchInfo, JobInfo
+from ..batches.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
 from ..errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -13,19 +16,16 @@ from ..errors import (
     ReliqError,
     require_one_of,
 )
-from ..store.batch_info import BatchInfo, JobInfo
-from ..store.inspection import BatchesUntold, Partial
-from ..store.jobs import CALLBACK_FIELD, CALLBACKS, DONE, STAGES, STATES, Change
-from ..store.limits import chunks
-from ..store.protocol import Attempt
-from ..transfer.batch_callbacks import cancel_nested, publish_due
+from ..values.inspection import BatchesUntold, Partial
+from ..values.limits import chunks
+from ..values.protocol import Attempt
 from .audit import BatchAudit, audited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..store.jobs import BatchRecord, Changed, Job, JobFailure
-    from ..store.protocol import Store
+    from ..batches.jobs import BatchRecord, Changed, Job, JobFailure
+    from ..values.protocol import Store
 
 MOST = 5000
 """The number of batches that one query reads: the most recently opened ones."""

@@ -12,16 +12,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..errors import ConfigurationError, require_one_of
-from ..store.limits import MOVED_AT_ONCE, chunks
 from ..transfer.numbered import pages
+from ..values.limits import MOVED_AT_ONCE, chunks
 from .names import REASONS
 from .partitions import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from ..store.inspection import DeadLetter
-    from ..store.protocol import Store
+    from ..values.inspection import DeadLetter
+    from ..values.protocol import Store
     from .views import Message
     from .walking import Cursor
 

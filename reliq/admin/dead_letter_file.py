@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from ..message.delivery_tag import is_tag
-from ..store.inspection import DeadLetter
-from ..store.values import Move
+from ..values.inspection import DeadLetter
+from ..values.values import Move
 from .names import REASONS
 
 if TYPE_CHECKING:

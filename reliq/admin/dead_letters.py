@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
 from ..message.queue_names import queue_of
-from ..store.inspection import Stored
-from ..store.limits import MOVED_AT_ONCE, chunks
-from ..store.protocol import status_of
-from ..store.values import NO_QUEUE, STORED
 from ..transfer.numbered import to_queue
+from ..values.inspection import Stored
+from ..values.limits import MOVED_AT_ONCE, chunks
+from ..values.protocol import status_of
+from ..values.values import NO_QUEUE, STORED
 from . import dead_letter_file
 from .dead_letter_choice import Choice, choose, paced
 from .partitions import for_each_part, refuse_part
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from ..store.inspection import DeadLetter, Partial
-    from ..store.protocol import Store
-    from ..store.values import Move
+    from ..values.inspection import DeadLetter, Partial
+    from ..values.protocol import Store
+    from ..values.values import Move
     from .dead_letter_choice import Found
     from .names import Filters, Part
     from .views import Message

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._version import __version__
+from ..batches.jobs import CALLBACK_FIELD
 from ..errors import BrokerRefused, BrokerUnavailable
 from ..message.queue_arguments import is_durable
 from ..printable import word
-from ..store.inspection import Finding
-from ..store.jobs import CALLBACK_FIELD
-from ..store.protocol import Attempt
-from ..store.unreadable import number
+from ..values.inspection import Finding
+from ..values.protocol import Attempt
+from ..values.unreadable import number
 from .audit import audit
 from .batches import MOST, looked
 from .partitions import merged_measures
@@ -25,9 +25,9 @@ from .walking import page
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..store.inspection import Consumer, QueueStatus
-    from ..store.jobs import BatchRecord
-    from ..store.protocol import Store
+    from ..batches.jobs import BatchRecord
+    from ..values.inspection import Consumer, QueueStatus
+    from ..values.protocol import Store
 
 # The seal_timeout of a batch without one.
 _SEALED_WITHIN_MS = 3_600_000

@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..engines.urls import connect, require_url
 from ..errors import BrokerRefused, BrokerUnavailable, PreconditionFailed, require_one_of
 from ..integrations.connections import client_name
 from ..message.queue_arguments import is_durable
 from ..routing.partitions import delete, in_each, names_of
 from ..routing.routes import Routes
-from ..store.protocol import no_queue, status_of
+from ..store.urls import connect, require_url
 from ..transfer.numbered import move_queue
+from ..values.protocol import no_queue, status_of
 from . import doctor, partitions
 from .audit import AuditResult, audit
 from .batches import JobBatches, require_page
@@ -28,7 +28,7 @@ from .walking import page_of_parts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..store.inspection import AnyPlace, BrokerInfo, Consumer, Finding, Partial, QueueStatus
+    from ..values.inspection import AnyPlace, BrokerInfo, Consumer, Finding, Partial, QueueStatus
 
 
 class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspector"]):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError, NotFound
 from ..message.delivery_tag import is_tag
-from ..store.history import PER_BLOCK, thinned
-from ..store.limits import HISTORY_BLOCKS, MINUTE_MS
+from ..values.history import PER_BLOCK, thinned
+from ..values.limits import HISTORY_BLOCKS, MINUTE_MS
 from .dead_letter_choice import DeadLetterGroups, added, fingerprint
 from .partitions import parts_of
 from .views import Message, MessageDetails, details, gone, of_stored
 from .walking import Search, by_tag, ground, search, walk
 
 if TYPE_CHECKING:
-    from ..store.history import Snapshot
-    from ..store.protocol import Store
+    from ..values.history import Snapshot
+    from ..values.protocol import Store
 
 KEPT_MS = HISTORY_BLOCKS * PER_BLOCK * MINUTE_MS
 """The period of a queue's history: 72 hours."""

@@ -12,15 +12,15 @@ from ..message.queue_arguments import FIELDS, queue_arguments
 from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import configure, divide
-from ..store.inspection import Partial
-from ..store.protocol import Attempt, no_queue, status_of
+from ..values.inspection import Partial
+from ..values.protocol import Attempt, no_queue, status_of
 from .names import CHANGEABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ..store.inspection import Measure, QueueStatus
-    from ..store.protocol import Store
+    from ..values.inspection import Measure, QueueStatus
+    from ..values.protocol import Store
 
 T = TypeVar("T")
 

@@ -1,13 +1,13 @@
 """ACL rules: the least permissions that a Redis user needs for a role.
 
-The commands are those that the engine sends (``engines/redis/rights.py``). Tests run the work of
+The commands are those that the engine sends (``lua/rights.py``). Tests run the work of
 each role, including real workers, under exactly its rule.
 """
 
 from __future__ import annotations
 
-from ..engines.redis import rights
 from ..errors import ConfigurationError, require_one_of
+from ..lua import rights
 from .names import ROLES
 
 

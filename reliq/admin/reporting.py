@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from .partitions import WHOLE, coverage, merged_measures
 
 if TYPE_CHECKING:
-    from ..store.inspection import BrokerInfo, Measure, Untold
-    from ..store.protocol import Store
+    from ..values.inspection import BrokerInfo, Measure, Untold
+    from ..values.protocol import Store
     from .partitions import Coverage
 
 

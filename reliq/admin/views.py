@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..message.envelope import Envelope
-    from ..store.inspection import AnyPlace, Failure, Located, Stored
+    from ..values.inspection import AnyPlace, Failure, Located, Stored
 
 _SHOWN = 200
 # Content types of text bodies; other bodies are not shown.

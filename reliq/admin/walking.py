@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ..errors import ConfigurationError
 from ..message.delivery_tag import published_ms, rank_of
 from ..message.queue_names import queue_of
-from ..store.inspection import SCANNED_AT_ONCE, Position
-from ..store.protocol import status_of
+from ..values.inspection import SCANNED_AT_ONCE, Position
+from ..values.protocol import status_of
 from .views import of_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..store.inspection import AnyPlace, Looked, Stored
-    from ..store.protocol import Store
+    from ..values.inspection import AnyPlace, Looked, Stored
+    from ..values.protocol import Store
     from .views import Message
 
 PLACES: tuple[AnyPlace, ...] = ("ready", "delayed", "unacked", "dead")

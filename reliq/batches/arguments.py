@@ -8,11 +8,11 @@ from typing import Any
 from ..errors import ConfigurationError
 from ..integrations.collecting import Collector
 from ..message.delivery_tag import new_tag
-from ..store.job_headers import adding_to
-from ..store.jobs import MOST_ID, MOST_NUMBER, is_id, is_text
-from ..transfer.batch_callbacks import CallbackMessage
-from ..transfer.batch_callbacks import packed as as_text
 from ..transports.base import Transport
+from ..values.job_headers import adding_to
+from .callbacks import CallbackMessage
+from .callbacks import packed as as_text
+from .jobs import MOST_ID, MOST_NUMBER, is_id, is_text
 
 
 def checked_id(option: str, value: str) -> str:

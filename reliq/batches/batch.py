@@ -9,20 +9,20 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from ..claims import opener
 from ..errors import BrokerTimeout, BrokerUnavailable, ConfigurationError, NotFound, ReliqError
 from ..forks import here
 from ..integrations.connections import current_app, current_connection
 from ..integrations.job_runs import RUNNING
-from ..many import publish_many
 from ..message.delivery_tag import new_tag
-from ..store.batch_info import BatchInfo
-from ..store.job_headers import Membership, adding_to, membership
-from ..store.jobs import CALLBACKS, NESTED, PARENT, Change, is_id
-from ..transfer.batch_callbacks import cancel_nested
-from ..transfer.batch_callbacks import change as change_batch
-from ..transports.jobs import enter
+from ..tasks.once import opener
+from ..tasks.publish_many import publish_many
+from ..values.job_headers import Membership, adding_to, membership
 from .arguments import checked_id, milliseconds, names_of, packed
+from .callbacks import cancel_nested
+from .callbacks import change as change_batch
+from .entries import enter
+from .info import BatchInfo
+from .jobs import CALLBACKS, NESTED, PARENT, Change, is_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ..store.jobs import BatchRecord, JobFailure, Progress, Report
-    from ..store.protocol import Store
+    from ..values.protocol import Store
+    from .jobs import BatchRecord, JobFailure, Progress, Report
 
 _T = TypeVar("_T")
 _DAY_S = 86_400.0

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, logger
 from ..integrations.job_runs import RUNNING
-from ..store.job_headers import Membership, adding_to
-from ..store.jobs import Note
-from ..store.limits import REPORTS_OF_A_JOB
+from ..values.job_headers import Membership, adding_to
+from ..values.limits import REPORTS_OF_A_JOB
 from .batch import Batch
+from .jobs import Note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

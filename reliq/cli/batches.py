@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reliq.batches.jobs import STAGES, STATES
 from reliq.printable import plain
-from reliq.store.jobs import STAGES, STATES
 from reliq.units import duration
 
 from . import console as out

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from reliq import admin
+from reliq.batches.jobs import STATES as JOB_STATES
 from reliq.migration.migrate import Plan, Step
-from reliq.store.jobs import STATES as JOB_STATES
 
 from . import console as out
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from ..errors import ReliqError, logger
 from ..failover.brokers import JITTER
 from ..loops import Loop
-from ..store.protocol import NODE_PATIENCE_S
+from ..values.protocol import NODE_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from weakref import WeakSet
 
     from ..loops import Run
-    from ..store.protocol import Store
+    from ..values.protocol import Store
     from .duties import BackgroundDuties
     from .registration import AttachedTransport
 

@@ -10,19 +10,19 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..batches.callbacks import publish_due
+from ..batches.jobs import OPEN, PARENT, BatchRecord, Change
+from ..batches.lost_jobs import MISSING_MS, Sweep
 from ..errors import BrokerUnavailable, logger
 from ..failover.brokers import JITTER
-from ..store.jobs import OPEN, PARENT, BatchRecord, Change
-from ..store.protocol import partly_reachable
-from ..store.unreadable import number
-from ..transfer.batch_callbacks import publish_due
-from .lost_jobs import MISSING_MS, Sweep
+from ..values.protocol import partly_reachable
+from ..values.unreadable import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ..store.protocol import Store
-    from .job_reports import JobReports
+    from ..batches.job_reports import JobReports
+    from ..values.protocol import Store
     from .runner import Runner
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
-    from ..store.values import Liveness
+    from ..values.protocol import Store
+    from ..values.values import Liveness
     from .runner import Runner
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import BrokerRefused, ReliqError, again, logger
 from ..failover.brokers import JITTER
-from ..store.protocol import NODE_PATIENCE_S, Attempt
 from ..transfer.dead_letter_exchange import DeadLetterRouter
+from ..values.protocol import NODE_PATIENCE_S, Attempt
 from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
 from .heartbeat import Heartbeat
@@ -27,10 +27,10 @@ from .runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..batches.job_reports import JobReports
     from ..options import Options
-    from ..store.protocol import Store
+    from ..values.protocol import Store
     from .heartbeat import RunningTasks
-    from .job_reports import JobReports
     from .leases import Leases
     from .outbox import Outbox
     from .registration import Registration

@@ -17,13 +17,13 @@ from .._version import __version__
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 from ..message.queue_names import queue_of
-from ..store.protocol import NODE_PATIENCE_S
+from ..values.protocol import NODE_PATIENCE_S
 from .host import HOST
 
 if TYPE_CHECKING:
     from ..options import Options
-    from ..store.protocol import Store
-    from ..store.values import Duties
+    from ..values.protocol import Store
+    from ..values.values import Duties
     from .leases import Leases
     from .registration import Registration
     from .restore_passes import RestorePasses

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..forks import PROCESS, Part, here, register
 
 if TYPE_CHECKING:
-    from ..store.values import Delivery
+    from ..values.values import Delivery
     from .sessions import Session
 
 # A waiting consumer repeats its request every second, which keeps its claim. After this time

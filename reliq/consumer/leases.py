@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import logger
 from ..forks import OwnLock
 from ..printable import word
-from ..store.values import Delivery, How, Lease
+from ..values.values import Delivery, How, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..options import Options
-    from ..store.values import Returned
+    from ..values.values import Returned
 
 
 class _Watch(weakref.ref[Any]):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerTimeout, BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock
 from ..signals import emit_at_the_limit
-from ..store.limits import BATCH, chunks
-from ..store.values import Delivery, How, Lease, Released
+from ..values.limits import BATCH, chunks
+from ..values.values import Delivery, How, Lease, Released
 from .host import HOST
 from .leases import log_at_the_limit
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from weakref import WeakSet
 
-    from ..store.protocol import Attempt, Store
+    from ..values.protocol import Attempt, Store
     from .heartbeat import RunningTasks
     from .leases import Leases
     from .registration import AttachedTransport

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from weakref import WeakSet
 
-    from ..store.protocol import Attempt, Store
-    from ..store.values import Delivery, Layout
+    from ..values.protocol import Attempt, Store
+    from ..values.values import Delivery, Layout
 
 
 class AttachedTransport(Protocol):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerRefused, ReliqError, logger
 from ..signals import emit, identity, lease_lost
-from ..store.limits import chunks
+from ..values.limits import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..options import Options
-    from ..store.protocol import Store
-    from ..store.values import Lease, Lost
+    from ..values.protocol import Store
+    from ..values.values import Lease, Lost
     from .leases import Held, Leases
     from .runner import Runner
 

@@ -23,11 +23,11 @@ from .leases import log_at_the_limit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..batches.job_reports import JobReports
     from ..options import Options
-    from ..store.protocol import Store
-    from ..store.values import Layout, Restored, Work
+    from ..values.protocol import Store
+    from ..values.values import Layout, Restored, Work
     from .dead_consumers import DeadConsumers
-    from .job_reports import JobReports
     from .leases import Leases
     from .registration import Registration
     from .runner import Runner

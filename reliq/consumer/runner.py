@@ -14,13 +14,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import BrokerRefused, BrokerUnavailable, logger
-from ..store.protocol import NODE_PATIENCE_S, Attempt
-from ..store.values import ignore_result
+from ..values.protocol import NODE_PATIENCE_S, Attempt
+from ..values.values import ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..store.protocol import Store
+    from ..values.protocol import Store
 
 
 _AT_A_TIME_S = 0.05

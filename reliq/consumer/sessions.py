@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from .. import consumer
+from ..batches.job_reports import JobReports
 from ..errors import ReliqError, logger
 from ..failover.brokers import Pace, Paces
 from ..forks import OwnLock, Part, here, register
-from ..store.protocol import NODE_PATIENCE_S, Attempt
+from ..values.protocol import NODE_PATIENCE_S, Attempt
 from .heartbeat import RunningTasks
 from .host import HOST
-from .job_reports import JobReports
 from .leases import Leases
 from .outbox import Outbox
 from .registration import Registration
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..loops import Loop
     from ..options import Options
-    from ..store.protocol import Store
+    from ..values.protocol import Store
     from .duties import BackgroundDuties
     from .registration import AttachedTransport
 

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..message.envelope import Differing
-from ..transports.chunk import Prepared
+from ..transports.publish.chunk import Prepared
 from .collecting import Content
 from .middleware.chain import PublishContext, chain_of
 from .middleware.install import apply_publish

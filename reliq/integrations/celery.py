@@ -13,7 +13,7 @@ from typing import Any
 from .. import integrations
 from ..consumer.host import HOST
 from ..message.queue_names import queue_of
-from ..store.job_headers import LEASE
+from ..values.job_headers import LEASE
 
 _PREFORK = "celery.concurrency.prefork"
 _ELSEWHERE = frozenset({_PREFORK, "celery.concurrency.thread"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu import Producer, Queue
 
-from ..transports.chunk import Prepared
+from ..transports.publish.chunk import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

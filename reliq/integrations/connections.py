@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
-    from ..store.protocol import Store
+    from ..values.protocol import Store
 
 
 def client_name(kind: str) -> str:

@@ -13,18 +13,18 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from ..batches.jobs import CANCELLED, Change
 from ..errors import BrokerUnavailable, ReliqError, logger
 from ..forks import OwnLock, here
-from ..store.job_headers import BATCH, EARLIER, FAILURES, HANDS_OVER, LEASE, job_of, tries_before
-from ..store.jobs import CANCELLED, Change
+from ..values.job_headers import BATCH, EARLIER, FAILURES, HANDS_OVER, LEASE, job_of, tries_before
 from .connections import client_name, open_store
 from .outcomes import DROPPED, REPLACED, is_ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..store.jobs import Changed
-    from ..store.protocol import Store
+    from ..batches.jobs import Changed
+    from ..values.protocol import Store
 
 
 class JobContext:

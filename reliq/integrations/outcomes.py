@@ -13,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Failed
-from ..store.job_headers import BATCH, FAILURES, SUCCEEDED, Outcome
+from ..values.job_headers import BATCH, FAILURES, SUCCEEDED, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

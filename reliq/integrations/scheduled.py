@@ -18,13 +18,13 @@ from kombu.serialization import loads
 
 from ..errors import BrokerRefused, logger
 from ..message.envelope import Envelope, EnvelopeError, decode
-from ..store.inspection import Position
+from ..values.inspection import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..store.inspection import Stored
-    from ..store.protocol import Store
+    from ..values.inspection import Stored
+    from ..values.protocol import Store
 
 # Limits of one reply: the worker's loop waits for the query, and the reply is one message.
 _MOST = 100

@@ -27,7 +27,7 @@ from .middleware.install import holding, inner
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..transports.chunk import Prepared
+    from ..transports.publish.chunk import Prepared
     from .collecting import Collector
 
 # Lifetime of a template with a countdown or an expiry, as both count from its creation.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 VERSION = 1
-"""The version of the envelope. A change raises `FORMAT` in store/limits.py too."""
+"""The version of the envelope. A change raises `FORMAT` in values/limits.py too."""
 
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 _LISTS = frozenset({tuple, list})

@@ -11,7 +11,6 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from ..admin.batches import looked
 from ..admin.partitions import WHOLE, coverage, merged_measures
-from ..engines.urls import store_of
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
 from ..integrations.connections import client_name
@@ -20,7 +19,8 @@ from ..options import parse
 from ..printable import plain
 from ..spool import is_spool
 from ..spool.journal import JOURNALS
-from ..store.limits import HIGHEST_RANK
+from ..store.urls import store_of
+from ..values.limits import HIGHEST_RANK
 from .families import Families, spool_gauges
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from ..store.inspection import Consumer, Measure, Untold
+    from ..values.inspection import Consumer, Measure, Untold
 
 # A scrape must end within Prometheus' timeout, by default 10 s.
 _PATIENCE = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}

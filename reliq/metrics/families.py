@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from .._version import __version__
 from ..admin.audit import audit
 from ..admin.names import REASONS
+from ..batches.jobs import STAGES, STATES
 from ..printable import plain
-from ..store.jobs import STAGES, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from ..admin.partitions import Coverage
-    from ..store.inspection import Consumer, Measure, Node, Partial
-    from ..store.jobs import BatchRecord
+    from ..batches.jobs import BatchRecord
+    from ..values.inspection import Consumer, Measure, Node, Partial
 
 _QUEUE = ("broker", "queue")
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ..errors import MessageRefused
 from ..message.delivery_tag import new_tag
 from ..message.envelope import Envelope, EnvelopeError, decode, encode
-from ..store.inspection import DeadLetter
-from ..store.limits import HIGHEST_RANK
-from ..store.values import Move
-from ..transports.encoder import DELAY, ETA, NATIVE_ETA, take_delay
+from ..transports.publish.encoder import DELAY, ETA, NATIVE_ETA, take_delay
+from ..values.inspection import DeadLetter
+from ..values.limits import HIGHEST_RANK
+from ..values.values import Move
 from .kombu_messages import read, write
 
 if TYPE_CHECKING:

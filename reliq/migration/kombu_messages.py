@@ -19,7 +19,7 @@ from .kombu_url import KombuBinding
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..store.protocol import Store
+    from ..values.protocol import Store
 
 _UNACKED_PARTS = 3  # message, exchange, routing key
 _MOST_PRIORITY = 9

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..engines.redis.kombu import KombuBinding, KombuLayout, KombuRedis
-from ..engines.redis.sentinel import SCHEME as SENTINEL
-from ..engines.redis.sentinel import sentinel_address
-from ..engines.redis.urls import KOMBUS, address_of, read, scheme_of
+from ..client.sentinel import SCHEME as SENTINEL
+from ..client.sentinel import sentinel_address
+from ..client.urls import KOMBUS, address_of, read, scheme_of
 from ..errors import ConfigurationError, unknown
 from ..kombu_options import KNOWN, SENTINEL_LOGIN
 from ..options import parse
+from ..store.kombu import KombuBinding, KombuLayout, KombuRedis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..engines.redis.connect import Broker
+    from ..client.connect import Broker
 
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 

@@ -15,14 +15,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..engines.urls import connect
 from ..errors import ConfigurationError, NotFound, near
 from ..message.envelope import EnvelopeError
 from ..message.queue_arguments import is_durable
 from ..options import parse
-from ..store.limits import MOVED_AT_ONCE
-from ..store.protocol import status_of
-from ..store.values import NO_QUEUE, Lease
+from ..store.urls import connect
+from ..values.limits import MOVED_AT_ONCE
+from ..values.protocol import status_of
+from ..values.values import NO_QUEUE, Lease
 from .convert import to_foreign, to_move
 from .kombu_messages import (
     bind_in_reliq,

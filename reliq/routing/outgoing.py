@@ -10,7 +10,7 @@ from ..errors import MessageRefused
 from ..message.delivery_tag import new_tag
 from ..message.queue_names import partition_names, queue_of
 from ..options import CONFIRMS, RULES
-from ..store.values import DUPLICATE, FULL, Publication, Wanted
+from ..values.values import DUPLICATE, FULL, Publication, Wanted
 from .publish_ids import PUBLISHER, Number
 from .routes import log_of
 from .spread import SPREAD
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..errors import BrokerUnavailable
     from ..options import Confirm, Options
-    from ..store.protocol import Store
+    from ..values.protocol import Store
     from .publish_ids import PublishTag
     from .routes import Routes
 

@@ -31,14 +31,14 @@ from ..message.queue_names import (
     partition_names,
     queue_of,
 )
-from ..store.protocol import Attempt, partly_reachable
-from ..store.values import CLAIMED
+from ..values.protocol import Attempt, partly_reachable
+from ..values.values import CLAIMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ..store.protocol import Store
-    from ..store.values import Layout, QueueDeclared, QueueDeleted
+    from ..values.protocol import Store
+    from ..values.values import Layout, QueueDeclared, QueueDeleted
 
 T = TypeVar("T")
 

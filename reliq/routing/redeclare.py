@@ -16,7 +16,7 @@ from .partitions import declare
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..store.protocol import Store
+    from ..values.protocol import Store
     from .routes import Routes
 
 Declaration: TypeAlias = tuple[bytes, dict[str, str]]

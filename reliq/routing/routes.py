@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import NotFound, PreconditionFailed
 from ..message.envelope import pack, unpack
 from ..message.queue_arguments import is_auto_delete
-from ..store.values import NO_QUEUE
+from ..values.values import NO_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..store.protocol import Store
-    from ..store.values import ExchangeTable
+    from ..values.protocol import Store
+    from ..values.values import ExchangeTable
 
 TYPES = frozenset({"direct", "topic", "fanout"})
 READS_LOG = "reliq:reads-log"

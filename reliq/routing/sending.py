@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerUnavailable, ReliqError
 from ..errors import again as fresh
 from ..message.queue_names import number_of, queue_of
-from ..store.limits import chunks
-from ..store.values import BY_STORING, CREATED, NO_QUEUE, STALE, STORED
+from ..values.limits import chunks
+from ..values.values import BY_STORING, CREATED, NO_QUEUE, STALE, STORED
 from . import partitions
 from .outgoing import require, together
 from .routes import ROUTE_TRIES
@@ -21,8 +21,8 @@ from .spread import SPREAD, redirected
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ..store.protocol import Store
-    from ..store.values import Publication
+    from ..values.protocol import Store
+    from ..values.values import Publication
     from .outgoing import Outgoing
     from .routes import Routes
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from ..errors import BrokerUnavailable
 from ..forks import OwnLock
 from ..message.queue_names import number_of, partition_name, partition_of_key, queue_of
-from ..store.limits import MOST_REMEMBERED
-from ..store.values import CLOSED, NO_QUEUE
+from ..values.limits import MOST_REMEMBERED
+from ..values.values import CLOSED, NO_QUEUE
 from .partitions import layout_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ..store.protocol import Store
+    from ..values.protocol import Store
     from .publish_ids import PublishTag
 
 

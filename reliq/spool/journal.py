@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock, Part, here, register
-from ..store.limits import BATCH, BATCH_BYTES, LONG_MS
+from ..values.limits import BATCH, BATCH_BYTES, LONG_MS
 from . import SCHEME, is_spool
 
 if TYPE_CHECKING:

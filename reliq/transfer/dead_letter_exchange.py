@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..message.envelope import Envelope
-    from ..store.inspection import DeadLetter
-    from ..store.protocol import Store
-    from ..store.values import Move
+    from ..values.inspection import DeadLetter
+    from ..values.protocol import Store
+    from ..values.values import Move
 
 _STUCK_S = 60.0
 _LONGEST_S = 960.0

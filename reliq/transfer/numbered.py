@@ -10,6 +10,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from ..batches.jobs import Change, by_batch
 from ..errors import ConfigurationError, NotFound, QueueFull, logger
 from ..message.delivery_tag import is_of_job, new_tag, rank_of
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
@@ -20,18 +21,17 @@ from ..routing.partitions import declare as declare_queue
 from ..routing.publish_ids import GivenNumber, publish_tag
 from ..routing.routes import Routes
 from ..routing.sending import send
-from ..store.job_headers import job_in
-from ..store.jobs import Change, by_batch
-from ..store.limits import MOVED_AT_ONCE, chunks
-from ..store.protocol import status_of
-from ..store.values import FULL, NO_QUEUE
+from ..values.job_headers import job_in
+from ..values.limits import MOVED_AT_ONCE, chunks
+from ..values.protocol import status_of
+from ..values.values import FULL, NO_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from ..store.inspection import DeadLetter
-    from ..store.protocol import Store
-    from ..store.values import Move, Publication
+    from ..values.inspection import DeadLetter
+    from ..values.protocol import Store
+    from ..values.values import Move, Publication
 
 # The digits of a tag that make it unique: those of the process and its counter.
 _DIGITS = 16

@@ -9,35 +9,35 @@ from ..failover.brokers import STRATEGIES
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .consumers import Consumers as Consumers
-    from .credit import Credit as Credit
-    from .eventloop import EventLoop as EventLoop
+    from ..batches.entries import enter as enter
+    from ..batches.entries import entry_of as entry_of
+    from ..batches.entries import withdraw as withdraw
+    from .consume.consumers import Consumers as Consumers
+    from .consume.credit import Credit as Credit
+    from .consume.eventloop import EventLoop as EventLoop
+    from .consume.pull import PullLoop as PullLoop
+    from .consume.receiver import Receiver as Receiver
+    from .consume.reserver import Reserver as Reserver
+    from .consume.settlement import Settlement as Settlement
     from .failback_rounds import FAILBACK as FAILBACK
-    from .forwarding import forward as forward
-    from .jobs import enter as enter
-    from .jobs import entry_of as entry_of
-    from .jobs import withdraw as withdraw
-    from .publish_buffer import PublishBuffer as PublishBuffer
-    from .pull import PullLoop as PullLoop
-    from .receiver import Receiver as Receiver
-    from .reserver import Reserver as Reserver
-    from .settlement import Settlement as Settlement
+    from .publish.forwarding import forward as forward
+    from .publish.publish_buffer import PublishBuffer as PublishBuffer
 
 # Imported on first use: only connections that consume, publish batches or use a spool need them.
 __getattr__ = names_of(
     __name__,
     {
-        ".consumers": "Consumers",
-        ".credit": "Credit",
-        ".eventloop": "EventLoop",
+        ".consume.consumers": "Consumers",
+        ".consume.credit": "Credit",
+        ".consume.eventloop": "EventLoop",
         ".failback_rounds": "FAILBACK",
-        ".forwarding": "forward",
-        ".jobs": "enter entry_of withdraw",
-        ".publish_buffer": "PublishBuffer",
-        ".pull": "PullLoop",
-        ".receiver": "Receiver",
-        ".reserver": "Reserver",
-        ".settlement": "Settlement",
+        ".publish.forwarding": "forward",
+        "..batches.entries": "enter entry_of withdraw",
+        ".publish.publish_buffer": "PublishBuffer",
+        ".consume.pull": "PullLoop",
+        ".consume.receiver": "Receiver",
+        ".consume.reserver": "Reserver",
+        ".consume.settlement": "Settlement",
     },
 )
 

@@ -21,22 +21,22 @@ from ..kombu_options import warn_of_unused
 from ..lazy import Lazy
 from ..options import parse
 from ..routing.publish_ids import PUBLISHER
+from .consume.subscription import Schedule
 from .declarations import Declarations
-from .encoder import Encoder
 from .failback import Failback
 from .link import Link
-from .publishing import Publishing, Recoverable
-from .subscription import Schedule
+from .publish.encoder import Encoder
+from .publish.publishing import Publishing, Recoverable
 
 if TYPE_CHECKING:
     from ..consumer.sessions import Endpoint, Session
     from ..options import Options
-    from ..store.protocol import Store
-    from .consumers import Consumers
-    from .credit import Credit
-    from .eventloop import EventLoop
-    from .pull import PullLoop
-    from .reserver import Reserver
+    from ..values.protocol import Store
+    from .consume.consumers import Consumers
+    from .consume.credit import Credit
+    from .consume.eventloop import EventLoop
+    from .consume.pull import PullLoop
+    from .consume.reserver import Reserver
 
 
 # Longest pause between attempts to begin consuming. It must stay below the 25 s for which an

@@ -20,10 +20,10 @@ from ..errors import BrokerUnavailable, logger
 from ..forks import PROCESS, here
 from ..lazy import Lazy
 from ..routing.partitions import in_each, names_of, refuse_partition, waiting
-from ..store.job_headers import BATCH
+from ..values.job_headers import BATCH
+from .consume.subscription import Subscription
 from .link import Client
 from .message import Message, QoS
-from .subscription import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from amqp.protocol import queue_declare_ok_t
 
     from .base import Transport
-    from .receiver import Receiver
-    from .settlement import Settlement
+    from .consume.receiver import Receiver
+    from .consume.settlement import Settlement
 
 
 class Channel(virtual.Channel):

@@ -22,7 +22,7 @@ from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
 from ..routing.spread import SPREAD
-from ..store.protocol import Attempt, partly_reachable
+from ..values.protocol import Attempt, partly_reachable
 from .mailboxes import Mailboxes
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..routing.redeclare import Declared
-    from ..store.protocol import Store
-    from ..store.values import QueueDeclared
+    from ..values.protocol import Store
+    from ..values.values import QueueDeclared
     from .link import Link
 
 

@@ -22,7 +22,7 @@ from ..errors import BrokerUnavailable, ConfigurationError, NotConfirmed, ReliqE
 from ..failover.brokers import BROKERS, admit, without_password
 from ..signals import broker_switched, emit
 from ..spool import is_spool
-from ..store.protocol import partly_reachable
+from ..values.protocol import partly_reachable
 from .broker_urls import PARTS, arguments_of, urls_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from ..consumer.sessions import Endpoint
     from ..options import Options
+    from .consume.subscription import Schedule
     from .link import Link
-    from .subscription import Schedule
 
 
 _PROBE_S = 1.0

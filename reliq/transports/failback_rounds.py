@@ -20,15 +20,15 @@ from ..loops import Loop
 from ..message.queue_arguments import is_durable
 from ..message.queue_names import queue_of
 from ..routing.partitions import names_of
-from ..store.protocol import Attempt
-from ..store.values import ignore_result
 from ..transfer.numbered import move_queue
+from ..values.protocol import Attempt
+from ..values.values import ignore_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..loops import Run
-    from ..store.protocol import Store
+    from ..values.protocol import Store
     from .failback import Failback
 
 

@@ -14,7 +14,7 @@ from ..routing.routes import Routes
 
 if TYPE_CHECKING:
     from ..consumer.sessions import Session
-    from ..store.protocol import Store
+    from ..values.protocol import Store
 
 
 class Link:

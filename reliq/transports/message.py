@@ -11,13 +11,13 @@ from kombu.transport import virtual
 
 from ..message.envelope import fields_of
 from ..message.queue_names import queue_of
-from ..store.job_headers import BATCH, LEASE
-from ..store.values import Lease
+from ..values.job_headers import BATCH, LEASE
+from ..values.values import Lease
 from .interrupts import came_from_outside
 
 if TYPE_CHECKING:
-    from ..store.job_headers import Outcome
-    from ..store.values import Delivery
+    from ..values.job_headers import Outcome
+    from ..values.values import Delivery
 
 _LONGEST_ERROR = 1000
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from kombu.utils.url import as_url
 
+from .. import store as engine
+from ..client.urls import Said, address_of, our_scheme, read, scheme_of
 from ..consumer.sessions import Endpoint
-from ..engines import redis as engine
-from ..engines.redis.urls import Said, address_of, our_scheme, read, scheme_of
 from ..errors import ConfigurationError
 from ..options import parse
 from .base import Transport as BaseTransport
@@ -20,7 +20,7 @@ from .broker_urls import reset_inherited_url
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from ..engines.redis.connect import Address, Broker
+    from ..client.connect import Address, Broker
 
 
 class Transport(BaseTransport):

@@ -20,14 +20,14 @@ from ..message.envelope import pack, unpack
 from ..message.queue_arguments import is_durable
 from ..routing.publish_ids import PUBLISHER, PublishTag
 from ..spool.journal import JOURNALS
-from ..store.job_headers import BATCH
-from ..store.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
+from ..values.job_headers import BATCH
+from ..values.values import Attached, ExchangeTable, QueueDeclared, QueueDeleted
 from .base import Transport as BaseTransport
 from .base import options_of
 from .broker_urls import reset_inherited_url
 from .channel import Channel
-from .consumers import Consumers
-from .publishing import Publishing
+from .consume.consumers import Consumers
+from .publish.publishing import Publishing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ..consumer.sessions import StoreFactory
     from ..routing.outgoing import Outgoing
     from ..spool.journal import Journal
+    from .consume.subscription import Subscription
     from .link import Link
-    from .subscription import Subscription
 
 _TRANSIENT = 1
 _LOOK_EVERY_S = 0.5

@@ -19,9 +19,10 @@ from celery.exceptions import Retry
 from kombu import Exchange, Queue
 
 import reliq
-from reliq.consumer import batch_passes, lost_jobs
-from reliq.store.job_headers import BATCH
+from reliq.batches import lost_jobs
+from reliq.consumer import batch_passes
 from reliq.transports import failback_rounds
+from reliq.values.job_headers import BATCH
 from tests.chaos import broken
 from tests.chaos.ledger import (
     FINISHED,

@@ -13,9 +13,9 @@ from itertools import count
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from reliq.consumer.job_reports import JobReports
+from reliq.batches import callbacks as batch_callbacks
+from reliq.batches.job_reports import JobReports
 from reliq.message.delivery_tag import new_tag
-from reliq.transfer import batch_callbacks
 from reliq.transports import redis
 from reliq.transports.channel import Channel
 

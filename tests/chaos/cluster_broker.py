@@ -21,7 +21,7 @@ from redis.cluster import RedisCluster as ClusterClient
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from reliq.engines.redis.keys import broker_keys, queue_keys
+from reliq.lua.keys import broker_keys, queue_keys
 from reliq.message.queue_names import partition_names
 from tests.chaos import keys
 from tests.chaos.broker import Broker, View

@@ -1,4 +1,4 @@
-"""Checks every key that remains at the end against the catalogue in reliq/engines/redis/keys.py.
+"""Checks every key that remains at the end against the catalogue in reliq/lua/keys.py.
 
 Called when the broker is idle and every process has ended. Any key without an explanation is a
 finding: a key of no queue or of an unknown kind, a tag in two places or in none, or the record of
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from reliq.engines.redis import keys
-from reliq.engines.redis.keys import BatchKeys, QueueKeys, escape, queue_keys
+from reliq.lua import keys
+from reliq.lua.keys import BatchKeys, QueueKeys, escape, queue_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -141,7 +141,7 @@ class Limits:
     """Longest transit of an ack while the broker responds and the network is not slowed."""
     waits: int = 9
     """Most round trips of a background duty, which may precede the ack on an event loop
-    (tests/integration/test_orphans.py)."""
+    (tests/integration/consuming/test_orphans.py)."""
     hold: float = 15.0
     """Longest wait of a message in a worker for those reserved with it."""
     two_brokers: bool = False

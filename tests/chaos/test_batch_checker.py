@@ -8,7 +8,7 @@ import pytest
 
 from reliq.admin import Inspector
 from reliq.batches import Batch
-from reliq.store.jobs import STATES, Change
+from reliq.batches.jobs import STATES, Change
 from tests.chaos import batch_book, ledger
 from tests.chaos.batch_book import Found
 from tests.chaos.batch_checker import BatchChecker

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from reliq.store.jobs import STATES
+from reliq.batches.jobs import STATES
 from tests.contract.engines import ENGINES, EXCLUDED
 from tests.contract.jobs import job_of
 from tests.contract.steps import Steps

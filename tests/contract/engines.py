@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
-from reliq.engines.redis.cluster.slots import ClusterAddress, slot_of
-from reliq.engines.redis.cluster.store import ClusterStore
-from reliq.engines.redis.store import RedisStore
-from reliq.engines.urls import address
+from reliq.client.cluster.slots import ClusterAddress, slot_of
 from reliq.options import parse
+from reliq.store.cluster.store import ClusterStore
+from reliq.store.store import RedisStore
+from reliq.store.urls import address
 from tests.support.cluster import ClusterNode, RedisCluster
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reliq.store.protocol import Store
+    from reliq.values.protocol import Store
 
 
 class Engine(Protocol):

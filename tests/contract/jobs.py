@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from reliq.batches.job_reports import JobReports
+from reliq.batches.jobs import Change
+from reliq.batches.lost_jobs import Sweep
 from reliq.consumer.batch_passes import BatchPasses
-from reliq.consumer.job_reports import JobReports
-from reliq.consumer.lost_jobs import Sweep
 from reliq.consumer.runner import Runner
-from reliq.store.jobs import Change
-from reliq.store.values import ignore_result
+from reliq.values.values import ignore_result
 
 TAG, OTHER_TAG = "a" * 30, "b" * 30
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from reliq.errors import ReliqError
 from reliq.message.delivery_tag import new_tag
-from reliq.store.values import ALONE, Delivery, Lease, Publication
+from reliq.values.values import ALONE, Delivery, Lease, Publication
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reliq.store.protocol import Store
-    from reliq.store.values import (
+    from reliq.values.protocol import Store
+    from reliq.values.values import (
         Duties,
         How,
         Lost,

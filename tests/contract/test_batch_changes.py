@@ -2,9 +2,9 @@
 
 import pytest
 
+from reliq.batches import entries as jobs
+from reliq.batches.jobs import CANCELLED, DONE, NO_JOB, UNCHANGED, Change
 from reliq.errors import BatchClosed, ConfigurationError, MessageRefused, NotFound
-from reliq.store.jobs import CANCELLED, DONE, NO_JOB, UNCHANGED, Change
-from reliq.transports import jobs
 from tests.contract.jobs import OTHER_TAG, TAG, begin, end, enter, job_of, lost
 
 SEAL, CANCEL = Change("seal"), Change("cancel")

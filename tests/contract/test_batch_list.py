@@ -2,7 +2,7 @@
 
 import threading
 
-from reliq.store.jobs import Change
+from reliq.batches.jobs import Change
 from tests.contract.jobs import begin, end, enter
 from tests.support.waiting import wait_until
 

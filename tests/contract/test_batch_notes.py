@@ -2,8 +2,8 @@
 
 import pytest
 
-from reliq.store.jobs import Change, Note
-from reliq.store.limits import PROGRESS_LISTED, REPORTS_KEPT, REPORTS_OF_A_JOB
+from reliq.batches.jobs import Change, Note
+from reliq.values.limits import PROGRESS_LISTED, REPORTS_KEPT, REPORTS_OF_A_JOB
 from tests.contract.jobs import OTHER_TAG, begin, end, enter, job_of, lost
 
 

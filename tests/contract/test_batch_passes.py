@@ -6,10 +6,10 @@ from collections import deque
 
 import pytest
 
+from reliq.batches.callbacks import CallbackMessage, packed, publish_due
+from reliq.batches.jobs import PARENT, Change
 from reliq.message.delivery_tag import new_tag
 from reliq.message.envelope import pack
-from reliq.store.jobs import PARENT, Change
-from reliq.transfer.batch_callbacks import CallbackMessage, packed, publish_due
 from tests.contract.jobs import begin, end, enter, job_of, passes_over
 from tests.contract.steps import message
 from tests.support.waiting import wait_until

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from reliq.consumer import batch_passes, lost_jobs
-from reliq.store.jobs import Change
+from reliq.batches import lost_jobs
+from reliq.batches.jobs import Change
+from reliq.consumer import batch_passes
 from tests.contract.jobs import begin, enter, passes_over, seal, sweep_of
 from tests.support.waiting import wait_until
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from reliq.store.jobs import (
+from reliq.batches.jobs import (
     CANCELLED,
     DONE,
     ENDED,

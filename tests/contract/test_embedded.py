@@ -5,10 +5,10 @@ import pytest
 from reliq.embedded.folder import Folder
 from reliq.embedded.keeper import ask
 from reliq.embedded.start import stop
-from reliq.engines.redis.embedded import EmbeddedAddress, EmbeddedStore
 from reliq.errors import BrokerRefused
 from reliq.options import parse
-from reliq.store.values import CREATED, Wanted
+from reliq.store.embedded import EmbeddedAddress, EmbeddedStore
+from reliq.values.values import CREATED, Wanted
 from tests.contract.steps import message
 from tests.contract.test_ack import test_an_ack_finishes_the_message  # noqa: F401
 from tests.contract.test_publish import (

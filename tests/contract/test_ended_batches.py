@@ -4,9 +4,9 @@ from collections import deque
 
 import pytest
 
+from reliq.batches.callbacks import CallbackMessage, packed
+from reliq.batches.jobs import Change
 from reliq.consumer import batch_passes
-from reliq.store.jobs import Change
-from reliq.transfer.batch_callbacks import CallbackMessage, packed
 from tests.contract.jobs import begin, end, enter, lost, passes_over
 from tests.support.waiting import wait_until
 

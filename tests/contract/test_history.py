@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reliq.store.history import Snapshot
+from reliq.values.history import Snapshot
 from tests.contract.steps import LONG_MS, message
 from tests.support.waiting import wait_until
 

@@ -5,7 +5,7 @@ Only this message is judged if the consumer dies.
 
 import pytest
 
-from reliq.store.values import ALONE, BUSY, HOLDING, IDLE
+from reliq.values.values import ALONE, BUSY, HOLDING, IDLE
 from tests.contract.steps import message
 from tests.contract.test_poison_candidates import innocents, poison_candidates, reserved
 from tests.support.waiting import wait_until

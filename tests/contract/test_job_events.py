@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.job_reports import JobReports, change_of
+from reliq.batches.job_reports import JobReports, change_of
+from reliq.batches.jobs import UNCHANGED, Change
 from reliq.message.delivery_tag import is_of_job, new_tag
 from reliq.message.envelope import Envelope, decode, encode
 from reliq.routing import partitions
-from reliq.store.job_headers import BATCH
-from reliq.store.jobs import UNCHANGED, Change
 from reliq.transfer.numbered import outgoing, to_queue
+from reliq.values.job_headers import BATCH
 from tests.contract.jobs import begin, job_of
 from tests.contract.steps import message
 from tests.support.waiting import wait_until

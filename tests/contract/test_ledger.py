@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from reliq.store.values import Lease
+from reliq.values.values import Lease
 from tests.contract.steps import LONG_MS, audit, lease_of, message
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from reliq.store.values import CREATED, DUPLICATE, FULL, STORED
+from reliq.values.values import CREATED, DUPLICATE, FULL, STORED
 from tests.contract.steps import envelopes, message, tags
 
 

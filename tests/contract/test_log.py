@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.engines.redis import keys
-from reliq.store.limits import LOG_LENGTH, LOG_MS
-from reliq.store.values import STALE, STORED
+from reliq.lua import keys
+from reliq.values.limits import LOG_LENGTH, LOG_MS
+from reliq.values.values import STALE, STORED
 from tests.contract.steps import message
 
 EXCHANGE = "e{1}"

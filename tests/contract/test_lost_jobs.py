@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reliq.consumer.lost_jobs import MISSING_MS
+from reliq.batches.jobs import Change
+from reliq.batches.lost_jobs import MISSING_MS
 from reliq.message.delivery_tag import new_tag
 from reliq.routing.partitions import declare
-from reliq.store.jobs import Change
 from tests.contract.jobs import begin, job_of, seal, sweep_of
 from tests.contract.steps import LONG_MS, message
 from tests.contract.test_job_events import job_message, publish, why  # noqa: F401 - a fixture

@@ -7,7 +7,7 @@ import pytest
 from reliq.admin.reporting import report
 from reliq.message.delivery_tag import published_ms
 from reliq.message.queue_names import partition_name
-from reliq.store.values import Lease
+from reliq.values.values import Lease
 from tests.contract.steps import LONG_MS, message
 
 

@@ -7,8 +7,8 @@ import pytest
 from reliq.errors import ConfigurationError, NotFound
 from reliq.message.envelope import Envelope, encode
 from reliq.message.queue_arguments import queue_arguments
-from reliq.store.values import DUPLICATE, STORED, Lease
 from reliq.transfer.numbered import move_queue
+from reliq.values.values import DUPLICATE, STORED, Lease
 from tests.contract.steps import message
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliq.store.values import CLAIMED, FINISHED
+from reliq.values.values import CLAIMED, FINISHED
 from tests.contract.steps import LONG_MS
 from tests.support.waiting import wait_until
 

@@ -3,7 +3,7 @@
 import pytest
 
 from reliq.message.queue_names import partition_name
-from reliq.store.inspection import BrokerInfo, Finding, Position
+from reliq.values.inspection import BrokerInfo, Finding, Position
 from tests.contract.steps import LONG_MS, message
 
 # -- scan

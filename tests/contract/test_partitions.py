@@ -16,7 +16,7 @@ from reliq.message.queue_names import partition_name, partition_names
 from reliq.routing import partitions
 from reliq.routing.publish_ids import PUBLISHER
 from reliq.routing.spread import SPREAD
-from reliq.store.values import CLOSED, CREATED, DUPLICATE, NO_QUEUE, STORED, Layout
+from reliq.values.values import CLOSED, CREATED, DUPLICATE, NO_QUEUE, STORED, Layout
 from tests.contract.steps import LONG_MS, message
 
 

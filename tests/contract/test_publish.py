@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from reliq.message.delivery_tag import new_tag
-from reliq.store.values import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED
+from reliq.values.values import CREATED, DUPLICATE, NO_QUEUE, STALE, STORED
 from tests.contract.steps import envelopes, message
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from reliq.store.values import Lease
+from reliq.values.values import Lease
 from tests.contract.steps import message
 
 HOW = ["undelivered", "released", "nacked"]

@@ -1,4 +1,4 @@
-from reliq.store.values import Lease
+from reliq.values.values import Lease
 from tests.contract.steps import message
 from tests.support.waiting import wait_until
 

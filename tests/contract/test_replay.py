@@ -1,7 +1,7 @@
 import pytest
 
-from reliq.engines.redis.keys import queue_keys
-from reliq.store.values import DUPLICATE, STORED
+from reliq.lua.keys import queue_keys
+from reliq.values.values import DUPLICATE, STORED
 from tests.contract.steps import message, tags
 
 

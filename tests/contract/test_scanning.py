@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliq.message.envelope import Envelope, decode, encode
-from reliq.store.inspection import SCANNED_AT_ONCE, SCANNED_BYTES, Position
+from reliq.values.inspection import SCANNED_AT_ONCE, SCANNED_BYTES, Position
 from tests.contract.steps import LONG_MS, lease_of, message
 
 PLACES = ("ready", "delayed", "unacked", "dead")

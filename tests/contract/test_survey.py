@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliq.store.values import Work
+from reliq.values.values import Work
 from tests.contract.steps import LONG_MS, message
 from tests.support.waiting import wait_until
 

@@ -1,7 +1,7 @@
 import pytest
 
 from reliq.message.envelope import pack
-from reliq.store.values import CREATED, NO_QUEUE
+from reliq.values.values import CREATED, NO_QUEUE
 from tests.contract.steps import LONG_MS, message
 
 # -- queues

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from reliq.admin import Inspector
-from reliq.engines.urls import connect
+from reliq.store.urls import connect
 from tests.integration.apps.killed_batches import Publisher
 from tests.integration.apps.killing import AFTER, BEFORE, HANDLED, SENT, Point
 from tests.support.processes import Process

@@ -10,7 +10,7 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Queue
 
 from reliq.admin import Inspector
-from reliq.engines.redis.calls import LOOK_AFTER_S
+from reliq.client.calls import LOOK_AFTER_S
 from tests.support.audits import assert_balanced
 from tests.support.waiting import wait_until
 

@@ -85,7 +85,7 @@ def test_the_files_of_the_architecture_exist():
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     named = re.findall(r"`((?:\w+/)*\w+\.(?:py|lua))`", text)
     assert len(named) > 30
-    folders = [ROOT / "reliq", ROOT / "reliq" / "engines" / "redis", ROOT]
+    folders = [ROOT / "reliq", ROOT]
     assert [] == [name for name in named if not any((at / name).exists() for at in folders)]
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from reliq import BrokerUnavailable
-from reliq.engines.redis.connect import Address
-from reliq.engines.urls import address
+from reliq.client.connect import Address
 from reliq.options import Options
+from reliq.store.urls import address
 
 ROOT = Path(__file__).resolve().parents[2]
 USED = """

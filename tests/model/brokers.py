@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fakeredis import TcpFakeServer
 
-from reliq.engines.redis import scripts
-from reliq.engines.redis.keys import queue_keys
 from reliq.errors import ReliqError
+from reliq.lua import scripts
+from reliq.lua.keys import queue_keys
 from tests.contract.engines import ClusterEngine, OverRedis, RedisEngine
 from tests.model.clocks import Clock, ClusterClock, FakeClock, ScriptedClock
 from tests.model.jobs_oracle import BATCHES
@@ -20,7 +20,7 @@ from tests.model.stepping import OTHER, QUEUE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reliq.store.protocol import Store
+    from reliq.values.protocol import Store
     from tests.model.terms import Settings
 
 

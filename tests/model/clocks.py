@@ -10,7 +10,7 @@ from fakeredis import _helpers
 from fakeredis._socket import _base
 from fakeredis.commands_mixins import server_mixin
 
-from reliq.engines.redis import scripts
+from reliq.lua import scripts
 from tests.support.lua import with_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from reliq.transfer.numbered import outgoing
 from tests.model.stepping import OTHER, QUEUE, Stepping, consumers, picked_of, picks
 
 if TYPE_CHECKING:
-    from reliq.store.values import Move
+    from reliq.values.values import Move
 
 TARGETS = (f"queue:{OTHER}", "elsewhere")
 

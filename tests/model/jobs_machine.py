@@ -11,14 +11,14 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from reliq.store.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change, Note
-from reliq.transfer.batch_callbacks import cancel_nested, publish_due
+from reliq.batches.callbacks import cancel_nested, publish_due
+from reliq.batches.jobs import CALLBACKS, NESTED, OPEN, PARENT, Change, Note
 from tests.model.jobs_oracle import BATCHES, CHILD, PARENT_BATCH, BatchOracle
 from tests.model.terms import Settings
 
 if TYPE_CHECKING:
-    from reliq.store.jobs import Callback
-    from reliq.store.protocol import Store
+    from reliq.batches.jobs import Callback
+    from reliq.values.protocol import Store
     from tests.model.brokers import Broker
 
 JOBS = ("i", "j", "k")

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from reliq.store.jobs import (
+from reliq.batches.jobs import (
     CALLBACKS,
     CANCELLED,
     DONE,
@@ -27,12 +27,12 @@ from reliq.store.jobs import (
     UNCHANGED,
     Change,
 )
-from reliq.store.limits import REPORTS_OF_A_JOB
+from reliq.values.limits import REPORTS_OF_A_JOB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reliq.store.jobs import Callback, Note
+    from reliq.batches.jobs import Callback, Note
 
 PARENT_BATCH, CHILD = BATCHES = ("b", "c")
 """The second batch is a job of the first."""

@@ -15,7 +15,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from reliq.store.values import ALONE, BUSY, HOLDING, IDLE, STALE, Lease, Publication
+from reliq.values.values import ALONE, BUSY, HOLDING, IDLE, STALE, Lease, Publication
 from tests.model.dead_letters import DeadLetters
 from tests.model.oracle import QueueOracle
 from tests.model.stepping import QUEUE, consumers, picked_of, picks
@@ -23,7 +23,7 @@ from tests.model.surroundings import Surroundings
 from tests.model.terms import Arguments, Settings
 
 if TYPE_CHECKING:
-    from reliq.store.values import How
+    from reliq.values.values import How
     from tests.model.brokers import Broker
 
 EXCHANGE = "x"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from reliq.engines.redis import scripts
-from reliq.store import limits
+from reliq.lua import scripts
+from reliq.values import limits
 from tests.support.lua import with_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from reliq.store.values import (
+from reliq.values.values import (
     ALONE,
     BUSY,
     CREATED,
@@ -39,7 +39,7 @@ from tests.model.terms import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reliq.store.values import How, Lease, Publication
+    from reliq.values.values import How, Lease, Publication
 
 
 @dataclass

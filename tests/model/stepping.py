@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from reliq.errors import ReliqError
-from reliq.store.limits import OUTLIVES_MS
+from reliq.values.limits import OUTLIVES_MS
 from tests.model.snapshot import Snapshot
 from tests.model.terms import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reliq.store.protocol import Store
-    from reliq.store.values import Delivery, Lease, Publication
+    from reliq.values.protocol import Store
+    from reliq.values.values import Delivery, Lease, Publication
     from tests.model.brokers import Broker
     from tests.model.oracle import QueueOracle
     from tests.model.terms import Settings

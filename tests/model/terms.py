@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from reliq.store.values import Lease
+from reliq.values.values import Lease
 
 PLACES = READY, DELAYED, UNACKED, DEAD = "ready", "delayed", "unacked", "dead"
 

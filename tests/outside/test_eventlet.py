@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from tests.integration import test_embedded
-from tests.integration.test_celery_malformed import Hostile
-from tests.integration.test_embedded import place  # noqa: F401 - a fixture
+from tests.integration.celery.test_malformed import Hostile
+from tests.integration.embedded import test_embedded
+from tests.integration.embedded.test_embedded import place  # noqa: F401 - a fixture
 from tests.support.cluster import RedisCluster
 from tests.support.site import CelerySite
 from tests.support.waiting import wait_until

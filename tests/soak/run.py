@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from reliq.admin import Inspector
-from reliq.engines.redis.keys import queue_keys
+from reliq.lua.keys import queue_keys
 from tests.chaos import keys, ledger
 from tests.chaos.checker import Blame, Verdict, check, histories
 from tests.chaos.crew import APP, Crew

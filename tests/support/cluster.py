@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import redis
 from redis.crc import key_slot
 
-from reliq.engines.redis.keys import broker_keys
+from reliq.lua.keys import broker_keys
 from tests.support.contents import value_of
 from tests.support.servers import RedisServer, free_port, has_tls
 from tests.support.waiting import wait_until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from reliq.store.history import PER_BLOCK
-from reliq.store.limits import MINUTE_MS
+from reliq.values.history import PER_BLOCK
+from reliq.values.limits import MINUTE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

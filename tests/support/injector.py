@@ -11,7 +11,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from reliq.engines.redis import scripts
+from reliq.lua import scripts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

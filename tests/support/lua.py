@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliq.engines.redis.scripts import Script
+from reliq.lua.scripts import Script
 
 
 def with_text(script: Script, text: str) -> Script:

@@ -7,37 +7,40 @@ from inspect import getattr_static
 from pathlib import Path
 from types import FunctionType
 
-from reliq.engines.redis.batches import RedisBatches
-from reliq.engines.redis.notifier import RedisNotifier
-from reliq.engines.redis.reads import RedisReads
-from reliq.engines.redis.store import RedisStore
 from reliq.lazy import Lazy
+from reliq.store.batches import RedisBatches
+from reliq.store.notifier import RedisNotifier
+from reliq.store.reads import RedisReads
+from reliq.store.store import RedisStore
 
 PACKAGE = Path(__file__).resolve().parents[2] / "reliq"
 TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, and 5 % of air; those of a listed subfolder count only there.
 BUDGETS = {
-    "": 2_190,
+    "": 1_730,
     "admin": 2_910,
-    "batches": 570,
+    "batches": 1_670,
     "cli": 4_390,
-    "consumer": 3_480,
+    "client": 2_690,
+    "client/cluster": 1_650,
+    "consumer": 3_210,
+    "doctor": 720,
     "embedded": 835,
-    "engines": 270,
-    "engines/redis": 6_370,
-    "engines/redis/cluster": 2_780,
-    "engines/redis/lua": 3_280,
     "failover": 310,
     "integrations": 2_520,
+    "lua": 3_990,
     "message": 640,
     "metrics": 505,
     "migration": 670,
     "routing": 1_660,
     "spool": 470,
-    "store": 1_680,
-    "transfer": 575,
-    "transports": 6_450,
+    "store": 3_230,
+    "store/cluster": 980,
+    "tasks": 470,
+    "transfer": 450,
+    "transports": 6_570,
+    "values": 1_280,
     "web": 4_090,
 }
 NAMES = {RedisStore: 72, RedisBatches: 17, RedisNotifier: 9, RedisReads: 14}

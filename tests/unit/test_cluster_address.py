@@ -2,9 +2,9 @@
 
 import pytest
 
-from reliq.engines.redis.cluster.slots import SLOTS, Place, SlotMap, cluster_address
-from reliq.engines.redis.connect import Address
-from reliq.engines.redis.sentinel import sentinel_address
+from reliq.client.cluster.slots import SLOTS, Place, SlotMap, cluster_address
+from reliq.client.connect import Address
+from reliq.client.sentinel import sentinel_address
 from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 

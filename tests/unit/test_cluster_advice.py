@@ -2,9 +2,9 @@
 
 import pytest
 
-from reliq.engines.redis.cluster.requests import for_node, for_reply, named
-from reliq.engines.redis.cluster.slots import Place
-from reliq.engines.redis.keys import bindings, broker_keys, queue_key
+from reliq.client.cluster.requests import for_node, for_reply, named
+from reliq.client.cluster.slots import Place
+from reliq.lua.keys import bindings, broker_keys, queue_key
 from reliq.message.queue_names import partition_name
 
 FIX = "redis-cli --cluster fix"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reliq.engines.redis.cluster.findings import judge_clocks
-from reliq.engines.redis.cluster.slots import Place
+from reliq.client.cluster.slots import Place
+from reliq.doctor.cluster_findings import judge_clocks
 
 A, B, C = (Place(name, 7000) for name in "abc")
 

@@ -3,7 +3,7 @@ import pytest
 from reliq.errors import MessageRefused
 from reliq.options import parse
 from reliq.routing.outgoing import by_default, together, wanted
-from reliq.store.values import Wanted
+from reliq.values.values import Wanted
 
 DEFAULT = Wanted("accepted", 1, 5000)
 

@@ -12,7 +12,7 @@ import pytest
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from reliq.errors import MessageRefused
-from reliq.transports.encoder import take_delay, ttl_ms
+from reliq.transports.publish.encoder import take_delay, ttl_ms
 
 UTC = dt.timezone.utc
 BERLIN = dt.timezone(dt.timedelta(hours=2))

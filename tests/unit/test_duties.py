@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from reliq.batches.job_reports import JobReports
 from reliq.consumer.duties import BackgroundDuties
-from reliq.consumer.job_reports import JobReports
 from reliq.consumer.runner import Duty
 from reliq.errors import BrokerTimeout
 from reliq.options import Options
-from reliq.store.values import ignore_result
+from reliq.values.values import ignore_result
 
 
 class Clock:

@@ -5,15 +5,15 @@ from weakref import WeakSet
 
 import pytest
 
+from reliq.batches.job_reports import JobReports
 from reliq.consumer import duties, runner
 from reliq.consumer.heartbeat import RunningTasks
-from reliq.consumer.job_reports import JobReports
 from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.consumer.registration import Registration
 from reliq.errors import BrokerRefused, BrokerTimeout
 from reliq.options import parse
-from reliq.store.values import ignore_result
+from reliq.values.values import ignore_result
 
 
 class Store:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from reliq.engines.redis.cluster import requests
-from reliq.engines.redis.error_replies import CODES, class_of, code_of, translate_reply
+from reliq.client.cluster import requests
+from reliq.client.error_replies import CODES, class_of, code_of, translate_reply
 from reliq.errors import BrokerRefused, BrokerUnavailable
 
 PACKAGE = Path(__file__).parents[2] / "reliq"
 # It follows redirections and gives advice for a cluster; its codes are compared below.
-OWN = {"engines/redis/error_replies.py", "engines/redis/cluster/requests.py"}
+OWN = {"client/error_replies.py", "client/cluster/requests.py"}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliq.engines.redis import keys
-from reliq.engines.redis.keys import QueueKeys, batch_keys, escape, queue_key, queue_keys
+from reliq.lua import keys
+from reliq.lua.keys import QueueKeys, batch_keys, escape, queue_key, queue_keys
 
 NAMES = st.text(st.sampled_from("{}%257BDab:") | st.characters(codec="utf-8"), max_size=12)
 

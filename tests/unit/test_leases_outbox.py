@@ -14,8 +14,8 @@ from reliq.consumer.leases import Leases
 from reliq.consumer.outbox import Outbox
 from reliq.errors import BrokerTimeout, BrokerUnavailable
 from reliq.options import parse
-from reliq.store.protocol import Attempt
-from reliq.store.values import Delivery, Lease, Released
+from reliq.values.protocol import Attempt
+from reliq.values.values import Delivery, Lease, Released
 
 LEASE_MS = 60_000
 

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, NamedTuple, get_type_hints
 
 import pytest
 
-from reliq.engines.redis import keys, scripts
-from reliq.engines.redis.connect import Address
-from reliq.engines.redis.kombu import KombuLayout, KombuRedis
-from reliq.engines.redis.store import RedisStore
-from reliq.engines.redis.stream import parts_of
-from reliq.engines.redis.wire import Wire
+from reliq.batches.jobs import Change, Note
+from reliq.client.connect import Address
+from reliq.client.stream import parts_of
+from reliq.client.wire import Wire
+from reliq.lua import keys, scripts
 from reliq.options import Options
-from reliq.store.inspection import Position
-from reliq.store.jobs import Change, Note
-from reliq.store.values import Delivery, Lease, Move, Publication
+from reliq.store.kombu import KombuLayout, KombuRedis
+from reliq.store.store import RedisStore
+from reliq.values.inspection import Position
+from reliq.values.values import Delivery, Lease, Move, Publication
 from tests.model.mutants import MUTANTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FOLDER = Path(scripts.__file__).with_name("lua")
+FOLDER = Path(scripts.__file__).parent
 FILES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.lua"))}
 # The scripts as sent to the server: with the limits and the shared functions that they name.
 SCRIPTS = {name: scripts.Script(name).text for name in FILES}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import reliq
-from reliq.engines.redis.pipeline import Pipeline
+from reliq.client.pipeline import Pipeline
 from reliq.forks import OwnLock
 
 

@@ -6,12 +6,12 @@ import textwrap
 
 import pytest
 
-from reliq.engines.redis.stream import Prefix, pack, parts_of
+from reliq.client.stream import Prefix, pack, parts_of
 
 STORM = textwrap.dedent(
     """
     import signal
-    from reliq.engines.redis.stream import pack
+    from reliq.client.stream import pack
 
     class Interrupted(BaseException):
         pass

@@ -2,7 +2,7 @@
 
 from reliq.admin.partitions import coverage
 from reliq.message.queue_names import partition_names
-from reliq.store.inspection import Measure, Partial, QueueStatus, Untold
+from reliq.values.inspection import Measure, Partial, QueueStatus, Untold
 
 NAMES = partition_names("q", 4)
 

@@ -40,7 +40,7 @@ def test_every_lock_is_in_the_table():
     rows = dict(re.findall(r"^\| `([\w.]+)` \| .* \| `([\w./]+)` \|$", SECTION, re.MULTILINE))
     assert len(found) > 10
     assert found == {name: rows.get(name) for name in found}
-    found["Pipeline.lock"] = "engines/redis/pipeline.py"  # a child makes its own before its use
+    found["Pipeline.lock"] = "client/pipeline.py"  # a child makes its own before its use
     assert set(found) == {name for name in rows if "ock" in name or name.startswith(OTHERS)}
 
 

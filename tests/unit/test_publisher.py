@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import reliq
-from reliq.engines.redis.publishing import SAID_EVERY_S, kept_ms
 from reliq.message.delivery_tag import rank_of
 from reliq.routing.publish_ids import Publisher, PublishTag
-from reliq.store.limits import LONG_MS, SHORT_MS
+from reliq.store.publishing import SAID_EVERY_S, kept_ms
+from reliq.values.limits import LONG_MS, SHORT_MS
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from reliq import options
-from reliq.engines.redis.keys import queue_keys
+from reliq.lua.keys import queue_keys
 from reliq.message import queue_names
 from reliq.message.queue_names import (
     MOST_PARTITIONS,

@@ -10,10 +10,10 @@ import pytest
 
 from reliq import ConfigurationError
 from reliq.admin import ROLES, acl_rule
-from reliq.engines.redis import rights, scripts
+from reliq.lua import rights, scripts
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINE = Path(rights.__file__).parent
+FOLDERS = [ROOT / "reliq" / name for name in ("client", "doctor", "store")]
 SCRIPTS = [item for item in vars(scripts).values() if isinstance(item, scripts.Script)]
 
 # Commands whose second word matters.
@@ -51,7 +51,9 @@ def test_every_command_that_is_sent_is_in_a_role():
     optional |= rights.IN_CLUSTER | rights.OPERATES_CLUSTER
     optional = optional.union(*rights.CONFIRMS.values())
     named = optional.union(*(role.sent for role in rights.ROLES.values()))
-    found = _BY_REDIS_PY.union(*(sent(path.read_text()) for path in ENGINE.rglob("*.py")))
+    found = _BY_REDIS_PY.union(
+        *(sent(path.read_text()) for folder in FOLDERS for path in folder.rglob("*.py"))
+    )
     assert sorted(found - _OF_NO_ROLE) == sorted(named)
 
 
@@ -67,7 +69,7 @@ def test_what_the_walk_finds():
 def test_every_script_is_in_a_role():
     """Each script belongs to a role, and each command in a script can be read."""
     run = {script.name for role in rights.ROLES.values() for script in role.scripts}
-    assert sorted(script.name for script in SCRIPTS) == sorted(run), "see engines/redis/rights.py"
+    assert sorted(script.name for script in SCRIPTS) == sorted(run), "see lua/rights.py"
     for script in SCRIPTS:
         code = "\n".join(line.partition("--")[0] for line in script.text.splitlines())
         assert code.count("redis.call") + code.count("redis.pcall") == len(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from reliq.message.envelope import pack
 from reliq.routing.routes import Route, topic_matches, words_of
-from reliq.store.values import ExchangeTable
+from reliq.values.values import ExchangeTable
 
 WORDS = st.sampled_from(["a", "b", "ab", "a*", "#a", "[x]", "\n", "é", ""])
 KEYS = st.lists(WORDS, max_size=8).map(".".join)

@@ -16,10 +16,10 @@ from kombu import Connection
 import reliq
 from reliq.admin import Inspector
 from reliq.cli import main
-from reliq.engines.urls import store_of
 from reliq.failover.brokers import without_password
 from reliq.metrics import Collector
 from reliq.migration.kombu_url import connect_kombu, is_kombu
+from reliq.store.urls import store_of
 
 # A password consists of pieces with characters between them that have a meaning in a URL. The host
 # is unusable and there is no network: a URL that can be read is refused, or fails at once.

@@ -13,11 +13,11 @@ ENDS = re.compile(
 # By file, the other steps and why they are no ends of their own.
 OTHERS = {
     "transports/channel.py": {"loop.ack("},  # the hot path: an ordinary message
-    "transports/eventloop.py": {  # sends the acks of a tick
+    "transports/consume/eventloop.py": {  # sends the acks of a tick
         *("outbox.ack(", "outbox.ack_later(", "outbox.owe_acks(", "outbox.send_acks("),
     },
-    "transports/pull.py": {"outbox.release("},  # undelivered messages
-    "transports/receiver.py": {"outbox.ack_later("},  # repeats the ack of a message acked before
+    "transports/consume/pull.py": {"outbox.release("},  # undelivered messages
+    "transports/consume/receiver.py": {"outbox.ack_later("},  # repeats an earlier ack
 }
 
 
@@ -27,5 +27,5 @@ def test_a_message_ends_at_one_place():
         str(path.relative_to(PACKAGE)): set(ENDS.findall(path.read_text("utf-8")))
         for path in PACKAGE.rglob("*.py")
     }
-    del found["transports/settlement.py"]
+    del found["transports/consume/settlement.py"]
     assert OTHERS == {name: ends for name, ends in found.items() if ends}

@@ -4,11 +4,11 @@ import pytest
 from kombu import Connection
 
 from reliq import ConfigurationError
-from reliq.engines.redis.connect import Address, translate, translate_reply
-from reliq.engines.redis.server_info import judge
-from reliq.engines.urls import address, store_of
+from reliq.client.connect import Address, translate, translate_reply
+from reliq.doctor.server_info import judge
 from reliq.failover.brokers import without_password
 from reliq.migration.kombu_url import connect_kombu
+from reliq.store.urls import address, store_of
 
 # Passwords with a character that should be percent-encoded.
 WRONG = [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import logger
 from ...printable import plain
-from ...store.job_headers import SUCCEEDED
+from ...values.job_headers import SUCCEEDED
 from ..requests import forget
 from .chain import BeginContext, DeliverContext, EndContext, end
 

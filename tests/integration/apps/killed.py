@@ -15,7 +15,8 @@ from typing import Any
 
 from kombu import Queue
 
-from reliq.consumer import batch_passes, lost_jobs
+from reliq.batches import lost_jobs
+from reliq.consumer import batch_passes
 from reliq.transports import failback_rounds
 from tests.integration.apps.jobs import app
 from tests.integration.apps.killed_batches import Publisher

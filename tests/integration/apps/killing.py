@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from reliq.engines.redis.batches import RedisBatches
-from reliq.engines.redis.cluster.reads import ClusterBatches
-from reliq.engines.redis.cluster.store import ClusterStore
-from reliq.engines.redis.cluster.wire import ClusterWire
-from reliq.engines.redis.store import RedisStore
-from reliq.engines.redis.wire import Wire
-from reliq.engines.urls import connect
+from reliq.batches.jobs import NESTED
+from reliq.client.cluster.wire import ClusterWire
+from reliq.client.wire import Wire
 from reliq.message.envelope import decode
-from reliq.store.job_headers import job_of
-from reliq.store.jobs import NESTED
+from reliq.store.batches import RedisBatches
+from reliq.store.cluster.reads import ClusterBatches
+from reliq.store.cluster.store import ClusterStore
+from reliq.store.store import RedisStore
+from reliq.store.urls import connect
+from reliq.values.job_headers import job_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

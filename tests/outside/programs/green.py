@@ -8,9 +8,9 @@ import eventlet
 
 eventlet.monkey_patch()
 
-from reliq.engines.redis.wire import Wire  # noqa: E402 - eventlet comes first
-from reliq.engines.urls import address  # noqa: E402
+from reliq.client.wire import Wire  # noqa: E402 - eventlet comes first
 from reliq.options import Options  # noqa: E402
+from reliq.store.urls import address  # noqa: E402
 
 LARGE = b"x" * 20_000_000
 

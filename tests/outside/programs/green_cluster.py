@@ -9,9 +9,9 @@ import eventlet
 
 eventlet.monkey_patch()
 
-from reliq.engines.redis.cluster.slots import slot_of  # noqa: E402 - eventlet comes first
-from reliq.engines.redis.keys import queue_keys  # noqa: E402
-from reliq.engines.urls import store_of  # noqa: E402
+from reliq.client.cluster.slots import slot_of  # noqa: E402 - eventlet comes first
+from reliq.lua.keys import queue_keys  # noqa: E402
+from reliq.store.urls import store_of  # noqa: E402
 
 QUEUE = "q"
 SECONDS = 2.0

@@ -1,0 +1,1 @@
+"""The checks of a server and of a cluster that `reliq doctor` reports."""

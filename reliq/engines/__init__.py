@@ -1,1 +1,0 @@
-"""Engines: each implements the contract of :mod:`reliq.store`."""

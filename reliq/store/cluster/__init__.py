@@ -1,0 +1,1 @@
+"""The store over a Redis Cluster: queues at several nodes."""

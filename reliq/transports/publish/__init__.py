@@ -1,0 +1,1 @@
+"""The publish side of a transport: from a message to the reply of its broker."""

@@ -1,0 +1,1 @@
+"""The values that the store takes and returns, and its limits."""

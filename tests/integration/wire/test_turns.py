@@ -78,7 +78,7 @@ def takes_some(wire, proxy):
 
 PROLOGUE = """
 import os, signal, sys, threading, time
-from reliq.store import wire as module
+from reliq.client import wire as module
 from reliq.store.urls import address
 from reliq.options import Options
 

@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 
 from reliq.admin import ROLES, acl_rule
-from reliq.kombu_options import KEPT, REFUSED, SUBSTITUTES
+from reliq.kombu_options import KEPT, SUBSTITUTES
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(?<=^```acl\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
@@ -45,7 +45,6 @@ def options_table() -> str:
     rows = [
         *(([name], f"works: {effect}") for name, effect in KEPT.items()),
         *((names, f"no effect: {reason}") for names, reason in SUBSTITUTES.items()),
-        *(([name], f"error: {text}") for name, text in REFUSED.items()),
     ]
     lines = (f"| {', '.join(f'`{name}`' for name in names)} | {text} |\n" for names, text in rows)
     return "| option of `redis://` | with reliq |\n| --- | --- |\n" + "".join(lines)

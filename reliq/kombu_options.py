@@ -21,7 +21,9 @@ KEPT = {
     "health_check_interval": "checks a connection before use after this silence; 0: never",
     "client_name": "begins the connection names in CLIENT LIST; None: reliq",
     "master_name": "names the master at the Sentinels",
-    "sentinel_kwargs": "username and password log in at the Sentinels; ignores the other keys",
+    "sentinel_kwargs": "username and password, or credential_provider, log in at the Sentinels; "
+    "ignores the other keys",
+    "credential_provider": "logs in with its credentials, asked for at each connection",
 }
 """Options with an effect, and what it is."""
 
@@ -37,22 +39,17 @@ SUBSTITUTES = {
     ("max_connections",): "a process opens few connections",
     ("socket_read_size",): "replies are read in blocks of 64 KiB",
     ("retry", "retry_on_error", "retry_on_timeout"): "a retried publish is stored once",
-    ("reauth_check_interval",): "a login does not expire",
+    ("reauth_check_interval",): "a new token is used at once",
     ("min_other_sentinels",): "a server that a Sentinel names must report itself as a master",
     ("body_encoding",): "bodies are stored as bytes",
     ("deadletter_queue",): "each queue keeps its dead letters; see also unroutable",
 }
 """Options without an effect, which are accepted, and what does their work."""
 UNUSED = frozenset(name for names in SUBSTITUTES for name in names)
-SENTINEL_LOGIN = frozenset({"sentinel_username", "sentinel_password"})
+_OF_SENTINELS = ("username", "password", "credential_provider")
+SENTINEL_LOGIN = frozenset(f"sentinel_{name}" for name in _OF_SENTINELS)
 KNOWN = frozenset({*KEPT, *UNUSED, *SENTINEL_LOGIN})
 """The options that a connection to Kombu's data accepts."""
-
-REFUSED = {
-    "credential_provider": "credential_provider is not supported yet: use a user and a password, "
-    "in the URL or as the options username and password",
-}
-"""Options that raise an error, and its text."""
 
 _reported: list[str] = []
 """The text of the only warning of this process."""
@@ -63,7 +60,7 @@ def sentinel_login(given: Mapping[str, Any]) -> dict[str, Any]:
     kwargs = given.get("sentinel_kwargs") or {}
     if not isinstance(kwargs, Mapping):
         raise TypeError
-    return {f"sentinel_{name}": kwargs[name] for name in ("username", "password") if name in kwargs}
+    return {f"sentinel_{name}": kwargs[name] for name in _OF_SENTINELS if name in kwargs}
 
 
 def warn_of_unused(given: Mapping[str, Any]) -> None:

@@ -82,6 +82,8 @@ class Calls:
         self._dial = dial
         self._lost = lost
         self._idle: deque[Stream] = deque()  # each operation is atomic and needs no lock
+        self.logins = 0
+        """The number of renewed logins; a connection with an older login is not kept."""
         self.broken = 0
         """The number of idle connections found closed: the server may have been replaced."""
         self.silent: Callable[[], None] = lambda: None
@@ -117,6 +119,11 @@ class Calls:
         except FAILURES:
             return False
         return True
+
+    def renew(self) -> None:
+        """Replace the connections, each when it is idle: the login was renewed."""
+        self.logins += 1
+        self.close()
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -172,10 +179,11 @@ class Calls:
         except BaseException:  # an interrupt: other connections stay open
             stream.close()
             raise
-        if dismissed is None:
+        if dismissed is None and stream.login == self.logins:
             self.add(stream)
-        else:
-            stream.close()
+            return replies
+        stream.close()
+        if dismissed is not None:
             self._lost(dismissed)
         return replies
 

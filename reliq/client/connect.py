@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..options import Options
+    from .login import Login
 
 LOGIN_REFUSED = "refused the login"
 """Part of the error for a wrong user or password."""
@@ -85,6 +86,8 @@ class Address:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: dict[str, Any] | None = field(default=None, repr=False)
+    login: Login | None = field(default=None, repr=False)
+    """Used instead of a user and password."""
 
     def __str__(self) -> str:
         """Return the name for messages: scheme, host and database, without secrets."""
@@ -98,11 +101,12 @@ class Address:
     def identity(self) -> tuple[object, ...]:
         """Return the identity of the broker and user."""
         tls = None if self.tls is None else tuple(sorted((k, str(v)) for k, v in self.tls.items()))
-        return (self.host, self.port, self.db, self.path, self.username, self.password, tls)
+        login = (self.username, self.password) if self.login is None else self.login
+        return (self.host, self.port, self.db, self.path, login, tls)
 
     def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
-        connection = Dialled(self, options.socket_connect_timeout)
+        connection = Dialled(self, options.socket_connect_timeout, self.login)
         with connection.dialling():
             if self.tls is not None:
                 self._require_files(self.tls)
@@ -116,14 +120,16 @@ class Address:
         timeout_s = options.socket_connect_timeout
         given: dict[str, Any] = {
             "db": str(self.db) if self.db else 0,  # text: see stream.pack
-            "username": self.username,
-            "password": self.password,
             "socket_timeout": timeout_s,
             "socket_connect_timeout": timeout_s,
             "protocol": 2,  # neither HELLO nor maintenance notifications
             "parser_class": lambda **_: parser,
             **_SILENT,
         }
+        if self.login is None:
+            given |= {"username": self.username, "password": self.password}
+        else:
+            given["credential_provider"] = self.login
         if self.path is not None:
             opened: Any = _UNIX(path=self.path, **given)
         else:
@@ -152,7 +158,8 @@ class Dialled:
     sock: Any = None
     """The socket; None before it is open."""
 
-    def __init__(self, address: Broker, timeout_s: float) -> None:
+    def __init__(self, address: Broker, timeout_s: float, login: Login | None) -> None:
+        self.login = login
         self._address = address
         self._timeout_s = timeout_s
         self._process = here()

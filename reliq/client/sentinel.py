@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ConfigurationError
 from .connect import Address, ask, ask_once
+from .login import login_of
 from .urls import address_of, read, together
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ def sentinel_address(
             "the Sentinels monitor the master (sentinel monitor NAME ...)"
         )
     hidden = any("@" in url for url in urls)
-    whole = together(said, username=username, password=password, tls=tls)
+    whole = together(
+        said, username=username, password=password, tls=tls, provider=options.credential_provider
+    )
     master = address_of(whole, show=not hidden)
     places = dict.fromkeys((item.host or "localhost", item.port or DEFAULT_PORT) for item in said)
     sentinels = tuple(
@@ -126,6 +129,7 @@ def sentinel_address(
             username=options.sentinel_username,
             password=options.sentinel_password,
             tls=master.tls,
+            login=login_of(options.sentinel_credential_provider),
         )
         for host, port in places
     )

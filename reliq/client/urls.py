@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from .. import client as engine
 from ..errors import ConfigurationError
 from .connect import Address
+from .login import login_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,6 +49,8 @@ class Said:
     password: str | None = field(default=None, repr=False)
     tls: Any = field(default=None, repr=False)
     """Kombu's ``ssl``: the TLS options in the query."""
+    provider: Any = field(default=None, repr=False)
+    """The credential_provider, which replaces user and password."""
     query: dict[str, str] = field(default_factory=dict, repr=False)
     """The other parameters."""
 
@@ -96,6 +99,7 @@ def read(url: str, schemes: Iterable[str]) -> Said:
         unquote(parts.username or "") or None,
         unquote(parts.password or "") or None,
         tls or switched,
+        query.pop("credential_provider", None),
         {name: value for name, value in query.items() if name not in _NO_MATTER},
     )
 
@@ -158,6 +162,7 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
             db=database(stated["virtual_host"], show=show),
             username=said.username or stated["username"],
             password=said.password or stated["password"],
+            login=login_of(said.provider),
         )
     if said.host in {"socket", "unix"} and said.path.count("/") > 1:
         raise ConfigurationError(
@@ -171,13 +176,21 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
         username=said.username,
         password=said.password,
         tls=engine.tls_options(said.tls, always=secure) if secure or said.tls else None,
+        login=login_of(said.provider),
     )
 
 
-def together(said: Sequence[Said], *, username: str | None, password: str | None, tls: Any) -> Said:
+def together(
+    said: Sequence[Said],
+    *,
+    username: str | None,
+    password: str | None,
+    tls: Any,
+    provider: Any = None,
+) -> Said:
     """Return the combined parts of the URLs of one broker; the host is that of the first.
 
-    *username*, *password* and *tls* (Kombu's ``ssl``) apply if no URL has any. Raises
+    *username*, *password*, *tls* (Kombu's ``ssl``) and *provider* apply if no URL has any. Raises
     ConfigurationError, without showing a password, if the URLs do not agree.
     """
     scheme = said[0].scheme
@@ -192,6 +205,8 @@ def together(said: Sequence[Said], *, username: str | None, password: str | None
         username=agreed([item.username for item in said], "user", scheme) or username,
         password=agreed([item.password for item in said], "password", scheme) or password,
         tls=stated or switched or tls,
+        provider=agreed([item.provider for item in said], "credential_provider", scheme)
+        or provider,
         query={name: value for item in said for name, value in item.query.items()},
     )
 

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
-_OURS = SENTINEL_LOGIN | {"global_keyprefix", "master_name", "sentinel_kwargs"}
+_OURS = SENTINEL_LOGIN | {
+    "credential_provider",
+    "global_keyprefix",
+    "master_name",
+    "sentinel_kwargs",
+}
 
 
 def is_kombu(url: str) -> bool:
@@ -48,7 +53,9 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
         broker = sentinel_address(urls, ours)
     else:
         said = read(url, KOMBUS)
-        broker = address_of(replace(said, scheme=KOMBUS[said.scheme]), show="@" not in url)
+        provider = said.provider or ours.credential_provider
+        said = replace(said, scheme=KOMBUS[said.scheme], provider=provider)
+        broker = address_of(said, show="@" not in url)
     found = KombuRedis(broker, ours, name, layout)
     found.connect()
     return found

@@ -23,10 +23,13 @@ SENTINEL, CLUSTER, EMBEDDED = "reliq-sentinel", "reliq-cluster", "reliq-embedded
 _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, EMBEDDED)
 
 
-def address(url: str, username: str | None = None, password: str | None = None) -> Address:
+def address(
+    url: str, username: str | None = None, password: str | None = None, provider: Any = None
+) -> Address:
     """Return the address in *url*. Raises ConfigurationError, without showing a password."""
     said = read(url, _SCHEMES)
     said = replace(said, username=said.username or username, password=said.password or password)
+    said = replace(said, provider=said.provider or provider)
     return address_of(said, show="@" not in url)
 
 
@@ -88,5 +91,5 @@ def store_of(
     if url.startswith(f"{SENTINEL}://"):
         broker = engine.sentinel_address(url.split(";"), options, *login)
     else:
-        broker = address(url, *login)
+        broker = address(url, *login, options.credential_provider)
     return engine.RedisStore(broker, options, name)

@@ -13,7 +13,6 @@ from .. import store as engine
 from ..client.urls import Said, address_of, our_scheme, read, scheme_of
 from ..consumer.sessions import Endpoint
 from ..errors import ConfigurationError
-from ..options import parse
 from .base import Transport as BaseTransport
 from .base import options_of
 from .broker_urls import reset_inherited_url
@@ -61,6 +60,7 @@ class Transport(BaseTransport):
             username=username,
             password=password,
             tls=client.ssl,
+            provider=options_of(client).credential_provider,
         )
         return address_of(said, default_port=cls.default_port)
 
@@ -98,7 +98,9 @@ class UnixTransport(Transport):
         url = str(client.hostname or "")
         if scheme_of(url) != cls.scheme:
             return super()._address(client)
-        said = address_of(read(url, (cls.scheme,)))
+        parts = read(url, (cls.scheme,))
+        provider = parts.provider or options_of(client).credential_provider
+        said = address_of(replace(parts, provider=provider))
         client.userid = said.username or client.userid
         client.password = said.password or client.password
         client.hostname = _uri(said)
@@ -133,7 +135,7 @@ class SentinelTransport(Transport):
 
     @classmethod
     def _address(cls, client: Any) -> Broker:
-        options, urls = parse(client.transport_options), cls._all_urls(client)
+        options, urls = options_of(client), cls._all_urls(client)
         return engine.sentinel_address(urls, options, *login(client), client.ssl)
 
 
@@ -145,7 +147,7 @@ class ClusterTransport(Transport):
 
     @classmethod
     def _address(cls, client: Any) -> Any:
-        options, urls = parse(client.transport_options), cls._all_urls(client)
+        options, urls = options_of(client), cls._all_urls(client)
         return engine.cluster_address(urls, options, *login(client), client.ssl)
 
 

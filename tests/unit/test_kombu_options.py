@@ -10,10 +10,10 @@ from dataclasses import fields
 from kombu import connection
 from kombu.transport import redis, virtual
 
-from reliq.kombu_options import KEPT, REFUSED, UNUSED
+from reliq.kombu_options import KEPT, UNUSED
 from reliq.options import PASSED_THROUGH, Options
 
-LISTED = {*KEPT, *UNUSED, *REFUSED}
+LISTED = {*KEPT, *UNUSED}
 MAPPINGS = {"transport_options", "transport_opts", "topts", "connection_kwargs", "conn_opts"}
 # Known to redis-py only; applications set it all the same, and Kombu ignores it.
 OF_REDIS_PY = {"socket_read_size"}
@@ -56,9 +56,9 @@ def test_every_option_of_kombu_is_listed():
 
 
 def test_each_option_is_listed_once():
-    """An option has an effect, or has none, or is refused; reliq's own options have an effect."""
-    assert len(LISTED) == len(KEPT) + len(UNUSED) + len(REFUSED)
+    """An option has an effect or has none; reliq's own options have an effect."""
+    assert len(LISTED) == len(KEPT) + len(UNUSED)
     own = {field.name for field in fields(Options)}
     assert {"sentinel_kwargs"} == set(KEPT) - own
-    assert set() == own & {*UNUSED, *REFUSED}
+    assert set() == own & UNUSED
     assert set() == LISTED & PASSED_THROUGH

@@ -286,7 +286,9 @@ def cluster_address(
 ) -> ClusterAddress:
     """Return the address of *urls*, one for each node, joined by :func:`..urls.together`."""
     said = [read(url, (SCHEME,)) for url in urls]
-    whole = together(said, username=username, password=password, tls=tls)
+    whole = together(
+        said, username=username, password=password, tls=tls, provider=options.credential_provider
+    )
     if whole.path not in {"", "0"}:
         raise ConfigurationError(
             f"expected no database, or 0, in a {SCHEME}:// URL: Redis Cluster has no other. Use "

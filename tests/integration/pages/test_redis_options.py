@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from kombu import Connection
+from redis.credentials import UsernamePasswordCredentialProvider
 
 from reliq import ConfigurationError, kombu_options
 from reliq.errors import BrokerTimeout, BrokerUnavailable
-from reliq.kombu_options import KEPT, REFUSED, UNUSED
+from reliq.kombu_options import KEPT, UNUSED
 from reliq.options import parse
 from reliq.store.urls import address
 from tests.support.processes import Process
@@ -106,19 +107,6 @@ def test_one_warning_in_a_process(redis_url, monkeypatch, caplog):
     assert set(UNUSED) == {name for name in UNUSED if re.search(rf"\b{name}\b", text)}
 
 
-@pytest.mark.parametrize("place", ["option", "argument"])
-def test_a_credential_provider_is_refused(redis_url, place):
-    """A credential provider is refused with the way to log in, wherever Kombu accepts it."""
-    provider = {"credential_provider": "app:Provider"}
-    given = {"transport_options": provider} if place == "option" else provider
-    with (
-        Connection(redis_url, **given) as connection,
-        pytest.raises(ConfigurationError, match="not supported yet: use a user and a password"),
-    ):
-        connection.connect()
-    assert set(REFUSED) == set(provider)
-
-
 def test_all_problems_in_one_error(redis_url):
     """One error names each unknown name and each wrong value."""
     options = {
@@ -144,7 +132,7 @@ def test_all_problems_in_one_error(redis_url):
         "'zzz': known: ",
         "expected socket_keepalive_options to be a mapping of TCP options",
         "expected sentinel_kwargs to be a mapping",
-        "credential_provider is not supported yet",
+        "expected credential_provider to be a CredentialProvider of redis-py",
     ):
         assert part in text
     assert "hush" not in text
@@ -296,3 +284,10 @@ def test_effect_of_sentinel_kwargs(group, password):
             return
         with pytest.raises(BrokerUnavailable, match="refused the login"):
             connection.transport.establish_connection()
+
+
+def test_effect_of_credential_provider(client):
+    """Its credentials log in."""
+    provider = UsernamePasswordCredentialProvider("default", "any")
+    publish(client.connect(credential_provider=provider), "q", "x")
+    assert {"default"} == {item["user"] for item in client.raw.client_list()}

@@ -1,0 +1,254 @@
+"""Logins whose credentials change: providers of redis-py, as Kombu takes them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+import pytest
+from kombu import Connection
+from kombu.utils.imports import symbol_by_name
+from redis.auth.token import SimpleToken
+from redis.credentials import CredentialProvider, StreamingCredentialProvider
+
+from reliq import BrokerUnavailable, ConfigurationError
+from reliq.admin import Inspector
+from reliq.client.login import login_of
+from reliq.migration.kombu_url import connect_kombu
+from reliq.options import parse
+from tests.integration.kombu_client import Taker, publish
+from tests.support.audits import assert_balanced
+from tests.support.cluster import RedisCluster
+from tests.support.sentinels import MASTER_NAME, SentinelGroup
+from tests.support.waiting import wait_until
+
+PATH = f"{__name__}:Rotating"
+RULES = {"keys": "*", "channels": "*", "categories": ["+@all"]}
+
+
+class Rotating(CredentialProvider):
+    """A provider whose password the tests change."""
+
+    password = "first-token"
+    asked = 0
+
+    def get_credentials(self):
+        """Return the current credentials."""
+        type(self).asked += 1
+        return "rotating", self.password
+
+
+class Streaming(StreamingCredentialProvider):
+    """A provider that hands out tokens when a test says so."""
+
+    def __init__(self, user, password):
+        self.current = (user, password)
+        self.pass_on = self.report = None
+
+    def get_credentials(self):
+        """Return the current credentials."""
+        return self.current
+
+    def on_next(self, callback):
+        """Keep the receiver of new tokens."""
+        self.pass_on = callback
+
+    def on_error(self, callback):
+        """Keep the receiver of errors."""
+        self.report = callback
+
+    def is_streaming(self):
+        """Whether tokens come."""
+        return True
+
+    def renew(self, user, password):
+        """Hand out a new token."""
+        self.current = (user, password)
+        self.pass_on(SimpleToken(password, 9e12, 0, {"oid": user}))
+
+
+def allow(admin, user, *passwords):
+    """Let *user* log in with these passwords only."""
+    admin.acl_setuser(
+        user,
+        enabled=True,
+        reset_passwords=True,
+        passwords=[f"+{one}" for one in passwords],
+        **RULES,
+    )
+
+
+@pytest.fixture
+def server(redis_factory):
+    """Return a server with one user, who needs the provider's password."""
+    server = redis_factory(unix_socket=True)
+    Rotating.password = "first-token"
+    allow(server.client(), "rotating", "first-token")
+    server.client().acl_setuser("default", enabled=True, categories=["+@all"])
+    return server
+
+
+def users(server):
+    """Return (user, id) of each connection of reliq."""
+    found = server.client().client_list()
+    return {(item["user"], item["id"]) for item in found if item["name"]}
+
+
+@pytest.mark.parametrize("scheme", ["reliq", "reliq-unix"])
+@pytest.mark.parametrize("place", ["object", "path", "argument", "url"])
+def test_each_place_of_a_provider(server, scheme, place):
+    """A provider logs in wherever Kombu accepts it: options, argument and URL; both kinds."""
+    url, given = server.url(scheme), {}
+    if place == "object":
+        given = {"transport_options": {"credential_provider": Rotating()}}
+    elif place == "path":
+        given = {"transport_options": {"credential_provider": PATH}}
+    elif place == "argument":
+        given = {"credential_provider": Rotating()}
+    else:
+        url = f"{url}?credential_provider={PATH}"
+    with Connection(url, **given) as connection:
+        publish(connection, "q", "x")
+        assert ["x"] == Taker(connection, "q").take_bodies(1)
+        assert {"rotating"} == {user for user, _ in users(server)}
+    with Inspector(server.url(scheme) + f"?credential_provider={PATH}") as inspector:
+        assert ["q"] == inspector.queues()
+    kombu = server.url("redis+socket" if scheme == "reliq-unix" else "redis")
+    connect_kombu(kombu, {"credential_provider": PATH}, "x").close()
+
+
+def test_a_provider_over_tls(redis_factory, certificates):
+    """A provider logs in over TLS."""
+    server = redis_factory(tls=certificates)
+    Rotating.password = "first-token"
+    allow(server.client(), "rotating", "first-token")
+    options = {"credential_provider": PATH}
+    with Connection(server.url("reliqs"), transport_options=options) as connection:
+        publish(connection, "q", "x")
+        assert {"rotating"} == {user for user, _ in users(server)}
+
+
+def test_a_password_that_changes(server):
+    """After a cut, each connection is opened with a new token, and nothing is lost."""
+    admin, url = server.client(), server.url("reliq")
+    with Connection(url, transport_options={"credential_provider": PATH}) as connection:
+        publish(connection, "q", 1)
+        before = Rotating.asked
+        Rotating.password = "second-token"
+        allow(admin, "rotating", "second-token")
+        admin.client_kill_filter(user="rotating")
+        policy = {"max_retries": 3, "interval_start": 0}
+        publish(connection, "q", 2, retry=True, retry_policy=policy)
+    with Connection(url, transport_options={"credential_provider": PATH}) as connection:
+        assert [1, 2] == Taker(connection, "q").take_bodies(2)
+    assert Rotating.asked > before
+
+
+def test_a_new_token_logs_in_each_connection(server, caplog):
+    """A streamed token logs in the posts and the notifier in place; no connection is lost."""
+    admin = server.client()
+    allow(admin, "other", "other-token")
+    provider = Streaming("rotating", "first-token")
+    options = {"credential_provider": provider, "poll_interval": 0.2}
+    with Connection(server.url("reliq"), transport_options=options) as connection:
+        publish(connection, "q", "x")
+        taker = Taker(connection, "q")
+        taker.take_bodies(1)
+        posted = {number for _, number in users(server)}
+        provider.renew("other", "other-token")
+        publish(connection, "q", "y")
+        assert ["y"] == taker.take_bodies(1)
+
+        def renewed():
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.1)
+            return {"other"} == {user for user, _ in users(server)}
+
+        wait_until(renewed, what="the new user on all connections")
+        assert posted & {number for _, number in users(server)}
+        provider.report(ValueError("first-token"))
+    assert "no new token (ValueError)" in caplog.text
+    assert "token (" in caplog.text
+    assert "-token" not in caplog.text
+    assert_balanced(server.url("reliq"))
+
+
+def test_a_refused_token_ends_in_a_new_connection(server, caplog):
+    """A refused token is logged once, without the token, and the next use connects anew."""
+    caplog.set_level(logging.DEBUG)
+    provider = Streaming("rotating", "first-token")
+    options = {"credential_provider": provider}
+    with Connection(server.url("reliq"), transport_options=options) as connection:
+        publish(connection, "q", "x")
+        provider.renew("rotating", "wrong-token")
+        provider.current = ("rotating", "first-token")
+        publish(connection, "q", "y")
+        assert {"x", "y"} == set(Taker(connection, "q").take_bodies(2))
+    assert "wrong-token" not in caplog.text
+    assert_balanced(server.url("reliq"))
+
+
+def test_a_provider_that_fails(server):
+    """An error of a provider is an outage, and its text, which may hold a token, is not shown."""
+
+    class Failing(Rotating):
+        def get_credentials(self):
+            raise ValueError("first-token")
+
+    options = {"credential_provider": Failing()}
+    with (
+        Connection(server.url("reliq"), transport_options=options) as connection,
+        pytest.raises(BrokerUnavailable, match=r"no credentials \(ValueError\)") as caught,
+    ):
+        connection.transport.establish_connection()
+    assert caught.value.__cause__ is None or "first-token" not in str(caught.value.__cause__)
+
+
+def test_a_wrong_provider():
+    """What is no provider is refused at once, without its text."""
+    for wrong in ("no.such:Thing", "os:sep", 5, object()):
+        with pytest.raises(ConfigurationError, match="CredentialProvider") as caught:
+            parse({"credential_provider": wrong})
+        assert str(wrong) not in str(caught.value) or wrong == 5
+    assert "Rotating" not in repr(parse({"credential_provider": Rotating()}))
+    assert symbol_by_name(PATH) is Rotating
+    kept = login_of(PATH)
+    assert kept is login_of(PATH)
+
+
+@pytest.mark.slow
+def test_a_provider_of_the_sentinels():
+    """The master and the Sentinels have providers of their own."""
+    group = SentinelGroup(replicas=0, sentinels=1, sentinel_password="theirs").start()
+    try:
+        Rotating.password = "first-token"
+        allow(group.master().client(), "rotating", "first-token")
+        theirs = Streaming("default", "theirs")
+        for given in (
+            {"sentinel_credential_provider": theirs},
+            {"sentinel_kwargs": {"credential_provider": theirs}},
+        ):
+            options = {"master_name": MASTER_NAME, "credential_provider": PATH, **given}
+            with Connection(group.url(), transport_options=options) as connection:
+                publish(connection, "q", "x")
+                assert {"rotating"} <= {user for user, _ in users(group.master())}
+    finally:
+        group.destroy()
+
+
+@pytest.mark.slow
+def test_a_provider_of_a_cluster():
+    """Each node is logged in by the provider, and a new token reaches each node."""
+    with RedisCluster() as cluster:
+        for node in cluster.nodes:
+            allow(node.client(), "rotating", "first-token")
+            allow(node.client(), "other", "other-token")
+        provider = Streaming("rotating", "first-token")
+        options = {"credential_provider": provider}
+        with Connection(cluster.url("reliq-cluster"), transport_options=options) as connection:
+            for number in range(12):
+                publish(connection, f"q{number}", "x")
+            provider.renew("other", "other-token")
+            for number in range(12):
+                publish(connection, f"q{number}", "y")
+                assert ["x", "y"] == Taker(connection, f"q{number}").take_bodies(2)

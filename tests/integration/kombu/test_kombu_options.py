@@ -81,6 +81,8 @@ WRONG = {
     "address_map": ["10.0.0.5:6379", {"10.0.0.5": "a:1"}, {"a:1": "b:65536"}, [1], 5],
     "sentinel_username": [1],
     "sentinel_password": [12345],
+    "credential_provider": ["no.such:Thing", 12345],
+    "sentinel_credential_provider": ["os:sep", 12345],
     "username": [1],
     "password": [12345],
 }
@@ -98,7 +100,7 @@ def test_wrong_values(name, value):
     """An invalid value of any option is refused before a connection is made."""
     text = reason({name: value})
     assert f"expected {name} to be" in text
-    secret = name in {"password", "sentinel_password"}
+    secret = name.endswith(("password", "credential_provider"))
     assert (repr(value) in text) == (not secret)
 
 

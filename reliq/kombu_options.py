@@ -21,8 +21,7 @@ KEPT = {
     "health_check_interval": "checks a connection before use after this silence; 0: never",
     "client_name": "begins the connection names in CLIENT LIST; None: reliq",
     "master_name": "names the master at the Sentinels",
-    "sentinel_kwargs": "username and password, or credential_provider, log in at the Sentinels; "
-    "ignores the other keys",
+    "sentinel_kwargs": "its user and password, or provider, log in at the Sentinels; no more",
     "credential_provider": "logs in with its credentials, asked for at each connection",
 }
 """Options with an effect, and what it is."""

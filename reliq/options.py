@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import ConfigurationError, unknown
 from .kombu_options import KEPT, UNUSED, sentinel_login
+from .login import Login, login_of
 from .units import bytes_of
 
 Check: TypeAlias = Callable[[Any], Any]
@@ -163,23 +163,7 @@ def _size(low: int) -> Check:
     return lambda value: whole(bytes_of(value) if isinstance(value, str) else value, low, 2**63 - 1)
 
 
-def _provider(value: Any) -> Any:
-    """Return *value*, a redis-py CredentialProvider or the dotted path of its class or factory."""
-    try:
-        found = resolve_name(value) if isinstance(value, str) else value
-    except (ImportError, AttributeError):
-        raise ValueError from None
-    if not (hasattr(found, "get_credentials") or (isinstance(value, str) and callable(found))):
-        raise TypeError
-    return value
-
-
-_PROVIDER = _optional(("a CredentialProvider of redis-py, or the path of its class", _provider))
-
-
-def _secret_object(rule: tuple[str, Check]) -> Any:
-    """Return a field of any object; it is part of the broker's address, which is compared."""
-    return field(default=None, compare=False, metadata={"rule": rule})
+_PROVIDER = _optional(("a CredentialProvider of redis-py, or the path of its class", login_of))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +232,7 @@ class Options:
     sentinel_username, sentinel_password: login at the Sentinels, if they require one; the login
         in the URL is for the master. Default to None.
     credential_provider, sentinel_credential_provider: a CredentialProvider of redis-py, or the
-        dotted path of its class or of a function that returns it; it replaces user and password.
-        Default to None.
+        dotted path of its class or factory; it replaces user and password. Default to None.
     """
 
     visibility_timeout: float = _option(60.0, _seconds(0.1))
@@ -308,8 +291,8 @@ class Options:
     )
     sentinel_username: str | None = _option(None, _optional(typed(str, "a string")))
     sentinel_password: str | None = _option(None, _optional(typed(str, "a string")))
-    credential_provider: Any = _secret_object(_PROVIDER)
-    sentinel_credential_provider: Any = _secret_object(_PROVIDER)
+    credential_provider: Login | None = _option(None, _PROVIDER)
+    sentinel_credential_provider: Login | None = _option(None, _PROVIDER)
 
     def __repr__(self) -> str:
         """Return the options that differ from the defaults, with passwords hidden."""
@@ -327,9 +310,7 @@ RULES: dict[str, tuple[str, Check]] = {
 
 # These also accept text, for programs that pass only text (Airflow). No valid value is text.
 _FROM_TEXT = frozenset({"consumer_timeout", "delivery_limit", "redelivery_backoff", "address_map"})
-_SECRETS = frozenset(
-    {"password", "sentinel_password", "credential_provider", "sentinel_credential_provider"}
-)
+_SECRETS = {name for name in RULES if name.endswith(("password", "credential_provider"))}
 _NOT_READ = frozenset({*PASSED_THROUGH, *KEPT, *UNUSED})
 
 
@@ -361,7 +342,7 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
         expected, check = RULES[name]
         try:
             values[name] = check(_from_text(value) if name in _FROM_TEXT else value)
-        except (TypeError, ValueError, OverflowError, OSError):
+        except (TypeError, ValueError, OverflowError, OSError, ImportError, AttributeError):
             got = "a secret value" if name in _SECRETS else repr(value)
             problems.append(f"expected {name} to be {expected}, got: {got}")
     if problems:

@@ -82,8 +82,6 @@ class Calls:
         self._dial = dial
         self._lost = lost
         self._idle: deque[Stream] = deque()  # each operation is atomic and needs no lock
-        self.logins = 0
-        """The number of renewed logins; a connection with an older login is not kept."""
         self.broken = 0
         """The number of idle connections found closed: the server may have been replaced."""
         self.silent: Callable[[], None] = lambda: None
@@ -102,6 +100,9 @@ class Calls:
             stream = self._idle.pop()
         except IndexError:
             return self._dial()
+        if stream.login is not None and stream.token is not stream.login.token:
+            stream.close()
+            return self.take()
         if monotonic() - stream.used > LOOK_AFTER_S and not self._serves(stream):
             stream.close()
             self.broken += 1
@@ -119,11 +120,6 @@ class Calls:
         except FAILURES:
             return False
         return True
-
-    def renew(self) -> None:
-        """Replace the connections, each when it is idle: the login was renewed."""
-        self.logins += 1
-        self.close()
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -179,11 +175,10 @@ class Calls:
         except BaseException:  # an interrupt: other connections stay open
             stream.close()
             raise
-        if dismissed is None and stream.login == self.logins:
+        if dismissed is None:
             self.add(stream)
-            return replies
-        stream.close()
-        if dismissed is not None:
+        else:
+            stream.close()
             self._lost(dismissed)
         return replies
 

@@ -29,6 +29,7 @@ from .. import client as engine
 from .._version import __version__
 from ..errors import BrokerTimeout, BrokerUnavailable, ConfigurationError, ReliqError, again
 from ..forks import here
+from ..login import Login
 from ..lua import keys
 from ..values.limits import FORMAT
 from . import refusals
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..options import Options
-    from .login import Login
 
 LOGIN_REFUSED = "refused the login"
 """Part of the error for a wrong user or password."""
@@ -84,10 +84,8 @@ class Address:
     shown: str = ""
     """The name for messages, used instead of a path."""
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | Login | None = field(default=None, repr=False)
     tls: dict[str, Any] | None = field(default=None, repr=False)
-    login: Login | None = field(default=None, repr=False)
-    """Used instead of a user and password."""
 
     def __str__(self) -> str:
         """Return the name for messages: scheme, host and database, without secrets."""
@@ -101,12 +99,11 @@ class Address:
     def identity(self) -> tuple[object, ...]:
         """Return the identity of the broker and user."""
         tls = None if self.tls is None else tuple(sorted((k, str(v)) for k, v in self.tls.items()))
-        login = (self.username, self.password) if self.login is None else self.login
-        return (self.host, self.port, self.db, self.path, login, tls)
+        return (self.host, self.port, self.db, self.path, self.username, self.password, tls)
 
     def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
-        connection = Dialled(self, options.socket_connect_timeout, self.login)
+        connection = Dialled(self, options.socket_connect_timeout)
         with connection.dialling():
             if self.tls is not None:
                 self._require_files(self.tls)
@@ -126,10 +123,11 @@ class Address:
             "parser_class": lambda **_: parser,
             **_SILENT,
         }
-        if self.login is None:
-            given |= {"username": self.username, "password": self.password}
+        if isinstance(self.password, Login):
+            given["credential_provider"] = parser.login = self.password
+            parser.token = parser.login.token  # before it is asked: a newer one counts
         else:
-            given["credential_provider"] = self.login
+            given |= {"username": self.username, "password": self.password}
         if self.path is not None:
             opened: Any = _UNIX(path=self.path, **given)
         else:
@@ -157,9 +155,11 @@ class Dialled:
 
     sock: Any = None
     """The socket; None before it is open."""
+    login: Login | None = None
+    token: tuple[str, ...] = ()
+    """The newest token of *login* as the connection was begun."""
 
-    def __init__(self, address: Broker, timeout_s: float, login: Login | None) -> None:
-        self.login = login
+    def __init__(self, address: Broker, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._process = here()

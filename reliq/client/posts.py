@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, again
 from ..forks import Part, register
-from .pipeline import LOOK_AGAIN_S
+from .pipeline import LOOK_AGAIN_S, Post
+from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .pipeline import Pipeline, Post
+    from .pipeline import Pipeline
 
 # The threads that are in a handler of any connection; a child has none.
 _in_handler: set[int] = set()
@@ -53,6 +54,11 @@ class Posts:
         now = monotonic()
         if pipeline.asked and now - pipeline.since >= pipeline.timeout_s:
             self.check()
+        stream = pipeline.stream
+        if stream and stream.login is not None and stream.token is not stream.login.token:
+            stream.token = stream.login.token
+            hidden = Post(("AUTH",), None, 0.0, stream.login.report)  # its repr shows no token
+            self.post(pack(("AUTH", *stream.token)), hidden)
         try:
             stream, end = pipeline.write(data, post, now)
         except BaseException:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerUnavailable, ConfigurationError
 from .connect import Address, ask, ask_once
-from .login import login_of
 from .urls import address_of, read, together
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def sentinel_address(
     urls: Sequence[str],
     options: Options,
     username: str | None = None,
-    password: str | None = None,
+    password: Any = None,
     tls: Any = None,
 ) -> SentinelAddress:
     """Return the address that *urls*, one for each Sentinel, and *options* describe.
@@ -117,9 +116,7 @@ def sentinel_address(
             "the Sentinels monitor the master (sentinel monitor NAME ...)"
         )
     hidden = any("@" in url for url in urls)
-    whole = together(
-        said, username=username, password=password, tls=tls, provider=options.credential_provider
-    )
+    whole = together(said, username=username, password=password, tls=tls)
     master = address_of(whole, show=not hidden)
     places = dict.fromkeys((item.host or "localhost", item.port or DEFAULT_PORT) for item in said)
     sentinels = tuple(
@@ -127,9 +124,8 @@ def sentinel_address(
             host=host,
             port=port,
             username=options.sentinel_username,
-            password=options.sentinel_password,
+            password=options.sentinel_credential_provider or options.sentinel_password,
             tls=master.tls,
-            login=login_of(options.sentinel_credential_provider),
         )
         for host, port in places
     )

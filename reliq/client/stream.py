@@ -120,8 +120,8 @@ class Stream:
         self._pending: Callable[[], int] | None = getattr(self._sock, "pending", None)
         self.client_id = client_id
         """The server's id of the connection; 0 if it is unknown."""
-        self.login = 0
-        """The number of renewed logins before it was opened."""
+        self.login = connection.login
+        self.token = connection.token
         self.used = monotonic()
         self.unsent = bytearray()
         """The written bytes that the socket has not taken yet."""

@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from .. import client as engine
 from ..errors import ConfigurationError
+from ..options import parse
 from .connect import Address
-from .login import login_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,11 +46,9 @@ class Said:
     port: int | None = None
     path: str = ""
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: Any = field(default=None, repr=False)
     tls: Any = field(default=None, repr=False)
     """Kombu's ``ssl``: the TLS options in the query."""
-    provider: Any = field(default=None, repr=False)
-    """The credential_provider, which replaces user and password."""
     query: dict[str, str] = field(default_factory=dict, repr=False)
     """The other parameters."""
 
@@ -91,15 +89,15 @@ def read(url: str, schemes: Iterable[str]) -> Said:
     query = dict(parse_qsl(parts.query))
     tls: Any = {name: query.pop(name) for name in list(query) if name.startswith("ssl_")}
     switched = query.pop("ssl", None)
+    options = parse({"credential_provider": query.pop("credential_provider", None)})
     return Said(
         parts.scheme,
         unquote(parts.hostname or "") or None,
         port or None,
         unquote(parts.path),
         unquote(parts.username or "") or None,
-        unquote(parts.password or "") or None,
+        options.credential_provider or unquote(parts.password or "") or None,
         tls or switched,
-        query.pop("credential_provider", None),
         {name: value for name, value in query.items() if name not in _NO_MATTER},
     )
 
@@ -162,7 +160,6 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
             db=database(stated["virtual_host"], show=show),
             username=said.username or stated["username"],
             password=said.password or stated["password"],
-            login=login_of(said.provider),
         )
     if said.host in {"socket", "unix"} and said.path.count("/") > 1:
         raise ConfigurationError(
@@ -176,21 +173,13 @@ def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> A
         username=said.username,
         password=said.password,
         tls=engine.tls_options(said.tls, always=secure) if secure or said.tls else None,
-        login=login_of(said.provider),
     )
 
 
-def together(
-    said: Sequence[Said],
-    *,
-    username: str | None,
-    password: str | None,
-    tls: Any,
-    provider: Any = None,
-) -> Said:
+def together(said: Sequence[Said], *, username: str | None, password: Any, tls: Any) -> Said:
     """Return the combined parts of the URLs of one broker; the host is that of the first.
 
-    *username*, *password*, *tls* (Kombu's ``ssl``) and *provider* apply if no URL has any. Raises
+    *username*, *password* and *tls* (Kombu's ``ssl``) apply if no URL has any. Raises
     ConfigurationError, without showing a password, if the URLs do not agree.
     """
     scheme = said[0].scheme
@@ -205,13 +194,11 @@ def together(
         username=agreed([item.username for item in said], "user", scheme) or username,
         password=agreed([item.password for item in said], "password", scheme) or password,
         tls=stated or switched or tls,
-        provider=agreed([item.provider for item in said], "credential_provider", scheme)
-        or provider,
         query={name: value for item in said for name, value in item.query.items()},
     )
 
 
-def agreed(values: Iterable[str | None], what: str, scheme: str) -> str | None:
+def agreed(values: Iterable[Any], what: str, scheme: str) -> Any:
     """Return the common value of the URLs that have one, or None.
 
     Raises ConfigurationError, without showing the values, if they differ.

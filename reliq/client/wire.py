@@ -25,7 +25,7 @@ from .posts import Posts
 from .stream import Command, Reply, Stream, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ..lua.scripts import Script
     from ..options import Options
@@ -163,7 +163,6 @@ class Wire(Commands):
 
     def _dial(self) -> Stream:
         self._refuse_closed()
-        logins = self.calls.logins
         connection = self.address.connect(self.options, self.name)
         with connection.dialling():
             prefix = self.options.global_keyprefix
@@ -171,31 +170,11 @@ class Wire(Commands):
             client_id, version, older = ask_all(connection, self.address, *asked)
             require_known_format(version, older, prefix, self.address)
             stream = Stream(connection, client_id or 0)
-            stream.login = logins
-            if connection.login is not None:
-                connection.login.follow(self)
             stream.sends_texts = refusals.lacks(self.address.identity, refusals.EVALSHA)
             self._streams.append(ref(stream, self._streams.remove))
             self.dials += 1
             self._refuse_closed()  # closed meanwhile
         return stream
-
-    def log_in(self, credentials: tuple[str, str], refused: Callable[[ReliqError], None]) -> None:
-        """Log in anew, from any thread. Raises BrokerUnavailable.
-
-        Other connections are replaced when they are idle; the posts stay in order. A refusal is
-        passed to *refused*, and the connection is opened again.
-        """
-
-        def on_reply(reply: Reply) -> None:
-            if isinstance(reply, ReliqError) and reply.reply:
-                refused(reply)
-                self.hang_up(BrokerUnavailable(f"{self.address}: a new token was refused"))
-
-        if self._process == here() and not self._closed:
-            self.calls.renew()
-            command = ("AUTH", *credentials)
-            self.posts.post(pack(command), Post(command, None, 0.0, on_reply))
 
     def _open(self) -> list[Stream]:
         """Return the open connections, those in use by calls included."""

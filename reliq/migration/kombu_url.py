@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["KombuBinding", "connect_kombu", "is_kombu"]
 
 _PLACES = frozenset({"sep", "priority_steps", "unacked_key", "unacked_index_key"})
-_OURS = SENTINEL_LOGIN | {
-    "credential_provider",
-    "global_keyprefix",
-    "master_name",
-    "sentinel_kwargs",
-}
+_LOGIN = SENTINEL_LOGIN | {"credential_provider", "sentinel_kwargs"}
+_OURS = _LOGIN | {"global_keyprefix", "master_name"}
 
 
 def is_kombu(url: str) -> bool:
@@ -50,11 +46,11 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
     broker: Broker
     if scheme_of(url) == "sentinel":
         urls = [part.replace("sentinel://", f"{SENTINEL}://", 1) for part in url.split(";")]
-        broker = sentinel_address(urls, ours)
+        broker = sentinel_address(urls, ours, password=ours.credential_provider)
     else:
         said = read(url, KOMBUS)
-        provider = said.provider or ours.credential_provider
-        said = replace(said, scheme=KOMBUS[said.scheme], provider=provider)
+        password = said.password or ours.credential_provider
+        said = replace(said, scheme=KOMBUS[said.scheme], password=password)
         broker = address_of(said, show="@" not in url)
     found = KombuRedis(broker, ours, name, layout)
     found.connect()

@@ -23,13 +23,10 @@ SENTINEL, CLUSTER, EMBEDDED = "reliq-sentinel", "reliq-cluster", "reliq-embedded
 _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, EMBEDDED)
 
 
-def address(
-    url: str, username: str | None = None, password: str | None = None, provider: Any = None
-) -> Address:
+def address(url: str, username: str | None = None, password: Any = None) -> Address:
     """Return the address in *url*. Raises ConfigurationError, without showing a password."""
     said = read(url, _SCHEMES)
     said = replace(said, username=said.username or username, password=said.password or password)
-    said = replace(said, provider=said.provider or provider)
     return address_of(said, show="@" not in url)
 
 
@@ -80,7 +77,7 @@ def store_of(
         path = re.split("[?#]", url)[0].partition("://")[2].partition("/")[2]
         folder = engine.folder_of(unquote(path, errors="surrogateescape"))
         return engine.EmbeddedStore(engine.EmbeddedAddress(folder, create), options, name)
-    login = (options.username, options.password)
+    login = (options.username, options.credential_provider or options.password)
     if url.startswith(f"{CLUSTER}://"):
         cluster = engine.ClusterStore(
             engine.cluster_address(url.split(";"), options, *login), options, name
@@ -91,5 +88,5 @@ def store_of(
     if url.startswith(f"{SENTINEL}://"):
         broker = engine.sentinel_address(url.split(";"), options, *login)
     else:
-        broker = address(url, *login, options.credential_provider)
+        broker = address(url, *login)
     return engine.RedisStore(broker, options, name)

@@ -13,6 +13,7 @@ from .. import store as engine
 from ..client.urls import Said, address_of, our_scheme, read, scheme_of
 from ..consumer.sessions import Endpoint
 from ..errors import ConfigurationError
+from ..options import parse
 from .base import Transport as BaseTransport
 from .base import options_of
 from .broker_urls import reset_inherited_url
@@ -60,7 +61,6 @@ class Transport(BaseTransport):
             username=username,
             password=password,
             tls=client.ssl,
-            provider=options_of(client).credential_provider,
         )
         return address_of(said, default_port=cls.default_port)
 
@@ -98,9 +98,7 @@ class UnixTransport(Transport):
         url = str(client.hostname or "")
         if scheme_of(url) != cls.scheme:
             return super()._address(client)
-        parts = read(url, (cls.scheme,))
-        provider = parts.provider or options_of(client).credential_provider
-        said = address_of(replace(parts, provider=provider))
+        said = address_of(read(url, (cls.scheme,)))
         client.userid = said.username or client.userid
         client.password = said.password or client.password
         client.hostname = _uri(said)
@@ -109,7 +107,7 @@ class UnixTransport(Transport):
 
     def as_uri(self, _: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URL in Kombu's format."""
-        login = {"user": self.address.username, "password": self.address.password}
+        login = {"user": self.address.username, "password": str(self.address.password or "")}
         return _uri(self.address, **login, sanitize=not include_password, mask=mask)
 
 
@@ -135,7 +133,7 @@ class SentinelTransport(Transport):
 
     @classmethod
     def _address(cls, client: Any) -> Broker:
-        options, urls = options_of(client), cls._all_urls(client)
+        options, urls = parse(client.transport_options), cls._all_urls(client)
         return engine.sentinel_address(urls, options, *login(client), client.ssl)
 
 
@@ -147,7 +145,7 @@ class ClusterTransport(Transport):
 
     @classmethod
     def _address(cls, client: Any) -> Any:
-        options, urls = options_of(client), cls._all_urls(client)
+        options, urls = parse(client.transport_options), cls._all_urls(client)
         return engine.cluster_address(urls, options, *login(client), client.ssl)
 
 
@@ -156,10 +154,10 @@ def _uri(address: Address, **login: Any) -> str:
     return f"{url}?virtual_host={address.db}" if address.db else url
 
 
-def login(client: Any) -> tuple[str | None, str | None]:
+def login(client: Any) -> tuple[str | None, Any]:
     """Return user and password, from the URL or the options; calls a callable password."""
     given = client.transport_options or {}
-    password = client.password or given.get("password")
+    password = options_of(client).credential_provider or client.password or given.get("password")
     if callable(password):
         password = password()
     return client.userid or given.get("username"), password

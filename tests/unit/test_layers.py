@@ -28,7 +28,7 @@ LAYERS = (
         "reliq.units",
     },
     {"reliq.errors", "reliq.loops"},
-    {"reliq.kombu_options"},
+    {"reliq.kombu_options", "reliq.login"},
     {"reliq.options"},
     {"reliq.message", "reliq.batches.jobs"},
     {"reliq.embedded", "reliq.values", "reliq.batches.info"},

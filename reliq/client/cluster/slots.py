@@ -263,7 +263,7 @@ class ClusterAddress:
         return (SCHEME, tuple(sorted(str(seed.identity) for seed in self.seeds)), self.reachable)
 
     @property
-    def password(self) -> str | None:
+    def password(self) -> Any:
         """The password, which is the same at every node."""
         return self.seeds[0].password
 
@@ -281,14 +281,12 @@ def cluster_address(
     urls: Sequence[str],
     options: Options,
     username: str | None = None,
-    password: str | None = None,
+    password: Any = None,
     tls: Any = None,
 ) -> ClusterAddress:
     """Return the address of *urls*, one for each node, joined by :func:`..urls.together`."""
     said = [read(url, (SCHEME,)) for url in urls]
-    whole = together(
-        said, username=username, password=password, tls=tls, provider=options.credential_provider
-    )
+    whole = together(said, username=username, password=password, tls=tls)
     if whole.path not in {"", "0"}:
         raise ConfigurationError(
             f"expected no database, or 0, in a {SCHEME}:// URL: Redis Cluster has no other. Use "

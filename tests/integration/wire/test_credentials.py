@@ -13,7 +13,7 @@ from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
 from reliq import BrokerUnavailable, ConfigurationError
 from reliq.admin import Inspector
-from reliq.client.login import login_of
+from reliq.login import login_of
 from reliq.migration.kombu_url import connect_kombu
 from reliq.options import parse
 from tests.integration.kombu_client import Taker, publish
@@ -198,7 +198,9 @@ def test_a_provider_that_fails(server):
     options = {"credential_provider": Failing()}
     with (
         Connection(server.url("reliq"), transport_options=options) as connection,
-        pytest.raises(BrokerUnavailable, match=r"no credentials \(ValueError\)") as caught,
+        pytest.raises(
+            BrokerUnavailable, match=r"credential_provider failed \(ValueError\)"
+        ) as caught,
     ):
         connection.transport.establish_connection()
     assert caught.value.__cause__ is None or "first-token" not in str(caught.value.__cause__)

@@ -32,6 +32,9 @@ LARGE = b"x" * 4_000_000  # more than both ends of a pair of sockets buffer
 class Connection:
     """The source of a stream: one end of a pair of sockets."""
 
+    login = None
+    token = ()
+
     def __init__(self, sock):
         self.sock = sock
         self.close = self.leave_parent = sock.close

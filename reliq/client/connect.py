@@ -176,7 +176,7 @@ class Dialled:
         """Return the next reply. Raises one of :data:`FAILURES`, error replies included."""
         reply = self.read()
         if isinstance(reply, ReplyError):
-            raise ReplyError(*reply.args)
+            raise ReplyError(str(reply).partition(", with args")[0])  # these may be a password
         return reply
 
     def take(self, opened: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import traceback
 from contextlib import suppress
 
 import pytest
@@ -13,12 +15,15 @@ from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
 from reliq import BrokerUnavailable, ConfigurationError
 from reliq.admin import Inspector
+from reliq.errors import BrokerRefused
 from reliq.login import login_of
 from reliq.migration.kombu_url import connect_kombu
-from reliq.options import parse
+from reliq.options import Options, parse
+from reliq.store.urls import address
 from tests.integration.kombu_client import Taker, publish
 from tests.support.audits import assert_balanced
 from tests.support.cluster import RedisCluster
+from tests.support.commands import run
 from tests.support.sentinels import MASTER_NAME, SentinelGroup
 from tests.support.waiting import wait_until
 
@@ -142,6 +147,97 @@ def test_a_password_that_changes(server):
     with Connection(url, transport_options={"credential_provider": PATH}) as connection:
         assert [1, 2] == Taker(connection, "q").take_bodies(2)
     assert Rotating.asked > before
+
+
+def test_each_provider_is_asked_again_after_a_cut(server, caplog):
+    """A cut while messages are held loses no ack, and logs at most one warning."""
+    admin, url = server.client(), server.url("reliq")
+    options = {"credential_provider": PATH}
+    with Connection(url, transport_options=options) as connection:
+        publish(connection, "q", *range(6))
+        messages = Taker(connection, "q").take(6)
+        messages[0].ack()
+        Rotating.password = "second-token"
+        allow(admin, "rotating", "second-token")
+        admin.client_kill_filter(user="rotating")
+        with pytest.raises(connection.connection_errors):
+            connection.drain_events(timeout=5)
+        connection.collect()
+        connection.ensure_connection()
+        for message in messages[1:]:
+            message.ack()
+        publish(connection, "q", "later")
+        assert ["later"] == Taker(connection, "q").take_bodies(1)
+    with Inspector(f"{url}?credential_provider={PATH}") as inspector:
+        wait_until(lambda: not inspector.status("q").unacked, what="the acks")
+        assert 0 == inspector.status("q").ready
+    warned = [text for _, level, text in caplog.record_tuples if level >= logging.WARNING]
+    assert len([text for text in warned if f":{server.port}" in text]) <= 1
+    assert "-token" not in caplog.text
+    assert_balanced(url)
+
+
+def test_a_token_that_comes_while_a_connection_opens(server):
+    """The connection logs in with the newer token at its next use."""
+    allow(server.client(), "other", "other-token")
+
+    class Hasty(Streaming):
+        def get_credentials(self):
+            found = self.current
+            if found[0] == "rotating":
+                self.renew("other", "other-token")
+            return found
+
+    options = {"credential_provider": Hasty("rotating", "first-token")}
+    with Connection(server.url("reliq"), transport_options=options) as connection:
+        publish(connection, "q", "x")
+        assert ["x"] == Taker(connection, "q").take_bodies(1)
+        assert {"other"} == {user for user, _ in users(server)}
+
+
+class TimeIsUp(Exception):
+    """An exception that a signal handler raises."""
+
+
+def test_a_time_limit_while_a_provider_is_asked(server, monkeypatch):
+    """The exception of a signal handler within a provider is raised as it is."""
+
+    def handle(number, frame):
+        raise TimeIsUp
+
+    class Slow(Rotating):
+        def get_credentials(self):
+            signal.raise_signal(signal.SIGUSR1)
+            return super().get_credentials()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        found = address(server.url("reliq"), password=login_of(Slow()))
+        with pytest.raises(TimeIsUp):
+            found.connect(Options(), "x")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_no_token_is_shown(server, redis_factory):
+    """Neither the doctor nor an error, a repr or a URL shows a token."""
+    for scheme in ("reliq", "reliq-unix"):
+        url = f"{server.url(scheme)}?credential_provider={PATH}"
+        done = run(url, "doctor")
+        assert "clock" in done.stdout, done.stderr
+        assert "first-token" not in done.stdout + done.stderr
+        assert "there is no password" not in done.stdout
+        with Connection(url) as connection:
+            publish(connection, "q", "x")
+            store = connection.transport.link.store
+            shown = [connection.as_uri(include_password=True), repr(connection.info())]
+            shown += map(repr, (connection, connection.transport.address, store))
+            assert "first-token" not in "".join(shown)
+    without_auth = redis_factory(extra=["--rename-command", "AUTH", ""])
+    found = address(without_auth.url("reliq"), password=login_of(PATH))
+    with pytest.raises(BrokerRefused, match="unknown command") as caught:
+        found.connect(Options(), "x")
+    assert "first-token" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_new_token_logs_in_each_connection(server, caplog):

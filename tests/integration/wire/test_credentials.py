@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
+import sys
 import traceback
 from contextlib import suppress
 
@@ -28,6 +30,28 @@ from tests.support.sentinels import MASTER_NAME, SentinelGroup
 from tests.support.waiting import wait_until
 
 PATH = f"{__name__}:Rotating"
+FORKED = """
+import os, sys
+import reliq
+from kombu import Connection
+from redis import CredentialProvider
+
+class Provider(CredentialProvider):
+    def __init__(self):
+        print(os.getpid(), flush=True)
+
+    def get_credentials(self):
+        return "rotating", "first-token"
+
+options = {"credential_provider": "__main__:Provider"}
+with Connection(sys.argv[1], transport_options=options) as connection:
+    queue = connection.SimpleQueue("q")
+    queue.put("parent")
+    if not (child := os.fork()):
+        queue.put("child")
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
 RULES = {"keys": "*", "channels": "*", "categories": ["+@all"]}
 
 
@@ -193,6 +217,22 @@ def test_a_token_that_comes_while_a_connection_opens(server):
         publish(connection, "q", "x")
         assert ["x"] == Taker(connection, "q").take_bodies(1)
         assert {"other"} == {user for user, _ in users(server)}
+
+
+def test_a_forked_child_makes_its_own_provider(server):
+    """The provider of a path is made in each process: its threads do not survive a fork."""
+    url = server.url("reliq")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORKED, url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    assert 2 == len(set(done.stdout.split()))
+    with Inspector(f"{url}?credential_provider={PATH}") as inspector:
+        assert 2 == inspector.status("q").ready
 
 
 class TimeIsUp(Exception):

@@ -128,7 +128,7 @@ class FailbackRounds:
                     self._sweep(transport, url)
         if transport.spool:
             if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
-                self._forward(transport)
+                self.forward(transport)
         elif primary and not transport.consumed:
             self.leave(transport)
 
@@ -150,7 +150,7 @@ class FailbackRounds:
         last[url] = now
         return True
 
-    def _forward(self, transport: Failback) -> None:
+    def forward(self, transport: Failback) -> None:
         """Forward the spool of *transport* to each broker that answers."""
         journal = spool.JOURNALS.at(transport.spool)
         try:

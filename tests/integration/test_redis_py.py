@@ -31,12 +31,17 @@ for url in sys.argv[2:]:
         print(message.payload)
 """
 LOGIN = {"auth", "select", "client|setname"}
+ADMIN = {"acl", "acl|setuser", "config", "config|resetstat", "info"}
 
 
 def sent(server):
-    """Return the commands that the server has run since CONFIG RESETSTAT."""
+    """Return the commands that the server has run since CONFIG RESETSTAT.
+
+    Redis 6.2 counts a subcommand as its command, and has no CLIENT SETINFO.
+    """
     found = server.client().info("commandstats")
-    return {name.removeprefix("cmdstat_") for name in found} - {"config|resetstat", "info"}
+    names = {name.removeprefix("cmdstat_") for name in found}
+    return {"client|setname" if name == "client" else name for name in names} - ADMIN
 
 
 def test_a_connection_sends_only_its_login(redis_factory):
@@ -56,7 +61,7 @@ def test_a_connection_sends_only_its_login(redis_factory):
     before = time.monotonic()
     found.connect(Options(), "x").close()
     assert time.monotonic() - before < 5
-    assert LOGIN == sent(server) - {"acl|setuser"}
+    assert LOGIN == sent(server)
     assert [] == admin.acl_log()
 
 

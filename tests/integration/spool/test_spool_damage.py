@@ -12,11 +12,13 @@ import sys
 from contextlib import closing
 
 import pytest
-from kombu import Consumer, Queue
+from kombu import Connection, Consumer, Queue
 from kombu.exceptions import OperationalError
 
+from reliq import transports
 from reliq.errors import ReliqError
 from reliq.spool.journal import JOURNALS
+from reliq.transports.failback_rounds import FAILBACK
 from tests.integration.spool.test_spool import Away, Spooled, spooled_in
 from tests.support.audits import assert_balanced
 from tests.support.disks import run_on_small_disk
@@ -165,7 +167,7 @@ def test_a_broker_that_answers_is_used(away, damage, caplog):
                 away.publish(another, 2)
                 assert [0, 1, 2] == consume_all(another)
             for _ in range(2):
-                connection.transport.failback.forward(lambda _: True, lambda: False)
+                FAILBACK.forward(connection.transport.failback)
         finally:
             remedy()
     reported = [one for one in caplog.messages if "the spool would refuse" in one]
@@ -195,7 +197,9 @@ def test_the_outage(away, damage, caplog):
         away.publish(connection, 3)
         assert 1 == spooled_in(away.path)
         away.server.start()
-        connection.transport.failback.forward(lambda _: True, lambda: False)
+        with Connection(away.home) as home:
+            home.connect()
+            transports.forward(journal, home.transport)
         # The thread of the failback may have taken it a moment before.
         wait_until(lambda: 0 == spooled_in(away.path))
     assert [0, 3] == away.bodies()

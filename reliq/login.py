@@ -6,13 +6,12 @@ Owns the provider of a login in this process, and its newest token. Shows no tok
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from traceback import walk_tb
-from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary
 
 from .errors import BrokerUnavailable, logger
 from .forks import here
+from .interrupts import came_from_handler
 
 
 class Login:
@@ -43,9 +42,8 @@ class Login:
                 self._process = here()
             return self._provider.get_credentials()
         except Exception as exc:
-            frames = [frame for frame, _ in walk_tb(exc.__traceback__)]
-            if any(type(value) is FrameType for one in frames for value in one.f_locals.values()):
-                raise  # a handler has the interrupted frame as its argument
+            if came_from_handler(exc):
+                raise
             # Without the error's text, which may contain a token.
             raise BrokerUnavailable(f"credential_provider failed ({type(exc).__name__})") from None
 

@@ -1,7 +1,7 @@
 """Host: the process that hosts the consumers, as far as they must know it.
 
 A plain program has the default answers. :mod:`reliq.integrations` fills in others for a process
-that has loaded Celery. Nothing here knows Celery, and no layer above is asked directly.
+that has loaded Celery. This module imports neither Celery nor a layer above.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from ..transports.interrupts import came_from_outside
+from ..interrupts import came_from_outside
 from .job_runs import is_job, run_job
 from .outcomes import observed
 

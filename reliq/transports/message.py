@@ -9,11 +9,11 @@ from kombu.exceptions import DecodeError
 from kombu.serialization import loads
 from kombu.transport import virtual
 
+from ..interrupts import came_from_outside
 from ..message.envelope import fields_of
 from ..message.queue_names import queue_of
 from ..values.job_headers import BATCH, LEASE
 from ..values.values import Lease
-from .interrupts import came_from_outside
 
 if TYPE_CHECKING:
     from ..values.job_headers import Outcome

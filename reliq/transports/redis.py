@@ -13,7 +13,6 @@ from .. import store as engine
 from ..client.urls import Said, address_of, our_scheme, read, scheme_of
 from ..consumer.sessions import Endpoint
 from ..errors import ConfigurationError
-from ..options import parse
 from .base import Transport as BaseTransport
 from .base import options_of
 from .broker_urls import reset_inherited_url
@@ -21,6 +20,7 @@ from .channel import Channel
 
 if TYPE_CHECKING:
     from ..client.connect import Address, Broker
+    from ..options import Options
 
 
 class Transport(BaseTransport):
@@ -36,7 +36,8 @@ class Transport(BaseTransport):
     def endpoint_of(cls, client: Any) -> Endpoint:
         """Return the broker that a Kombu connection uses now; creates no transport."""
         reset_inherited_url(client)
-        options, address = options_of(client), cls._address(client)
+        options = options_of(client)
+        address = cls._address(client, options)
         return Endpoint(
             key=(address.identity, options),
             options=options,
@@ -45,8 +46,8 @@ class Transport(BaseTransport):
         )
 
     @classmethod
-    def _address(cls, client: Any) -> Broker:
-        username, password = login(client)
+    def _address(cls, client: Any, options: Options) -> Broker:
+        username, password = login(client, options)
         beside = our_scheme(scheme_of(client.hostname or ""))
         if beside is not None:  # reliq+socket:///run/redis.sock
             raise ConfigurationError(
@@ -94,15 +95,15 @@ class UnixTransport(Transport):
     default_port = 0
 
     @classmethod
-    def _address(cls, client: Any) -> Broker:
+    def _address(cls, client: Any, options: Options) -> Broker:
         url = str(client.hostname or "")
         if scheme_of(url) != cls.scheme:
-            return super()._address(client)
+            return super()._address(client, options)
         said = address_of(read(url, (cls.scheme,)))
         client.userid = said.username or client.userid
         client.password = said.password or client.password
         client.hostname = _uri(said)
-        username, password = login(client)
+        username, password = login(client, options)
         return replace(said, username=username, password=password)
 
     def as_uri(self, _: str, include_password: bool = False, mask: str = "**") -> str:
@@ -118,7 +119,7 @@ class EmbeddedTransport(Transport):
     store = "EmbeddedStore"
 
     @classmethod
-    def _address(cls, client: Any) -> Broker:
+    def _address(cls, client: Any, _: Options) -> Broker:
         return engine.EmbeddedAddress(engine.folder_of(client.virtual_host))
 
 
@@ -132,9 +133,9 @@ class SentinelTransport(Transport):
     default_port = 26379
 
     @classmethod
-    def _address(cls, client: Any) -> Broker:
-        options, urls = parse(client.transport_options), cls._all_urls(client)
-        return engine.sentinel_address(urls, options, *login(client), client.ssl)
+    def _address(cls, client: Any, options: Options) -> Broker:
+        urls = cls._all_urls(client)
+        return engine.sentinel_address(urls, options, *login(client, options), client.ssl)
 
 
 class ClusterTransport(Transport):
@@ -144,9 +145,9 @@ class ClusterTransport(Transport):
     store = "ClusterStore"
 
     @classmethod
-    def _address(cls, client: Any) -> Any:
-        options, urls = parse(client.transport_options), cls._all_urls(client)
-        return engine.cluster_address(urls, options, *login(client), client.ssl)
+    def _address(cls, client: Any, options: Options) -> Any:
+        urls = cls._all_urls(client)
+        return engine.cluster_address(urls, options, *login(client, options), client.ssl)
 
 
 def _uri(address: Address, **login: Any) -> str:
@@ -154,10 +155,10 @@ def _uri(address: Address, **login: Any) -> str:
     return f"{url}?virtual_host={address.db}" if address.db else url
 
 
-def login(client: Any) -> tuple[str | None, Any]:
+def login(client: Any, options: Options) -> tuple[str | None, Any]:
     """Return user and password, from the URL or the options; calls a callable password."""
     given = client.transport_options or {}
-    password = options_of(client).credential_provider or client.password or given.get("password")
+    password = options.credential_provider or client.password or given.get("password")
     if callable(password):
         password = password()
     return client.userid or given.get("username"), password

@@ -10,7 +10,7 @@ import gevent.event
 import pytest
 
 from reliq.integrations.requests import is_to_blame
-from reliq.transports.interrupts import came_from_outside
+from reliq.interrupts import came_from_outside
 
 
 class BackendLostError(Exception):

@@ -18,7 +18,7 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, and 5 % of air; those of a listed subfolder count only there.
 BUDGETS = {
-    "": 1_730,
+    "": 1_780,
     "admin": 2_910,
     "batches": 1_670,
     "cli": 4_390,
@@ -39,7 +39,7 @@ BUDGETS = {
     "store/cluster": 980,
     "tasks": 470,
     "transfer": 450,
-    "transports": 6_570,
+    "transports": 6_530,
     "values": 1_280,
     "web": 4_090,
 }

@@ -23,6 +23,7 @@ LAYERS = (
         "reliq._version",
         "reliq.forks",
         "reliq.hosts",
+        "reliq.interrupts",
         "reliq.lazy",
         "reliq.printable",
         "reliq.units",
@@ -309,6 +310,7 @@ def test_the_page_stands_on_the_inspector():
         "reliq.errors",
         "reliq.forks",
         "reliq.hosts",
+        "reliq.interrupts",
         "reliq.printable",
         "reliq.units",
     )

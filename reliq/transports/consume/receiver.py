@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ...consumer.host import HOST
 from ...errors import ReliqError
 from ...failover.brokers import JITTER
+from ...interrupts import came_from_outside
 from ...message.envelope import EnvelopeError
 from ...routing.partitions import names_of
 from ...values.job_headers import LEASE
 from ...values.limits import MOST_REMEMBERED
-from ..interrupts import came_from_outside
 from ..message import Message, raw_message
 from ..publish.encoder import ETA, NATIVE_ETA
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from inspect import CO_VARARGS
 from traceback import walk_tb
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Functions of gevent and eventlet in which a greenlet waits for its next turn.
 _SWITCHES = frozenset({"switch", "_greenlet_switch"})
@@ -16,14 +20,21 @@ def came_from_outside(error: BaseException) -> bool:
     A handler is known by its argument, the frame that it interrupted. The exception may have been
     wrapped in another one on its way.
     """
+    names = (frame.f_code.co_name.rpartition(".")[2] for frame in _frames(error))
+    return came_from_handler(error) or not _SWITCHES.isdisjoint(names)
+
+
+def came_from_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised *error*, or an exception that was its cause."""
+    return any(map(_takes_a_frame, _frames(error)))
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
     cause: BaseException | None = error
     while cause is not None:
         for frame, _ in walk_tb(cause.__traceback__):
-            name = frame.f_code.co_name.rpartition(".")[2]
-            if name in _SWITCHES or _takes_a_frame(frame):
-                return True
+            yield frame
         cause = cause.__cause__
-    return False
 
 
 def _takes_a_frame(frame: FrameType) -> bool:

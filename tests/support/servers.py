@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -29,25 +30,37 @@ from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.support.certificates import Certificates
 
 # Below the kernel's range for outgoing connections, so that a restarted server finds its port free.
-_PORTS = range(18000, 30000)
+# Those of clusters are lower, and their bus ports higher.
+_PORTS = range(22_500, 28_000)
 
 # As they are before the tests: some of them change the environment.
 _PATH = os.get_exec_path()
 _CHOICE = os.environ.get("RELIQ_TEST_REDIS", "")
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 TLS_SCHEMES = {"reliqs", "rediss"}
 UNIX_SCHEMES = {"reliq-unix", "redis+socket", "unix"}
 
 
+@cache
+def _in_turn(ports: range) -> Iterator[int]:
+    own = ports[_PROCESS::_PROCESSES]
+    return cycle(random.sample(own, len(own)))
+
+
 def free_port(ports: range = _PORTS) -> int:
-    """Return a free loopback port of *ports*."""
-    for _ in range(200):
-        port = random.choice(ports)
+    """Return a free loopback port of *ports*, which no other test has used recently.
+
+    A process remembers a broker by its URL, and still connects to one that it has lost. Each test
+    process has ports of its own.
+    """
+    for port in islice(_in_turn(ports), 200):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

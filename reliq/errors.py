@@ -93,8 +93,8 @@ def unknown(what: str, name: object, known: Collection[str]) -> ConfigurationErr
 
 def near(name: str, known: Collection[str]) -> str:
     """Return the end of an error for an unknown *name*, with similar names in *known*."""
-    found = get_close_matches(name, sorted(known), n=3)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+    matches = get_close_matches(name, sorted(known), n=3)
+    return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""
 
 
 def require_one_of(what: str, value: str, known: Collection[str]) -> None:

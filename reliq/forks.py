@@ -66,17 +66,17 @@ class OwnLock:
         """Return the instance's lock, created at first use."""
         now = PROCESS[0] or here()
         # Not in __dict__: with a real dict, CPython reads all attributes of the instance slower.
-        found: tuple[int, Lock] | None = getattr(instance, self._name, None)
-        return self._made(instance, now) if found is None or found[0] != now else found[1]
+        kept: tuple[int, Lock] | None = getattr(instance, self._name, None)
+        return self._made(instance, now) if kept is None or kept[0] != now else kept[1]
 
     def _made(self, instance: Any, now: int) -> Lock:
         with _changing():
-            found: tuple[int, Lock] | None = getattr(instance, self._name, None)
-            if found is None or found[0] != now:
+            kept: tuple[int, Lock] | None = getattr(instance, self._name, None)
+            if kept is None or kept[0] != now:
                 # Look up the classes now: gevent may have replaced them.
-                found = now, threading.RLock()
-                setattr(instance, self._name, found)
-            return found[1]
+                kept = now, threading.RLock()
+                setattr(instance, self._name, kept)
+            return kept[1]
 
 
 class _Pid:

@@ -67,9 +67,9 @@ def warn_of_unused(given: Mapping[str, Any]) -> None:
     if _reported or UNUSED.isdisjoint(given):
         return
     _reported.extend(
-        f"{', '.join(found)} ({reason})"
+        f"{', '.join(named)} ({reason})"
         for names, reason in SUBSTITUTES.items()
-        if (found := [name for name in names if name in given])
+        if (named := [name for name in names if name in given])
     )
     logger.warning(
         "these options of Kombu's Redis transport have no effect in reliq, and can be removed: %s",

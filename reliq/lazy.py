@@ -42,8 +42,8 @@ def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
         module = modules.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(module, package), name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(import_module(module, package), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return load

@@ -67,8 +67,8 @@ _logins: WeakValueDictionary[object, Login] = WeakValueDictionary()
 def login_of(given: Any) -> Login:
     """Return the only login of a provider, or of the path of its class or factory; may raise."""
     named = isinstance(given, str)
-    found = resolve_name(given) if named else given
-    if not (callable(found) if named else hasattr(found, "get_credentials")):
+    provider = resolve_name(given) if named else given
+    if not (callable(provider) if named else hasattr(provider, "get_credentials")):
         raise TypeError
-    made = Login(found if named else lambda: given)
+    made = Login(provider if named else lambda: given)
     return _logins.setdefault(given if named else id(given), made)

@@ -130,13 +130,13 @@ def _address_map(value: Any) -> tuple[tuple[str, str], ...]:
     pairs = value.items() if isinstance(value, Mapping) else value
     if not isinstance(pairs, Iterable) or isinstance(pairs, str):
         raise TypeError
-    found = []
+    places = []
     for announced, reachable in pairs:
         for place in (announced, reachable):
             if not _PLACE.fullmatch(place) or not 0 < int(place.rpartition(":")[2]) <= _LAST_PORT:
                 raise ValueError
-        found.append((announced, reachable))
-    return tuple(sorted(found))
+        places.append((announced, reachable))
+    return tuple(sorted(places))
 
 
 def _optional(rule: tuple[str, Check]) -> tuple[str, Check]:
@@ -297,9 +297,9 @@ class Options:
     def __repr__(self) -> str:
         """Return the options that differ from the defaults, with passwords hidden."""
         shown = ", ".join(
-            f"{one.name}={'**' if one.name in _SECRETS else repr(value)}"
-            for one in fields(self)
-            if (value := getattr(self, one.name)) != one.default
+            f"{option.name}={'**' if option.name in _SECRETS else repr(value)}"
+            for option in fields(self)
+            if (value := getattr(self, option.name)) != option.default
         )
         return f"Options({shown})"
 

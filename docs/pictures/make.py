@@ -18,7 +18,7 @@ from rich.console import Console
 from reliq.admin import Inspector
 from reliq.cli.console import of_broker
 from reliq.cli.queues import message_table
-from reliq.cli.status import looks, screen, status_data, status_tables
+from reliq.cli.status import readings, screen, status_data, status_tables
 from reliq.cli.target import Target
 from reliq.testing import broker
 
@@ -93,7 +93,7 @@ def main(folder: Path) -> None:
     with broker() as url, Connection(url) as connection, Inspector(url) as inspector:
         consumers = shop(connection)
         inspector.pause("mail")
-        watched = looks(Target((url,)), 1.0, 2)
+        watched = readings(Target((url,)), 1.0, 2)
         next(watched)
         task(connection, "orders", "shop.ship", *range(5000, 5180))
         data = renamed(status_data(next(watched)), inspector.broker)

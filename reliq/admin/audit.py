@@ -135,11 +135,11 @@ def _jobs(store: Store, batch: str) -> Iterator[Job]:
 
 
 def _listed(store: Store, batch: str) -> set[int]:
-    found: set[int] = set()
+    hashes: set[int] = set()
     skip = 0
     while True:
         page = store.batches.failures(batch, _LISTED, skip)
-        found.update(hash(job) for job, _, _ in page)
+        hashes.update(hash(job) for job, _, _ in page)
         if len(page) < _LISTED:
-            return found
+            return hashes
         skip += _LISTED - _OVERLAP

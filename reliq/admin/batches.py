@@ -37,7 +37,7 @@ _NAMED = 5
 _PATIENCE_S = 2.0
 
 
-def looked(store: Store, fields: Sequence[str] = ()) -> Partial[BatchRecord]:
+def listed_records(store: Store, fields: Sequence[str] = ()) -> Partial[BatchRecord]:
     """Return the most recently opened batches first, with these *fields* of their notes.
 
     Reads at most MOST; if there are more, the result is not ``complete``. Raises BrokerUnavailable
@@ -105,14 +105,14 @@ class JobBatches:
             require_one_of("stage", stage, STAGES)
         require_page(limit, skip)
         now_ms = self._store.now_ms()
-        records = looked(self._store)
+        records = listed_records(self._store)
         fit = (
             record
             for record in records
             if (name is None or record.name == name) and (stage is None or record.stage == stage)
         )
-        found = [record.id for record in islice(fit, skip, skip + limit)]
-        whole = self._store.batches.records(found, [CALLBACK_FIELD + one for one in CALLBACKS])
+        ids = [record.id for record in islice(fit, skip, skip + limit)]
+        whole = self._store.batches.records(ids, [CALLBACK_FIELD + name for name in CALLBACKS])
         return Partial((BatchInfo.of(record, now_ms) for record in whole), records.unreachable)
 
     def batch(self, batch: str) -> BatchInfo:
@@ -158,7 +158,7 @@ class JobBatches:
         *advance* is called with the number of further batches. Reads some hundred jobs in each
         step; a million jobs take about twenty seconds. Unreadable batches are in ``unreachable``.
         """
-        store, found = self._store, list[BatchAudit]()
+        store, audits = self._store, list[BatchAudit]()
         lost: dict[str, list[str]] = {}
         with Attempt(store) as listing:
             for ids in _all_ids(store):
@@ -167,13 +167,13 @@ class JobBatches:
                     lost.setdefault(item.error, []).extend(item.batches)
                 for record in records:
                     with Attempt(store, refused=True) as attempt:
-                        found += filter(None, [audited(store, record.id)])
+                        audits += filter(None, [audited(store, record.id)])
                     if attempt.lost is not None:
                         lost.setdefault(str(attempt.lost), []).append(record.id)
                     advance(1)
                 advance(len(ids) - len(records))
         unlisted = [] if listing.lost is None else [_unlisted(listing.lost)]
-        return Partial(found, [*BatchesUntold.by_error(lost), *unlisted])
+        return Partial(audits, [*BatchesUntold.by_error(lost), *unlisted])
 
     def batch_id(self, beginning: str) -> str:
         """Return the id of the only recent batch whose id begins so, or *beginning* without one.
@@ -184,11 +184,11 @@ class JobBatches:
         if len(beginning) < _WHOLE_ID:
             with suppress(BrokerUnavailable), self._store.patience(_PATIENCE_S):
                 listed = self._store.batches.batches(MOST)
-        found = [batch for batch in listed if batch.startswith(beginning)]
-        if len(found) > 1 and beginning not in found:
-            ids = ", ".join(found[:_NAMED])
-            raise ConfigurationError(f"{len(found)} batches begin with {beginning!r}: {ids}")
-        return found[0] if len(found) == 1 else beginning
+        matching = [batch for batch in listed if batch.startswith(beginning)]
+        if len(matching) > 1 and beginning not in matching:
+            ids = ", ".join(matching[:_NAMED])
+            raise ConfigurationError(f"{len(matching)} batches begin with {beginning!r}: {ids}")
+        return matching[0] if len(matching) == 1 else beginning
 
     # -- changing
 

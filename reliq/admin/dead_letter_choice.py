@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .walking import Cursor
 
 T = TypeVar("T")
-Found: TypeAlias = "tuple[str, DeadLetter]"
+QueueLetter: TypeAlias = "tuple[str, DeadLetter]"
 """The partition of a dead letter, and the dead letter."""
 
 
@@ -85,13 +85,13 @@ class Choice:
         headers = {} if message is None else message.headers
         texts = (dead_letter.task, dead_letter.id, dead_letter.error)
         written = (headers.get("argsrepr"), headers.get("kwargsrepr"))
-        found = (text for text in (*texts, *written) if isinstance(text, str))
-        return any(re.search(self.match or "", text) for text in found)
+        values = (text for text in (*texts, *written) if isinstance(text, str))
+        return any(re.search(self.match or "", text) for text in values)
 
 
 def choose(
     store: Store, queue: str, choice: Choice, names: Sequence[str] | None, limit: int | None
-) -> Iterator[list[Found]]:
+) -> Iterator[list[QueueLetter]]:
     """Yield pages of up to *limit* dead letters of *queue* that match *choice*, oldest first.
 
     For a partitioned queue, they come from all its partitions, or from those in *names*. Later
@@ -100,12 +100,12 @@ def choose(
     names = names or parts_of(store, queue)
     now_ms = store.now_ms()
     parts = (_each(store, name, choice, now_ms) for name in names)
-    found = islice(heapq.merge(*parts, key=lambda item: item[1].died_ms), limit)
-    while page := list(islice(found, MOVED_AT_ONCE)):
+    letters = islice(heapq.merge(*parts, key=lambda item: item[1].died_ms), limit)
+    while page := list(islice(letters, MOVED_AT_ONCE)):
         yield page
 
 
-def _each(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[Found]:
+def _each(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[QueueLetter]:
     for page in pages(store, queue, envelopes=True):
         for dead_letter in page:
             if dead_letter.died_ms > now_ms:
@@ -114,21 +114,21 @@ def _each(store: Store, queue: str, choice: Choice, now_ms: int) -> Iterator[Fou
                 yield queue, dead_letter
 
 
-def paced(found: Iterator[Sequence[T]], rate: float | None) -> Iterator[Sequence[T]]:
+def paced(pages: Iterator[Sequence[T]], rate: float | None) -> Iterator[Sequence[T]]:
     """Yield the dead letters of *found*, at most *rate* per second on average; None: no limit."""
     if rate is None:
-        return found
+        return pages
     if not rate > 0:
         raise ConfigurationError(
             f"expected rate to be above 0 dead letters a second, got: {rate!r}"
         )
-    return _paced(found, rate)
+    return _paced(pages, rate)
 
 
-def _paced(found: Iterator[Sequence[T]], rate: float) -> Iterator[Sequence[T]]:
+def _paced(pages: Iterator[Sequence[T]], rate: float) -> Iterator[Sequence[T]]:
     at_once = max(int(rate / 5), 1)
     due = time.monotonic()
-    for page in found:
+    for page in pages:
         for part in chunks(page, at_once):
             time.sleep(max(due - time.monotonic(), 0.0))
             due = max(due, time.monotonic() - 1.0) + len(part) / rate
@@ -179,27 +179,27 @@ class DeadLetterGroups:
 def exception_of(error: str) -> str:
     """Return the exception name of *error*, or its first line without numbers."""
     line = error.strip().partition("\n")[0]
-    found = _EXCEPTION.match(line)
-    return found[1] if found else _DIGITS.sub("#", line)[:_LONGEST]
+    matched = _EXCEPTION.match(line)
+    return matched[1] if matched else _DIGITS.sub("#", line)[:_LONGEST]
 
 
 def fingerprint(task: str | None, reason: str, error: str) -> str:
     """Return the fingerprint of a task, reason and exception."""
-    said = json.dumps([task, reason, exception_of(error)])
-    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+    cause = json.dumps([task, reason, exception_of(error)])
+    return hashlib.blake2b(cause.encode(), digest_size=8).hexdigest()
 
 
 def added(groups: Iterable[DeadLetterGroup], messages: Iterable[Message]) -> list[DeadLetterGroup]:
     """Return *groups* with *messages* added, the largest first."""
-    found = {group.fingerprint: group for group in groups}
+    by_name = {group.fingerprint: group for group in groups}
     for message in messages:
         task, tag, died_ms = message.task, message.tag, message.died_ms or 0
         reason, error = message.reason or "", message.error or ""
         name, exception = fingerprint(task, reason, error), exception_of(error)
         group = DeadLetterGroup(name, task, reason, exception, 1, died_ms, died_ms, tag, error)
-        known = found.get(name)
+        known = by_name.get(name)
         if known is not None:
             newer = group if died_ms >= known.last_ms else known
             group = replace(newer, count=known.count + 1, first_ms=min(known.first_ms, died_ms))
-        found[name] = group
-    return sorted(found.values(), key=lambda group: (-group.count, group.fingerprint))
+        by_name[name] = group
+    return sorted(by_name.values(), key=lambda group: (-group.count, group.fingerprint))

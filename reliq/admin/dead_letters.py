@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..values.inspection import DeadLetter, Partial
     from ..values.protocol import Store
     from ..values.values import Move
-    from .dead_letter_choice import Found
+    from .dead_letter_choice import QueueLetter
     from .names import Filters, Part
     from .views import Message
 
@@ -52,7 +52,7 @@ class DeadLetters:
         rate: float | None = None,
         names: Sequence[str] | None = None,
         **filters: Unpack[Filters],
-    ) -> Iterator[Sequence[Found]]:
+    ) -> Iterator[Sequence[QueueLetter]]:
         choice = Choice(tags=tags, **filters)
         return paced(choose(self._store, queue, choice, names, limit), rate)
 
@@ -67,11 +67,11 @@ class DeadLetters:
         Partitions on unreachable nodes are in ``unreachable``.
         """
 
-        def look(names: Sequence[str]) -> list[DeadLetter]:
+        def read(names: Sequence[str]) -> list[DeadLetter]:
             pages = self._pages(queue, limit=limit, names=names, **filters)
             return [dead_letter for page in pages for _, dead_letter in page]
 
-        return for_each_part(self._store, queue, look)
+        return for_each_part(self._store, queue, read)
 
     def dead_letter(self, queue: str, tag: str) -> DeadLetter:
         """Return one dead letter; raises NotFound."""
@@ -81,15 +81,15 @@ class DeadLetters:
 
     def view(self, queue: str, dead_letter: DeadLetter) -> Message:
         """Return a dead letter as a Message, as in :meth:`Inspector.peek`."""
-        one = dead_letter
+        letter = dead_letter
         stored = Stored(
-            tag=one.tag,
-            envelope=one.envelope,
-            failed=one.count,
-            at_ms=one.died_ms,
-            consumer=one.consumer,
-            reason=one.reason,
-            error=one.error,
+            tag=letter.tag,
+            envelope=letter.envelope,
+            failed=letter.count,
+            at_ms=letter.died_ms,
+            consumer=letter.consumer,
+            reason=letter.reason,
+            error=letter.error,
         )
         return of_stored(queue, "dead", stored, self._store.now_ms())
 
@@ -136,10 +136,10 @@ class DeadLetters:
         if to is not None and self._store.reads.status(to) is None:
             raise NotFound(f"no queue {to!r} for dead letters of {queue!r}; declare it first")
 
-        def put_back(name: str, found: Sequence[str]) -> int:
+        def put_back(name: str, chosen: Sequence[str]) -> int:
             if to is None or to == queue_of(name):
-                return len(self._store.replay(name, found))
-            return to_queue(self._store, name, to, found)
+                return len(self._store.replay(name, chosen))
+            return to_queue(self._store, name, to, chosen)
 
         return _in_steps(self._pages(queue, tags, **part), put_back)
 
@@ -256,11 +256,11 @@ class DeadLetters:
 
 
 def _in_steps(
-    pages: Iterator[Sequence[Found]], step: Callable[[str, Sequence[str]], int]
+    pages: Iterator[Sequence[QueueLetter]], step: Callable[[str, Sequence[str]], int]
 ) -> Iterator[int]:
     """Run *step* for each page and partition; yield the sum of its results for each page."""
     for page in pages:
         tags: dict[str, list[str]] = {}
         for name, dead_letter in page:
             tags.setdefault(name, []).append(dead_letter.tag)
-        yield sum(step(name, found) for name, found in tags.items())
+        yield sum(step(name, chosen) for name, chosen in tags.items())

@@ -18,7 +18,7 @@ from ..values.inspection import Finding
 from ..values.protocol import Attempt
 from ..values.unreadable import number
 from .audit import audit
-from .batches import MOST, looked
+from .batches import MOST, listed_records
 from .partitions import merged_measures
 from .walking import page
 
@@ -35,7 +35,7 @@ _SEALED_WITHIN_MS = 3_600_000
 _DUE_MS = 180_000
 _LONG_LEASE_S = 600
 # Maximum batches (or messages) examined, and batches named.
-_LOOKED_INTO = 100
+_EXAMINED = 100
 _NAMED = 5
 
 _AGAIN = "fix the problem of the broker first, then run the check again"
@@ -45,18 +45,18 @@ _RIGHTS = "use a user with the rights that `reliq acl operator` prints"
 def examine(store: Store) -> list[Finding]:
     """Return the finding of each check, with a remedy for each problem."""
     measures = store.reads.measure_all()
-    found = measures.each(lambda measure: measure.status)
+    statuses = measures.each(lambda measure: measure.status)
     whole = [measure.status for measure in merged_measures(measures)]
     return [
-        *_unreachable("queues", found.unreachable),
-        *_consumers(store, found),
+        *_unreachable("queues", statuses.unreachable),
+        *_consumers(store, statuses),
         *_installation(),
         *_or_ok(
             _queues(whole), "queues", f"{len(whole)}, none paused, unserved or with dead letters"
         ),
-        *_ended_leases(store, found),
+        *_ended_leases(store, statuses),
         *_batches(store),
-        *_or_ok(_ledgers(found), "ledger", f"{len(found)} queues, all balanced"),
+        *_or_ok(_ledgers(statuses), "ledger", f"{len(statuses)} queues, all balanced"),
     ]
 
 
@@ -72,11 +72,11 @@ def _unreachable(check: str, items: Iterable[object]) -> Iterator[Finding]:
         yield Finding(check, "error", f"some are unreadable: {item}", _AGAIN)
 
 
-def _or_ok(found: Iterable[Finding], check: str, text: str) -> list[Finding]:
-    return list(found) or [Finding(check, "ok", text)]
+def _or_ok(findings: Iterable[Finding], check: str, text: str) -> list[Finding]:
+    return list(findings) or [Finding(check, "ok", text)]
 
 
-def _consumers(store: Store, found: list[QueueStatus]) -> list[Finding]:
+def _consumers(store: Store, statuses: list[QueueStatus]) -> list[Finding]:
     """Check the consumers, if the node of their register answers."""
     with Attempt(store) as attempt:
         consumers = store.reads.consumers()
@@ -85,7 +85,7 @@ def _consumers(store: Store, found: list[QueueStatus]) -> list[Finding]:
     gone = sum(not consumer.connected for consumer in consumers)
     rest = f"{gone} of them dead, with no messages to return" if gone else "all connected"
     return [
-        *_or_ok(_stale(store, found, consumers), "consumers", f"{len(consumers)}, {rest}"),
+        *_or_ok(_stale(store, statuses, consumers), "consumers", f"{len(consumers)}, {rest}"),
         *_passes(consumers),
         *_or_ok(_options(consumers), "options", "consumers of one queue have the same options"),
         *_or_ok(_versions(consumers), "reliq", __version__),
@@ -144,7 +144,7 @@ def _passes(consumers: list[Consumer]) -> Iterator[Finding]:
 
 def _options(consumers: list[Consumer]) -> Iterator[Finding]:
     """Report options that differ among the consumers of a queue, and a leftover of redis://."""
-    leases_s = {one.id: number(one.options.get("visibility_timeout")) for one in consumers}
+    leases_s = {item.id: number(item.options.get("visibility_timeout")) for item in consumers}
     long = [name for name, seconds in leases_s.items() if seconds > _LONG_LEASE_S]
     if long:
         yield Finding(
@@ -154,9 +154,9 @@ def _options(consumers: list[Consumer]) -> Iterator[Finding]:
             "as if left over from redis://: messages of a frozen worker return after this time",
             "leave the option out, or set it to 60: it does not limit the run time of a task",
         )
-    exposed = [one for one in consumers if one.unprotected]
+    exposed = [consumer for consumer in consumers if consumer.unprotected]
     if exposed:
-        tasks = sorted({task for one in exposed for task in one.unprotected})
+        tasks = sorted({task for consumer in exposed for task in consumer.unprotected})
         yield Finding(
             "options",
             "warning",
@@ -165,14 +165,14 @@ def _options(consumers: list[Consumer]) -> Iterator[Finding]:
             "task_reject_on_worker_lost",
             "set app.conf.task_reject_on_worker_lost = True, and restart the workers",
         )
-    said: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(
+    by_option: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for consumer in consumers:
         for queue in consumer.queues:
             for option, value in consumer.options.items():
-                said[option][queue][repr(value)].append(consumer.id)
-    for option, queues in sorted(said.items()):
+                by_option[option][queue][repr(value)].append(consumer.id)
+    for option, queues in sorted(by_option.items()):
         torn = {queue: values for queue, values in queues.items() if len(values) > 1}
         if not torn:
             continue
@@ -230,10 +230,10 @@ def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding
         if not status.unacked or status.consumers:
             continue
         now_ms = store.now_ms()
-        held = page(store, status.name, "unacked", _LOOKED_INTO, 0)
+        held = page(store, status.name, "unacked", _EXAMINED, 0)
         ended = [item for item in held if item.at_ms <= now_ms]
         if ended:
-            more = " or more" if len(ended) == _LOOKED_INTO else ""
+            more = " or more" if len(ended) == _EXAMINED else ""
             yield Finding(
                 "leases",
                 "warning",
@@ -245,7 +245,7 @@ def _ended_leases(store: Store, statuses: list[QueueStatus]) -> Iterator[Finding
 
 def _batches(store: Store) -> Iterator[Finding]:
     try:
-        records = looked(store, ("seal_timeout_ms",))
+        records = listed_records(store, ("seal_timeout_ms",))
     except BrokerRefused as exc:
         yield Finding("batches", "error", f"unreadable: {exc}", _RIGHTS)
         return
@@ -264,17 +264,17 @@ def _batches(store: Store) -> Iterator[Finding]:
             f"start a worker: it seals them; or reliq batch seal {word(left[0].id)} if no producer "
             "adds jobs any more; or reliq batch cancel",
         )
-    due = [one for one in records if one.due and now_ms - one.due_since_ms > _DUE_MS]
-    unsaid = list(islice((record for record in due if _has_message(store, record)), _LOOKED_INTO))
-    if unsaid:
+    due = [record for record in records if record.due and now_ms - record.due_since_ms > _DUE_MS]
+    overdue = list(islice((record for record in due if _has_message(store, record)), _EXAMINED))
+    if overdue:
         yield Finding(
             "batches",
             "warning",
-            f"callbacks have been due for minutes, and are not published: {_named(unsaid)}",
+            f"callbacks have been due for minutes, and are not published: {_named(overdue)}",
             "start a worker: it publishes them; if one runs, its log names the missing or full "
             "queue",
         )
-    if not (records.unreachable or left or unsaid):
+    if not (records.unreachable or left or overdue):
         text = f"{len(records)}, none abandoned or with an overdue callback"
         more = f" (older batches are not checked: more than {MOST})" if not records.complete else ""
         yield Finding("batches", "ok", text + more)
@@ -286,7 +286,7 @@ def _has_message(store: Store, record: BatchRecord) -> bool:
         whole = store.batches.batch(record.id)
     except BrokerUnavailable:  # lost meanwhile
         return False
-    return whole is not None and any(CALLBACK_FIELD + one in whole.fields for one in whole.due)
+    return whole is not None and any(CALLBACK_FIELD + name in whole.fields for name in whole.due)
 
 
 def _named(records: list[BatchRecord]) -> str:

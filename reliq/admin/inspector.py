@@ -18,7 +18,7 @@ from . import doctor, partitions
 from .audit import AuditResult, audit
 from .batches import JobBatches, require_page
 from .dead_letters import DeadLetters
-from .looking import Looking
+from .lookups import Lookups
 from .names import STATES
 from .partitions import for_each_part, settings
 from .reporting import Report, report
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..values.inspection import AnyPlace, BrokerInfo, Consumer, Finding, Partial, QueueStatus
 
 
-class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspector"]):
+class Inspector(DeadLetters, JobBatches, Lookups, AbstractContextManager["Inspector"]):
     """Reads one broker, and manages its queues, dead letters and batches; a context manager.
 
     *url* and *transport_options* are those of the application. Raises ConfigurationError for
@@ -92,8 +92,8 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
 
     def durable_queues(self) -> list[str]:
         """Return the names of the durable queues: those without auto_delete and x-expires."""
-        found = partitions.merged_measures(self._store.reads.measure_all().whole())
-        return [item.status.name for item in found if is_durable(item.status.declared)]
+        measures = partitions.merged_measures(self._store.reads.measure_all().whole())
+        return [item.status.name for item in measures if is_durable(item.status.declared)]
 
     def status(self, queue: str) -> QueueStatus:
         """Return counts and ledger of *queue*; raises NotFound.
@@ -140,12 +140,12 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
         require_page(limit, skip)
         place: AnyPlace = state  # type: ignore[assignment]
 
-        def look(names: Sequence[str]) -> list[Message]:
+        def read(names: Sequence[str]) -> list[Message]:
             now_ms = self._store.now_ms()
-            found = page_of_parts(self._store, names, place, limit, skip)
-            return [of_stored(queue, place, item, now_ms) for item in found]
+            stored = page_of_parts(self._store, names, place, limit, skip)
+            return [of_stored(queue, place, item, now_ms) for item in stored]
 
-        return for_each_part(self._store, queue, look)
+        return for_each_part(self._store, queue, read)
 
     def audit(self) -> Partial[AuditResult]:
         """Check the ledger of each queue or partition; lost ones are in ``unreachable``."""
@@ -156,12 +156,12 @@ class Inspector(DeadLetters, JobBatches, Looking, AbstractContextManager["Inspec
 
         Takes up to a few seconds on a broker with millions of keys.
         """
-        found = self._store.reads.diagnose()
+        findings = self._store.reads.diagnose()
         try:
-            return [*found, *doctor.examine(self._store)]
+            return [*findings, *doctor.examine(self._store)]
         except (BrokerRefused, BrokerUnavailable) as exc:
             # The findings so far usually show the cause.
-            return [*found, doctor.refused(exc)]
+            return [*findings, doctor.refused(exc)]
 
     # -- queues
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 # Consumers check the layout of their queues once per restore_interval, by default 5 s. Over a
 # cluster, the only consumer of a quiet queue checks it once in four intervals.
 _ATTACHED_WITHIN_S = 25.0
-_LOOK_EVERY_S = 0.1
+_POLL_EVERY_S = 0.1
 
 
 class Coverage(NamedTuple):
@@ -42,20 +42,20 @@ class Coverage(NamedTuple):
 WHOLE = Coverage(1, 0)
 
 
-def coverage(found: Partial[Measure]) -> dict[str, Coverage]:
+def coverage(measures: Partial[Measure]) -> dict[str, Coverage]:
     """Return the coverage of each queue.
 
     If the list of all queues is unreadable, the readable partitions provide the number.
     """
     known: dict[str, set[str]] = defaultdict(set)
-    lost = (name for item in found.unreachable for name in getattr(item, "queues", ()))
-    for name in (*found.asked, *lost):
+    lost = (name for item in measures.unreachable for name in getattr(item, "queues", ()))
+    for name in (*measures.asked, *lost):
         known[queue_of(name)].add(name)
     read = set()
-    for measure in found:
+    for measure in measures:
         name, queue = measure.status.name, queue_of(measure.status.name)
         read.add(name)
-        if not found.complete:
+        if not measures.complete:
             known[queue].update(partition_names(queue, measure.status.partitions))
     return {queue: Coverage(len(names), len(names - read)) for queue, names in known.items()}
 
@@ -78,9 +78,9 @@ def merged(queue: str, parts: Sequence[QueueStatus]) -> QueueStatus:
 
 def merged_measures(measures: Iterable[Measure]) -> list[Measure]:
     """Return the counts of each queue, its partitions merged, in the order of *measures*."""
-    found: dict[str, list[Measure]] = {}
+    by_queue: dict[str, list[Measure]] = {}
     for measure in measures:
-        found.setdefault(queue_of(measure.status.name), []).append(measure)
+        by_queue.setdefault(queue_of(measure.status.name), []).append(measure)
     return [
         replace(
             parts[0],
@@ -89,7 +89,7 @@ def merged_measures(measures: Iterable[Measure]) -> list[Measure]:
             oldest_ms=min((m.oldest_ms for m in parts if m.oldest_ms is not None), default=None),
             due=sum(measure.due for measure in parts),
         )
-        for queue, parts in found.items()
+        for queue, parts in by_queue.items()
     ]
 
 
@@ -131,15 +131,15 @@ def for_each_part(
     attempt = Attempt(store)
     with attempt:
         return Partial(step(parts_of(store, queue)))
-    found = store.reads.measure_all()
-    names = sorted((name for name in found.asked if queue_of(name) == queue), key=number_of)
+    measures = store.reads.measure_all()
+    names = sorted((name for name in measures.asked if queue_of(name) == queue), key=number_of)
     if not names:
         attempt.raise_lost()
     lost = []
-    for item in found.unreachable:
+    for item in measures.unreachable:
         its = tuple(name for name in item.queues if queue_of(name) == queue)
         # A node whose queues are unknown may have partitions of this queue.
-        if its or not (item.queues or found.complete):
+        if its or not (item.queues or measures.complete):
             lost.append(replace(item, queues=its))
     return Partial(step(names), lost)
 
@@ -170,7 +170,7 @@ def _divide(store: Store, queue: str, partitions: int) -> None:
         while not set(store.consumers_of(queue)) <= set(store.consumers_of(partition)):
             if monotonic() > until:
                 return
-            sleep(_LOOK_EVERY_S)
+            sleep(_POLL_EVERY_S)
 
     divide(store, queue, partitions, attached)
 

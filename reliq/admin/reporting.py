@@ -60,12 +60,12 @@ def report(store: Store, since: Report | None = None) -> Report:
     passed_s = 0.0 if since is None else at - since.at
     there = store.reads.measure_all()
     parts = coverage(there)
-    found = [
+    queues = [
         _queue(measure, before.get(name), passed_s, parts.get(name, WHOLE))
         for measure in merged_measures(there)
         for name in [measure.status.name]
     ]
-    return Report(about, found, at, there.unreachable)
+    return Report(about, queues, at, there.unreachable)
 
 
 def _queue(

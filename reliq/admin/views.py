@@ -84,7 +84,7 @@ def _read(
 ) -> dict[str, Any]:
     """Return the first fields of a Message, from the envelope's bytes."""
     born = published_ms(tag)
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "queue": queue,
         "state": state,
         "tag": tag,
@@ -97,9 +97,9 @@ def _read(
     try:
         message = decode(envelope or b"")
     except EnvelopeError:
-        return found
+        return row
     headers = message.headers
-    found.update(
+    row.update(
         task=_text(headers.get("task")),
         id=_text(headers.get("id")) or _text(message.properties.get("message_id")),
         args=_text(headers.get("argsrepr")),
@@ -107,7 +107,7 @@ def _read(
         body=None if size > len(envelope or b"") else _beginning(message),
         content_type=_text(message.content_type),
     )
-    return found
+    return row
 
 
 def of_stored(queue: str, place: AnyPlace, item: Stored, now_ms: int) -> Message:
@@ -198,10 +198,10 @@ def gone(queue: str, tag: str, now_ms: int, failures: Sequence[Failure]) -> Mess
 
 
 def _history(message: Message, failures: Sequence[Failure]) -> list[MessageEvent]:
-    found = []
+    events = []
     if message.published_ms:
-        found.append(MessageEvent("published", message.published_ms))
-    found += [
+        events.append(MessageEvent("published", message.published_ms))
+    events += [
         MessageEvent(
             "failed" if item.how in {"lapsed", "requeued"} else "died",
             item.at_ms,
@@ -213,15 +213,15 @@ def _history(message: Message, failures: Sequence[Failure]) -> list[MessageEvent
         if item.tag == message.tag
     ]
     if message.state == "unacked":
-        found.append(MessageEvent("held", None, message.consumer or ""))
+        events.append(MessageEvent("held", None, message.consumer or ""))
     elif message.state == "dead":
         detail = ": ".join(filter(None, (message.reason, message.error)))
         # Replace the death in the failures, if it is still kept, by the dead letter's own record.
-        if found and found[-1].what == "died":
-            found.pop()
+        if events and events[-1].what == "died":
+            events.pop()
         consumer = message.consumer or ""
-        found.append(MessageEvent("died", message.died_ms, consumer, detail, message.count))
-    return found
+        events.append(MessageEvent("died", message.died_ms, consumer, detail, message.count))
+    return events
 
 
 def _body(envelope: Envelope) -> str | bytes:

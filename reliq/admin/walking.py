@@ -19,7 +19,7 @@ from .views import of_stored
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..values.inspection import AnyPlace, Looked, Stored
+    from ..values.inspection import AnyPlace, ScanPage, Stored
     from ..values.protocol import Store
     from .views import Message
 
@@ -85,7 +85,7 @@ def ground(
 
 def walk(
     store: Store, through: Ground, start: Cursor | None, looks: int, *, contains: str = ""
-) -> Iterator[tuple[Cursor, Looked, Cursor | None]]:
+) -> Iterator[tuple[Cursor, ScanPage, Cursor | None]]:
     """Yield (start, result, end) of each step, from *start* or from the beginning.
 
     The end is the start of the next step; None: the walk is complete. Examines at most *looks*
@@ -94,24 +94,24 @@ def walk(
     left = looks
     begun = _next(through, start)
     while begun is not None and left > 0:
-        found = look(store, begun, min(left, SCANNED_AT_ONCE), contains)
-        left -= max(found.looked, 1)
-        after: Cursor | None = gone_on(begun, found)
-        if found.after is None:
-            after = _behind(through, begun, begun.looked + found.looked)
-        yield begun, found, after
+        page = scan_page(store, begun, min(left, SCANNED_AT_ONCE), contains)
+        left -= max(page.looked, 1)
+        after: Cursor | None = gone_on(begun, page)
+        if page.after is None:
+            after = _behind(through, begun, begun.looked + page.looked)
+        yield begun, page, after
         begun = after
 
 
-def look(store: Store, begun: Cursor, limit: int, contains: str) -> Looked:
+def scan_page(store: Store, begun: Cursor, limit: int, contains: str) -> ScanPage:
     """Return the result of a step from *begun* that examines *limit* messages."""
     return store.reads.scan(begun.name, begun.place, begun.position, limit, contains=contains)
 
 
-def gone_on(begun: Cursor, found: Looked) -> Cursor:
+def gone_on(begun: Cursor, page: ScanPage) -> Cursor:
     """Return the cursor after a step from *begun* with this result, in the same place."""
-    position = found.after or begun.position
-    return Cursor(begun.name, begun.place, position, begun.looked + found.looked)
+    position = page.after or begun.position
+    return Cursor(begun.name, begun.place, position, begun.looked + page.looked)
 
 
 def _next(through: Ground, start: Cursor | None) -> Cursor | None:
@@ -141,16 +141,16 @@ def _behind(through: Ground, cursor: Cursor, looked: int) -> Cursor | None:
 
 def page(store: Store, queue: str, place: AnyPlace, limit: int, skip: int) -> list[Stored]:
     """Return up to *limit* messages of one queue or partition, after *skip* others."""
-    found: list[Stored] = []
+    items: list[Stored] = []
     passed = skip
-    while len(found) < limit:
-        left = min(limit - len(found), SCANNED_AT_ONCE)
-        looked = store.reads.scan(queue, place, Position("", passed), left, whole_bytes=WHOLE_BYTES)
-        found += looked.items
-        passed += looked.looked
-        if looked.after is None or not looked.looked:
+    while len(items) < limit:
+        left = min(limit - len(items), SCANNED_AT_ONCE)
+        page = store.reads.scan(queue, place, Position("", passed), left, whole_bytes=WHOLE_BYTES)
+        items += page.items
+        passed += page.looked
+        if page.after is None or not page.looked:
             break
-    return found
+    return items
 
 
 def page_of_parts(
@@ -180,9 +180,9 @@ def page_of_parts(
 
 
 def _merged(parts: Sequence[Sequence[Stored]]) -> list[Stored]:
-    found = [item for part in parts for item in part]
-    found.sort(key=lambda item: (item.at_ms, rank_of(item.tag), published_ms(item.tag)))
-    return found
+    items = [item for part in parts for item in part]
+    items.sort(key=lambda item: (item.at_ms, rank_of(item.tag), published_ms(item.tag)))
+    return items
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,13 @@ class Search:
 
 def by_tag(store: Store, names: Sequence[str], tag: str) -> Search:
     """Look up a tag in each of these queues, without a search."""
-    found, now_ms = [], store.now_ms()
+    messages, now_ms = [], store.now_ms()
     for name in names:
-        located = store.reads.look_up(name, tag)
+        located = store.reads.locate(name, tag)
         if located is not None:
-            found.append(of_stored(queue_of(name), located.place, located.stored, now_ms))
+            messages.append(of_stored(queue_of(name), located.place, located.stored, now_ms))
     _, total = ground(store, names)
-    return Search(found, total, total, None)
+    return Search(messages, total, total, None)
 
 
 def search(
@@ -229,23 +229,23 @@ def search(
     start = None if cursor is None else cursor_of(cursor)
     now_ms = store.now_ms()
 
-    def fitting(begun: Cursor, looked: Looked) -> list[tuple[int, Message]]:
+    def fitting(begun: Cursor, page: ScanPage) -> list[tuple[int, Message]]:
         queue = queue_of(begun.name)
-        messages = (of_stored(queue, begun.place, item, now_ms) for item in looked.items)
-        numbered = zip(looked.numbers, messages, strict=True)
+        messages = (of_stored(queue, begun.place, item, now_ms) for item in page.items)
+        numbered = zip(page.numbers, messages, strict=True)
         return [(number, message) for number, message in numbered if fits(message)]
 
-    found: list[Message] = []
+    matching: list[Message] = []
     after: Cursor | None = None
     for begun, there, after in walk(store, through, start, looks, contains=contains):
-        messages, room = fitting(begun, there), limit - len(found)
+        messages, room = fitting(begun, there), limit - len(matching)
         if len(messages) > room:  # repeat a shorter step, so that the next call continues there
-            shorter = look(store, begun, messages[room - 1][0], contains)
+            shorter = scan_page(store, begun, messages[room - 1][0], contains)
             messages = fitting(begun, shorter)[:room]
             after = gone_on(begun, shorter)  # noqa: PLW2901 - the shorter step ends earlier
-        found += [message for _, message in messages]
-        if len(found) >= limit:
+        matching += [message for _, message in messages]
+        if len(matching) >= limit:
             break
     if after is None:
-        return Search(found, total, total, None)
-    return Search(found, after.looked, max(total, after.looked), after.text())
+        return Search(matching, total, total, None)
+    return Search(matching, after.looked, max(total, after.looked), after.text())

@@ -38,14 +38,14 @@ def milliseconds(option: str, seconds: float) -> int:
 def names_of(failures: Any) -> tuple[str, ...]:
     """Return the dotted names of exceptions that are failures; raises ConfigurationError."""
     if isinstance(failures, (tuple, list, set, frozenset)):
-        found = [
-            f"{one.__module__}.{one.__qualname__}"
-            if isinstance(one, type) and issubclass(one, BaseException)
-            else one
-            for one in failures
+        names = [
+            f"{failure.__module__}.{failure.__qualname__}"
+            if isinstance(failure, type) and issubclass(failure, BaseException)
+            else failure
+            for failure in failures
         ]
-        if all(isinstance(name, str) and name and is_text(name) for name in found):
-            return tuple(found)
+        if all(isinstance(name, str) and name and is_text(name) for name in names):
+            return tuple(names)
     raise ConfigurationError(
         "expected failures to be a tuple of exceptions or of their dotted names, got: "
         f"{failures!r:.100}"
@@ -81,11 +81,11 @@ def packed(signature: Any, batch: str) -> str:
             raise ConfigurationError(
                 f"expected a signature that publishes one message, got: {signature!r:.100}"
             )
-        (found,) = messages
-        producer.maybe_declare(found.declare[0]) if found.declare else None
+        (sent,) = messages
+        producer.maybe_declare(sent.declare[0]) if sent.declare else None
         channel = producer.channel
-        raw = channel.prepare_message(*found[:6])
-        item = channel.transport.encoder.encode(raw, found.exchange, found.routing_key)
+        raw = channel.prepare_message(*sent[:6])
+        item = channel.transport.encoder.encode(raw, sent.exchange, sent.routing_key)
     message = CallbackMessage(
         item.exchange, item.routing_key, item.envelope, item.rank, new_tag(item.rank)
     )

@@ -113,7 +113,7 @@ class Batch:
         if self._parent is not None:
             checked_id("parent", self._parent)
         # A separate thread may have another current app.
-        signed = (getattr(one, "app", None) for one in self._callbacks.values())
+        signed = (getattr(callback, "app", None) for callback in self._callbacks.values())
         self._app = app or next(filter(None, signed), None)
         connection = current_connection if self._app is None else self._app.connection_for_write
         self._opener = opener("batch", url, transport_options, connection)
@@ -156,7 +156,7 @@ class Batch:
         if parent == self.id:
             raise ConfigurationError(f"expected another batch as the parent of {self.id!r}")
         fields = {
-            f"on_{name}": packed(one, self.id) for name, one in self._callbacks.items() if one
+            f"on_{name}": packed(task, self.id) for name, task in self._callbacks.items() if task
         }
         fields["seal_timeout_ms"], fields["ttl_ms"] = str(self._seal_timeout_ms), str(self._ttl_ms)
         if parent is not None:

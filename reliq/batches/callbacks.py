@@ -49,7 +49,7 @@ def publish_due(store: Store, record: BatchRecord) -> None:
         if stored is None or _published(store, record, callback, stored):
             if callback != "failure":
                 report_to_parent(store, record)
-            store.batches.said(record.id, callback)
+            store.batches.note_published(record.id, callback)
 
 
 def change(store: Store, batch: str, *changes: Change) -> Changed | None:

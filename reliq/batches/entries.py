@@ -29,10 +29,10 @@ JobEntry: TypeAlias = "tuple[str, Change]"
 
 def entry_of(item: Outgoing, routes: Routes | None = None) -> JobEntry | None:
     """Return the batch of *item* and its entry, with a queue from *routes*; None for no job."""
-    found = job_of(item.headers)
-    if found is None or item.tag is None:
+    membership = job_of(item.headers)
+    if membership is None or item.tag is None:
         return None
-    batch, job, retries = found
+    batch, job, retries = membership
     queues = item.route(routes)[0] if routes is not None else ()
     queue = queues[0] if queues else item.routing_key
     state: State = "delayed" if item.delay_ms > 0 else "waiting"
@@ -49,8 +49,8 @@ def enter(store: Store, entries: Sequence[JobEntry]) -> None:
     for batch, changes in by_batch(entries).items():
         # The jobs are published together, even if adding them takes several steps.
         changes[AT_ONCE:] = [change._replace(text="more") for change in changes[AT_ONCE:]]
-        found = store.batches.change(batch, changes, by=adding_job(batch))
-        if found is None:
+        result = store.batches.change(batch, changes, by=adding_job(batch))
+        if result is None:
             withdraw(store, entered)
             raise NotFound(
                 f"batch {batch!r}: {store.broker} has no such batch: a batch and its jobs must be "
@@ -58,9 +58,9 @@ def enter(store: Store, entries: Sequence[JobEntry]) -> None:
                 "nothing was stored"
             )
         # Exclude jobs that were added before: their messages may be stored.
-        outcomes = zip(changes, found.outcomes, strict=True)
+        outcomes = zip(changes, result.outcomes, strict=True)
         entered += [(batch, change) for change, outcome in outcomes if outcome == DONE]
-        refused = {code for code in found.outcomes if code in {SEALED, CANCELLED}}
+        refused = {code for code in result.outcomes if code in {SEALED, CANCELLED}}
         if refused:
             withdraw(store, entered)
             why = "cancelled" if CANCELLED in refused else "sealed"

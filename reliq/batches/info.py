@@ -58,7 +58,7 @@ class BatchInfo:
             ended_ms=record.ended_ms or None,
             age_s=max(now_ms - record.created_ms, 0) / 1000,
             due=list(record.due),
-            published=[name for name in record.said if CALLBACK_FIELD + name in record.fields],
+            published=[name for name in record.published if CALLBACK_FIELD + name in record.fields],
             **more,
         )
 

@@ -99,7 +99,7 @@ class JobReports:
         limit = monotonic() - older_than_s
         with self.lock:
             refused, self._refused = self._refused, set()
-            late = {number for number, one in self._owed.items() if one.since < limit}
+            late = {number for number, report in self._owed.items() if report.since < limit}
             self._unsent |= late | refused
 
     def flush(self, store: Store) -> None:
@@ -136,17 +136,17 @@ class JobReports:
         cluster, reports to batches on unreachable nodes remain, and the others are sent.
         """
         events = store.job_events(queue, BATCH, after)
-        found = [(event.number, change_of(queue, event)) for event in events]
-        done = [number for number, entry in found if entry is None]
+        entries = [(event.number, change_of(queue, event)) for event in events]
+        done = [number for number, entry in entries if entry is None]
         attempt = Attempt(store, refused=True)
-        for batch, changes in by_batch(entry for _, entry in found if entry is not None).items():
+        for batch, changes in by_batch(entry for _, entry in entries if entry is not None).items():
             with attempt:
                 self.change(store, batch, changes)
                 done += [change.token for change in changes]
         if done:
             store.forget_job_events(queue, done)
         if attempt.lost:
-            left = len(found) - len(done)
+            left = len(entries) - len(done)
             logger.warning("%d reports of %r are postponed: %s", left, queue, attempt.lost)
         return events[-1].number if len(events) == BATCH else 0
 
@@ -190,10 +190,10 @@ def in_words(reason: str, error: str = "") -> str:
 
 def change_of(queue: str, event: JobEvent) -> tuple[str, Change] | None:
     """Return the batch of *event*, which occurred in *queue*, and the change to report to it."""
-    found = job_in(event.envelope)
-    if found is None:
+    membership = job_in(event.envelope)
+    if membership is None:
         return None
-    batch, job, retries = found
+    batch, job, retries = membership
     change = Change(
         "replay", job, retries=retries, token=event.number, tag=event.tag, queue=queue_of(queue)
     )

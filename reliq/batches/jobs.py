@@ -103,10 +103,10 @@ class Change(NamedTuple):
 
 def by_batch(entries: Iterable[tuple[str, Change]]) -> dict[str, list[Change]]:
     """Group (batch, change) pairs by their batch, in their order."""
-    found: dict[str, list[Change]] = {}
+    grouped: dict[str, list[Change]] = {}
     for batch, change in entries:
-        found.setdefault(batch, []).append(change)
-    return found
+        grouped.setdefault(batch, []).append(change)
+    return grouped
 
 
 _WHAT = frozenset(get_args(What))
@@ -281,7 +281,7 @@ class BatchRecord(NamedTuple):
     ended_ms: int
     due: tuple[Callback, ...]
     """The pending callbacks."""
-    said: tuple[Callback, ...]
+    published: tuple[Callback, ...]
     fields: dict[str, str]
     """The fields that its producer stored with it."""
     due_since_ms: int = 0

@@ -83,7 +83,7 @@ class Sweep:
                 lost = Change("lose", job.id, tag=NESTED, text=str(job.since_ms))
                 self._reports.change(store, self._batch, (lost,))
         elif self._by_queue:
-            self._look_into_a_queue(store)
+            self._examine_queue(store)
         if self._children or self._by_queue or self._after is not None:
             return True
         if self._unheard:
@@ -96,9 +96,9 @@ class Sweep:
         return False
 
     def _read(self, store: Store, after: str) -> None:
-        found, after = store.batches.some_jobs(self._batch, after, _AT_ONCE)
+        jobs, after = store.batches.some_jobs(self._batch, after, _AT_ONCE)
         self._after = after or None
-        for job in found:
+        for job in jobs:
             if job.state not in OPEN or job.since_ms >= self._older_ms:
                 continue
             if job.tag == NESTED:
@@ -106,7 +106,7 @@ class Sweep:
             else:
                 self._by_queue.setdefault(job.queue, []).append(job)
 
-    def _look_into_a_queue(self, store: Store) -> None:
+    def _examine_queue(self, store: Store) -> None:
         """Search a queue for the messages of some jobs, after reporting the queue's events."""
         queue = next(iter(self._by_queue))
         try:
@@ -118,7 +118,7 @@ class Sweep:
                 if after := self._reports.report_events(store, name, after):
                     self._to_report.append((name, after))
                     return
-            self._look_for(store, queue, self._by_queue[queue])
+            self._search(store, queue, self._by_queue[queue])
         except BrokerUnavailable:
             # Its node, or the whole broker, is unreachable: the state of these jobs is unknown.
             self._unread = True
@@ -126,7 +126,7 @@ class Sweep:
             self._to_report = []
         del self._by_queue[queue]
 
-    def _look_for(self, store: Store, queue: str, jobs: Sequence[Job]) -> None:
+    def _search(self, store: Store, queue: str, jobs: Sequence[Job]) -> None:
         tags = [tag for job in jobs for tag in (job.tag, job.before) if tag]
         there: dict[str, Whereabouts] = {}
         for name in self._names[queue]:
@@ -167,8 +167,8 @@ class Sweep:
         known = store.liveness(sorted({job.worker for job in at_work})) if at_work else {}
         # None: the worker exists, and its jobs are not known here.
         runs = {
-            name: () if found is None or found.lapsed else self._runs(name)
-            for name, found in known.items()
+            name: () if state is None or state.lapsed else self._runs(name)
+            for name, state in known.items()
         }
         return {
             (job.id, job.since_ms)

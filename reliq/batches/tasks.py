@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..integrations.job_runs import JobContext
 
 # Interval between queries to the broker by repeated calls.
-_ASKED_EVERY_S = 1.0
+_POLL_EVERY_S = 1.0
 # Interval between writes of repeated progress.
 _WRITTEN_EVERY_S = 0.5
 # Pause before the next write after a failed one.
@@ -48,7 +48,7 @@ def cancelled() -> bool:
         return False
     if running.cancelled or now < running.asks_at:
         return running.cancelled
-    running.asks_at = now + _ASKED_EVERY_S
+    running.asks_at = now + _POLL_EVERY_S
     try:
         record = running.store.batches.batch(running.batch)
     except ReliqError as exc:

@@ -44,7 +44,7 @@ def acl(
     user: str | None,
     prefix: str,
     as_json: bool,
-    **said: Any,
+    **options: Any,
 ) -> None:
     """Print the Redis command that creates a user with the least permissions for ROLE.
 
@@ -63,5 +63,5 @@ def acl(
       reliq acl worker --cluster
     """
     roles = ROLES if role is None else (role,)
-    rules = {name: admin.acl_rule(name, user, prefix, **said) for name in roles}
+    rules = {name: admin.acl_rule(name, user, prefix, **options) for name in roles}
     out.answer(rules, as_json, dict.values)

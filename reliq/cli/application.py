@@ -36,8 +36,8 @@ class Application:
             except ReliqError as error:  # as_uri creates the transport, which checks its options
                 raise click.UsageError(str(error)) from None
         for url in urls:
-            scheme, found, _ = url.partition("://")
-            if not found or not scheme.startswith("reliq"):
+            scheme, separator, _ = url.partition("://")
+            if not separator or not scheme.startswith("reliq"):
                 raise click.UsageError(f"a broker of this application is {scheme}://, not reliq://")
         if connection.ssl:
             urls = tuple(_with_tls(url, connection.ssl) for url in urls)
@@ -61,6 +61,6 @@ def _with_tls(url: str, given: Any) -> str:
             query[full] = "none"
     if scheme in {"reliq-sentinel", "reliq-cluster"}:
         query = query or {"ssl": "true"}
-    said = "&".join(filter(None, (own, urlencode(query))))
+    parameters = "&".join(filter(None, (own, urlencode(query))))
     scheme = "reliqs" if scheme == "reliq" else scheme
-    return f"{scheme}://{base.rstrip('/')}" + (f"?{said}" if said else "")
+    return f"{scheme}://{base.rstrip('/')}" + (f"?{parameters}" if parameters else "")

@@ -42,7 +42,7 @@ def _read(inspector: Inspector, batch: str) -> Row:
     return out.of_broker(inspector.broker, info) | listed | more
 
 
-def looks(
+def readings(
     target: Target,
     batch: str,
     interval: float,
@@ -54,8 +54,8 @@ def looks(
     Calls *on_outage* at the first failed look of an outage. Raises Refused if no broker has the
     batch, and after *patience* seconds without an answer.
     """
-    found = target.gather(lambda there: (there.url, _read(there, there.batch_id(batch))))
-    url, row = found.require_some()[0]
+    gathered = target.gather(lambda there: (there.url, _read(there, there.batch_id(batch))))
+    url, row = gathered.require_some()[0]
     its_own, name = Target((url,), target.options), row["id"]
     answered, lost = time.monotonic(), False
     yield {**row, "rate": None}
@@ -63,8 +63,8 @@ def looks(
         time.sleep(interval)
         there = its_own.gather(lambda inspector: _read(inspector, name))
         now = time.monotonic()
-        if there.found:
-            before, row = row["done"], there.found[0]
+        if there.answers:
+            before, row = row["done"], there.answers[0]
             yield {**row, "rate": max(row["done"] - before, 0) / max(now - answered, 1e-6)}
             answered, lost = now, False
             continue
@@ -84,8 +84,8 @@ def _line(row: Row) -> str:
     """Return one look as a line of text."""
     counts = [f"{row['counts'][state]:,} {state}" for state in ("working", "failed", "error")]
     rate = "" if row["rate"] is None else f", {per_second(row['rate'])}/s"
-    said = f"{row['done']:,} of {row['total']:,} done ({row['percent']:g} %){rate}"
-    return f"{plain(row['name'] or row['id'])}: {said}, {', '.join(counts)}, {stage_of(row)}"
+    text = f"{row['done']:,} of {row['total']:,} done ({row['percent']:g} %){rate}"
+    return f"{plain(row['name'] or row['id'])}: {text}, {', '.join(counts)}, {stage_of(row)}"
 
 
 @click.command()
@@ -118,7 +118,7 @@ def watch(target: Target, batch: str, interval: float, patience: float) -> None:
     last: Row = {}
     with out.Progress(console=console, disable=not drawn) as bar:
         task = bar.add_task("", total=None)
-        for row in looks(target, batch, interval, patience, _report):
+        for row in readings(target, batch, interval, patience, _report):
             if target.as_json:
                 click.echo(json.dumps(row, default=str))
             elif drawn:

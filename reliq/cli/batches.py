@@ -111,7 +111,7 @@ def show(target: Target, batch: str, state: str | None, limit: int, skip: int) -
 
 
 def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
-    said = {
+    facts = {
         "batch": row["id"],
         "name": row["name"],
         "broker": row["broker"],
@@ -133,15 +133,15 @@ def _shown(row: dict[str, Any], state: str | None) -> Sequence[Any]:
             "tag": lambda job: job["tag"] or "-",
             "worker": lambda job: job["worker"] or "-",
         }
-        return out.fields(said), out.listing(row["jobs"], jobs)
+        return out.fields(facts), out.listing(row["jobs"], jobs)
     if not row["failures"]:
-        return (out.fields(said),)
+        return (out.fields(facts),)
     failures: dict[str, Any] = {
         "failed job": "job",
         ">after": lambda item: duration(max(item["at_ms"] - row["created_ms"], 0) / 1000),
         "reason": "reason",
     }
-    return out.fields(said), out.listing(row["failures"], failures)
+    return out.fields(facts), out.listing(row["failures"], failures)
 
 
 # -- change

@@ -22,7 +22,7 @@ _SHELLS = ("bash", "zsh", "fish")
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+,-]*")
 
 
-def _completing(look: Callable[[Inspector], list[str]]) -> Callable[..., list[str]]:
+def _completing(query: Callable[[Inspector], list[str]]) -> Callable[..., list[str]]:
     """Return a shell completion: the names of *look* that start with the typed word.
 
     It offers only names that are safe on a command line, and none if no broker answers.
@@ -36,7 +36,7 @@ def _completing(look: Callable[[Inspector], list[str]]) -> Callable[..., list[st
                 target = target_of(**given)
         except click.UsageError:
             return []
-        names = {name for there in target.gather(look).found for name in there}
+        names = {name for there in target.gather(query).answers for name in there}
         return sorted(name for name in names if name.startswith(begun) and _SAFE.fullmatch(name))
 
     return complete

@@ -110,20 +110,20 @@ def list_command(target: Target, queue: str | None, filters: Filters, limit: int
     """
 
     def of(inspector: Inspector, name: str) -> Partial[Message]:
-        found = inspector.dead_letters(name, limit, **filters)
-        return found.each(lambda dead_letter: inspector.view(name, dead_letter))
+        letters = inspector.dead_letters(name, limit, **filters)
+        return letters.each(lambda dead_letter: inspector.view(name, dead_letter))
 
     def find(inspector: Inspector) -> Partial[Message]:
         if queue is not None:
             return of(inspector, queue)
         report = inspector.report()
-        found: Partial[Message] = Partial(unreachable=report.untold)
+        messages: Partial[Message] = Partial(unreachable=report.untold)
         for item in report.queues:
             with suppress(NotFound):  # deleted meanwhile
-                found += of(inspector, item.queue) if item.dead else ()
-        found.sort(key=lambda message: message.died_ms or 0)
-        del found[limit:]
-        return found
+                messages += of(inspector, item.queue) if item.dead else ()
+        messages.sort(key=lambda message: message.died_ms or 0)
+        del messages[limit:]
+        return messages
 
     where = "all queues" if queue is None else queue
     target.answer(
@@ -144,7 +144,7 @@ def show(target: Target, queue: str, tag: str) -> None:
       reliq dead show orders 0501926f3b2c5d8a1b2c3d4e5f000001
     """
 
-    def look(inspector: Inspector) -> dict[str, Any]:
+    def read(inspector: Inspector) -> dict[str, Any]:
         dead_letter = inspector.dead_letter(queue, tag)
         message = dead_letter.message
         return {
@@ -155,9 +155,9 @@ def show(target: Target, queue: str, tag: str) -> None:
             "routing_key": None if message is None else message.routing_key,
         }
 
-    found = target.gather(look)
-    out.answer(found.require_some()[0], target.as_json, lambda row: [out.fields(row)])
-    found.complain()
+    gathered = target.gather(read)
+    out.answer(gathered.require_some()[0], target.as_json, lambda row: [out.fields(row)])
+    gathered.complain()
 
 
 def _change(

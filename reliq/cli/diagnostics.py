@@ -43,11 +43,11 @@ def consumers(target: Target, every: bool) -> None:
     """
     kept = set[str]()
 
-    def look(inspector: Inspector) -> Iterator[dict[str, Any]]:
-        found, now_ms = inspector.consumers(), inspector.now_ms()
+    def read(inspector: Inspector) -> Iterator[dict[str, Any]]:
+        consumers, now_ms = inspector.consumers(), inspector.now_ms()
         if not target.as_json and not every:
             kept.update(inspector.durable_queues())
-        for item in found:
+        for item in consumers:
             times = {"since_s": item.started_ms, "seen_s": item.seen_ms}
             ages = {name: max(now_ms - at_ms, 0) / 1000 for name, at_ms in times.items()}
             yield asdict(item) | ages
@@ -72,7 +72,7 @@ def consumers(target: Target, every: bool) -> None:
         )
         return table, f"{len(rows)} consumer(s)"
 
-    target.answer(look, shown)
+    target.answer(read, shown)
 
 
 # -- audit
@@ -97,14 +97,14 @@ def audit(target: Target, no_batches: bool) -> None:
       reliq audit --json
     """
 
-    def look(inspector: Inspector) -> Partial[Any]:
-        found: Partial[Any] = inspector.audit()
+    def read(inspector: Inspector) -> Partial[Any]:
+        audits: Partial[Any] = inspector.audit()
         if not no_batches:
             with out.progress("batches", None) as advance:
-                found += inspector.audit_batches(advance)
-        return found
+                audits += inspector.audit_batches(advance)
+        return audits
 
-    sys.exit(1 if _unbalanced(target.answer(look, _ledgers)) else 0)
+    sys.exit(1 if _unbalanced(target.answer(read, _ledgers)) else 0)
 
 
 def _unbalanced(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -167,7 +167,7 @@ def doctor(target: Target, strict: bool) -> None:
     """
     spools = [examine(url) for url in target.spools]
 
-    def look(inspector: Inspector) -> Iterator[Any]:
+    def read(inspector: Inspector) -> Iterator[Any]:
         yield from inspector.doctor()
         while spools:  # once, with the findings of the first broker
             yield spools.pop()
@@ -182,8 +182,8 @@ def doctor(target: Target, strict: bool) -> None:
         "remedy": "remedy",
     }
     try:
-        rows = target.answer(look, lambda rows: [out.listing(worst_first(rows), columns)])
+        rows = target.answer(read, lambda rows: [out.listing(worst_first(rows), columns)])
     except Refused as exc:  # report the spools during an outage too
-        raise Refused("\n".join([exc.message, *(one.message for one in spools)])) from exc
+        raise Refused("\n".join([exc.message, *(spool.message for spool in spools)])) from exc
     bad = {"error", "warning"} if strict else {"error"}
     sys.exit(1 if any(item["severity"] in bad for item in rows) else 0)

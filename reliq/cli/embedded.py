@@ -47,10 +47,10 @@ def embedded() -> None:
     """
 
 
-def _folder_of(_context: object, _name: object, said: str) -> Folder:
+def _folder_of(_context: object, _name: object, given: str) -> Folder:
     """Return the folder in a path or URL; a path may contain any bytes."""
-    path = said.removeprefix(f"{SCHEME}:///")
-    return folder_of(said if path == said else unquote(path, errors="surrogateescape"))
+    path = given.removeprefix(f"{SCHEME}:///")
+    return folder_of(given if path == given else unquote(path, errors="surrogateescape"))
 
 
 _folder = click.argument("folder", callback=_folder_of)
@@ -70,10 +70,10 @@ def status(folder: Folder, as_json: bool) -> None:
       reliq embedded status /var/lib/shop
     """
     folder.require(create=False)
-    state, said = folder.state(), ""
+    state, reply = folder.state(), ""
     with suppress(OSError), folder.socket() as path:
-        said = ask(path, "INFO").decode("utf-8", "replace")
-    info = dict(line.split(":", 1) for line in said.splitlines() if ":" in line)
+        reply = ask(path, "INFO").decode("utf-8", "replace")
+    info = dict(line.split(":", 1) for line in reply.splitlines() if ":" in line)
     number = {name: int(info[name]) for name in _NUMBERS if name in info}
     pid, clients = number.get("process_id"), number.get("connected_clients")
     nice = cgroup = None
@@ -81,7 +81,7 @@ def status(folder: Folder, as_json: bool) -> None:
         if pid:
             nice = os.getpriority(os.PRIO_PROCESS, pid)
             cgroup = Path(f"/proc/{pid}/cgroup").read_text("utf-8").split("\n")[0]
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "running": state["runs"],
         "server": writer_of(folder),
         "uptime_s": number.get("uptime_in_seconds"),
@@ -99,9 +99,9 @@ def status(folder: Folder, as_json: bool) -> None:
         "error": state.get("failed"),
         "error_at": state.get("failed_at"),
     }
-    shown = ((name, value) for name, value in found.items() if value is not None)
+    shown = ((name, value) for name, value in facts.items() if value is not None)
     lines = (f"{name:<16} {_SHOWN.get(name, str)(value)}" for name, value in shown)
-    out.answer({**found, "server": str(found["server"] or "")}, as_json, lambda _: lines)
+    out.answer({**facts, "server": str(facts["server"] or "")}, as_json, lambda _: lines)
 
 
 def _size_of(folder: str) -> int:
@@ -157,8 +157,8 @@ def stop(folder: Folder, as_json: bool) -> None:
             f"{folder}: `reliq embedded run` keeps the broker running: end that process instead, "
             "with SIGTERM or systemctl stop"
         )
-    said = {True: "stopped", False: "the broker was not running"}
-    out.answer({"stopped": start.stop(folder)}, as_json, lambda found: [said[found["stopped"]]])
+    outcomes = {True: "stopped", False: "the broker was not running"}
+    out.answer({"stopped": start.stop(folder)}, as_json, lambda row: [outcomes[row["stopped"]]])
 
 
 @embedded.command()
@@ -247,5 +247,5 @@ def backup(folder: Folder, to: str, as_json: bool) -> None:
         shutil.rmtree(to)
         raise Refused(f"{folder}: the broker was rewriting its log; retry")
     copied = _size_of(to)
-    found = {"to": to, "bytes": copied}
-    out.answer(found, as_json, lambda _: [f"{size(copied)} copied to {to}"])
+    row = {"to": to, "bytes": copied}
+    out.answer(row, as_json, lambda _: [f"{size(copied)} copied to {to}"])

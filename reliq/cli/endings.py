@@ -84,6 +84,6 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first sentence of each command; long ones are wrapped, click would cut them."""
         every = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, found.get_short_help_str(1000)) for name, found in every if found]
+        rows = [(name, command.get_short_help_str(1000)) for name, command in every if command]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

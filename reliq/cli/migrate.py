@@ -130,11 +130,11 @@ def migrate(
     common = {"master_name": master_name}
     ours = {"global_keyprefix": prefix, "priority_order": priority_order, **common}
     theirs = {"global_keyprefix": prefix if kombu_prefix is None else kombu_prefix, **common}
-    found = _given({**theirs, **layout}).items()
+    given = _given({**theirs, **layout}).items()
     with migration.Migration(
         source,
         target,
-        kombu_options={name: value for name, value in found if name in KNOWN if value != "default"},
+        kombu_options={name: value for name, value in given if name in KNOWN if value != "default"},
         transport_options=_given({**ours, "address_map": address_map}),
     ) as moving:
         if dry_run:
@@ -215,8 +215,8 @@ def _run(moving: Migration, queues: Sequence[str], moved: dict[str, Counter[str]
 
 
 def _print_moved(moved: dict[str, Counter[str]], as_json: bool) -> None:
-    found = [{"queue": queue, **total} for queue, total in moved.items()]
-    out.answer(found, as_json, lambda rows: map(_line, rows))
+    totals = [{"queue": queue, **total} for queue, total in moved.items()]
+    out.answer(totals, as_json, lambda rows: map(_line, rows))
 
 
 def _line(row: dict[str, Any]) -> str:

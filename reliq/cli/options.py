@@ -34,13 +34,13 @@ class Number(click.FloatRange):
         return number
 
 
-def duration(said: str) -> float:
+def duration(given: str) -> float:
     """Return seconds, from a plain number or parts with units: 90, 15m, 1h30m, 2d."""
-    text = said.strip()
+    text = given.strip()
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if not re.fullmatch(r"(\d+(\.\d+)?[smhdw])+", text):
-        raise click.BadParameter(f"expected seconds, or for example 15m, 1h30m, 2d; got {said!r}")
+        raise click.BadParameter(f"expected seconds, or for example 15m, 1h30m, 2d; got {given!r}")
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
@@ -49,18 +49,18 @@ def _address_map(
     _context: click.Context, _option: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
     """Return the transport option ``address_map``; an error names the expected format."""
-    found: dict[str, str] = {}
+    known: dict[str, str] = {}
     for pair in (pair for text in given for pair in re.split(r"[;\s]+", text) if pair):
         announced, equals, reachable = pair.partition("=")
         if not equals:
             raise click.BadParameter(f"expected HOST:PORT=HOST:PORT, got {pair!r}")
-        if found.setdefault(announced, reachable) != reachable:
-            raise click.BadParameter(f"{announced} is given twice: {found[announced]}, {reachable}")
+        if known.setdefault(announced, reachable) != reachable:
+            raise click.BadParameter(f"{announced} is given twice: {known[announced]}, {reachable}")
     try:
-        parse({"address_map": found})
+        parse({"address_map": known})
     except ConfigurationError as error:
         raise click.BadParameter(str(error)) from None
-    return found
+    return known
 
 
 queue_argument = click.argument("queue", shell_complete=queue_names)
@@ -144,10 +144,10 @@ def collected(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -
             own = {key: given.pop(key) for key in make.__annotations__ if key in given}
             return command(*args, **{name: make(**own)}, **given)
 
-        found: Any = wrapper
+        decorated: Any = wrapper
         for option in reversed(options):
-            found = option(found)
-        return found  # type: ignore[no-any-return]
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
 
     return add
 

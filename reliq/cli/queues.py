@@ -179,11 +179,11 @@ def set_(target: Target, queue: str, settings: tuple[str, ...], partitions: int 
         held = inspector.configure(queue, changes) if changes else inspector.settings(queue)
         return {"settings": held}
 
-    def said(row: dict[str, Any]) -> str:
+    def sentence(row: dict[str, Any]) -> str:
         held = (f"{name}={plain(value)}" for name, value in row["settings"].items())
         return " ".join(held) or "no settings"
 
-    target.change("queue", queue, work, said)
+    target.change("queue", queue, work, sentence)
 
 
 def message_table(rows: Sequence[dict[str, Any]], state: str) -> Table:

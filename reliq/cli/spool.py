@@ -38,7 +38,7 @@ def spool_status(path: str, as_json: bool) -> None:
     Examples:
       reliq spool status /var/spool/shop.db
     """
-    found = JOURNALS.at(path).status()
+    status = JOURNALS.at(path).status()
     columns: dict[str, Any] = {
         "exchange": "exchange",
         "routing key": "routing_key",
@@ -46,10 +46,10 @@ def spool_status(path: str, as_json: bool) -> None:
         ">oldest": lambda row: duration(row["oldest_s"]),
     }
     line = (
-        f"{found['publishes']} publishes, {size(found['bytes'])}; in total {found['expired']} "
-        f"expired, {found['doubtful']} possibly stored twice"
+        f"{status['publishes']} publishes, {size(status['bytes'])}; in total {status['expired']} "
+        f"expired, {status['doubtful']} possibly stored twice"
     )
-    out.answer(found, as_json, lambda found: [out.listing(found["routes"], columns), line])
+    out.answer(status, as_json, lambda status: [out.listing(status["routes"], columns), line])
 
 
 @spool.command("forward")
@@ -68,10 +68,10 @@ def spool_forward(path: str, target: Target) -> None:
     journal.status()  # raises an error if the file does not exist
     with kombu.Connection(target.urls[0], transport_options=dict(target.options)) as connection:
         connection.connect()
-        total = transports.forward(journal, connection.transport, said=reasons.append)
-    found = {"forwarded": total, "left": journal.holds, "reason": "".join(reasons)}
+        total = transports.forward(journal, connection.transport, on_reason=reasons.append)
+    outcome = {"forwarded": total, "left": journal.holds, "reason": "".join(reasons)}
     words = "{forwarded} forwarded, {left} left in the spool" + (": {reason}" if reasons else "")
-    out.answer(found, target.as_json, lambda found: [words.format(**found)])
+    out.answer(outcome, target.as_json, lambda outcome: [words.format(**outcome)])
 
 
 def examine(url: str) -> admin.Finding:

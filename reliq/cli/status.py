@@ -27,37 +27,37 @@ if TYPE_CHECKING:
     from .target import Gathered, Target
 
 
-def looks(target: Target, interval: float, most: int | None) -> Iterator[Gathered[Report]]:
+def readings(target: Target, interval: float, most: int | None) -> Iterator[Gathered[Report]]:
     """Yield the reports of the reachable brokers, *most* times; None: forever.
 
     Each report has the rates since the previous one.
     """
     before: dict[str, Report] = {}
 
-    def look(inspector: Inspector) -> Report:
+    def read(inspector: Inspector) -> Report:
         report = inspector.report(before.get(inspector.broker))
         before[inspector.broker] = report
         return report
 
     for number in counting(1):
-        yield target.gather(look)
+        yield target.gather(read)
         if number == most:
             return
         time.sleep(interval)
 
 
-def status_data(found: Gathered[Report]) -> dict[str, Any]:
+def status_data(gathered: Gathered[Report]) -> dict[str, Any]:
     """Return the output of ``status --json``."""
     brokers: list[dict[str, Any]] = [
-        {**asdict(report.broker), "reachable": True, "error": None} for report in found.found
+        {**asdict(report.broker), "reachable": True, "error": None} for report in gathered.answers
     ]
-    for name, error in found.failures:
+    for name, error in gathered.failures:
         unknown = admin.BrokerInfo(name, "", "", "", None, None, None, "", None)
         brokers.append({**asdict(unknown), "reachable": False, "error": str(error)})
     rows: dict[str, list[dict[str, Any]]] = {
         name: [
             out.of_broker(report.broker.broker, item)
-            for report in found.found
+            for report in gathered.answers
             for item in getattr(report, name)
         ]
         for name in ("queues", "untold")
@@ -158,11 +158,11 @@ def status(target: Target, interval: float, every: bool) -> None:
       reliq status --interval 10
       reliq status --json --interval 0
     """
-    for found in looks(target, interval, 2 if interval else 1):
-        if not found.found:
+    for gathered in readings(target, interval, 2 if interval else 1):
+        if not gathered.answers:
             break
-    out.answer(status_data(found), target.as_json, lambda data: status_tables(data, every))
-    found.complain(item for report in found.found for item in report.untold)
+    out.answer(status_data(gathered), target.as_json, lambda data: status_tables(data, every))
+    gathered.complain(item for report in gathered.answers for item in report.untold)
 
 
 def screen(data: dict[str, Any], interval: float, every: bool = False) -> Any:
@@ -192,7 +192,7 @@ def top(target: Target, interval: float, count: int | None, every: bool) -> None
       reliq top --interval 0.5
       reliq top --json --count 3 --interval 10
     """
-    screens = map(status_data, looks(target, interval, count))
+    screens = map(status_data, readings(target, interval, count))
     try:
         if target.as_json:
             for data in screens:

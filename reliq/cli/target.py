@@ -38,22 +38,22 @@ class Target:
     as_json: bool = False
     """Whether to print results as JSON."""
 
-    def gather(self, look: Callable[[Inspector], T]) -> Gathered[T]:
+    def gather(self, read: Callable[[Inspector], T]) -> Gathered[T]:
         """Return the result of *look* for each broker, and the failures of the others.
 
         If a broker has a result, NotFound on another broker is not a failure.
         """
-        found: list[T] = []
+        answers: list[T] = []
         failures: list[tuple[str, ReliqError]] = []
         for url in self.urls:
             try:
                 with admin.Inspector(url, self.options) as inspector:
-                    found.append(look(inspector))
+                    answers.append(read(inspector))
             except ReliqError as error:  # noqa: PERF203 - one of few brokers
                 failures.append((without_password(url), again(error)))
-        if found:
+        if answers:
             failures = [item for item in failures if not isinstance(item[1], NotFound)]
-        return Gathered(found, failures)
+        return Gathered(answers, failures)
 
     def answer(
         self,
@@ -67,15 +67,15 @@ class Target:
         """
         unreachable: list[object] = []
 
-        def look(inspector: Inspector) -> list[dict[str, Any]]:
+        def read(inspector: Inspector) -> list[dict[str, Any]]:
             there = find(inspector)
             unreachable.extend(getattr(there, "unreachable", ()))
             return [out.of_broker(inspector.broker, item) for item in there]
 
-        found = self.gather(look)
-        rows = [row for part in found.require_some() for row in part]
+        gathered = self.gather(read)
+        rows = [row for part in gathered.require_some() for row in part]
         out.answer(rows, self.as_json, shown)
-        found.complain(unreachable)
+        gathered.complain(unreachable)
         return rows
 
     def change(
@@ -83,12 +83,12 @@ class Target:
         kind: str,
         name: str,
         work: Callable[[Inspector], dict[str, Any]],
-        said: Callable[[dict[str, Any]], str],
+        sentence: Callable[[dict[str, Any]], str],
     ) -> None:
         """Run *work* on each broker that has the *kind* called *name*; print a line for each."""
         self.answer(
             lambda inspector: [{kind: name, **work(inspector)}],
-            lambda rows: [f"{name} at {row['broker']}: {said(row)}" for row in rows],
+            lambda rows: [f"{name} at {row['broker']}: {sentence(row)}" for row in rows],
         )
 
 
@@ -96,23 +96,23 @@ class Target:
 class Gathered(Generic[T]):
     """Results of several brokers."""
 
-    found: list[T]
+    answers: list[T]
     failures: list[tuple[str, ReliqError]]
 
     def require_some(self) -> list[T]:
         """Return the results; raise Refused if there are none."""
-        if not self.found:
+        if not self.answers:
             self.complain()
-        return self.found
+        return self.answers
 
     def complain(self, unreachable: Iterable[object] = ()) -> None:
         """Raise Refused if a broker or a node did not answer.
 
         Call this after the output of the other brokers. An error about a broker names it.
         """
-        said = [*(str(error) for _, error in self.failures), *map(str, unreachable)]
-        if said:
-            raise Refused("\n".join(said))
+        errors = [*(str(error) for _, error in self.failures), *map(str, unreachable)]
+        if errors:
+            raise Refused("\n".join(errors))
 
 
 _BETWEEN = r";(?=\s*reliq[a-z-]*:/|\s*$)"
@@ -124,18 +124,18 @@ def split_urls(given: Iterable[str]) -> tuple[str, ...]:
     Consecutive Sentinels in one text are one broker, and so are consecutive nodes of a cluster.
     In two texts, they belong to two brokers.
     """
-    found: list[str] = []
+    urls: list[str] = []
     for text in given:
         before = ""
         # A semicolon without a reliq URL behind it belongs to a password that is not encoded.
         for url in filter(None, map(str.strip, re.split(_BETWEEN, text))):
             scheme = url.partition("://")[0]
             if scheme in {"reliq-sentinel", "reliq-cluster"} and scheme == before:
-                found[-1] += f";{url}"
+                urls[-1] += f";{url}"
             else:
-                found.append(url)
+                urls.append(url)
             before = scheme
-    return tuple(found)
+    return tuple(urls)
 
 
 def target_of(
@@ -149,8 +149,8 @@ def target_of(
     context = click.get_current_context()
     application = context.find_object(Application)
     from_environment = context.get_parameter_source("urls") is ParameterSource.ENVIRONMENT
-    said = {"global_keyprefix": prefix, "master_name": master_name, "address_map": address_map}
-    given: dict[str, Any] = {name: value for name, value in said.items() if value}
+    options = {"global_keyprefix": prefix, "master_name": master_name, "address_map": address_map}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value}
     if application is not None:
         its_urls, its_options = application.brokers()
         # Celery's list of URLs is one text: it may name several nodes of one broker.

@@ -47,7 +47,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type,misc]  # h11's o
         super().connection_made(transport)
         self._since = monotonic()
         peer = self.client and self.client[0]
-        theirs = sum(bool(one.client) and one.client[0] == peer for one in self.connections)
+        theirs = sum(bool(item.client) and item.client[0] == peer for item in self.connections)
         if len(self.connections) > self.most or theirs > self.most // 2:
             _full.warn("refused a connection from %s, which has %d connections", peer, theirs)
             transport.abort()
@@ -79,8 +79,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        for one in list(self.server_state.connections) if counter % 10 == 0 else ():
-            one.end_if_late()  # type: ignore[union-attr]  # all are _Connections
+        for connection in list(self.server_state.connections) if counter % 10 == 0 else ():
+            connection.end_if_late()  # type: ignore[union-attr]  # all are _Connections
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..lua.scripts import Script
     from .connect import Broker
 
-LOOK_AFTER_S = 0.02  # silence after which a connection is checked before use
+CHECK_AFTER_S = 0.02  # silence after which a connection is checked before use
 _MOST_IDLE = 32
 _PING: Sequence[tuple[Command, Script | None]] = ((("PING",), None),)
 
@@ -59,9 +59,9 @@ def dismissal(error: ReliqError) -> ReliqError | None:
     """
     if not class_of(error.reply).dismisses:
         return None
-    found = again(error)
-    found.reply = ""  # the outcome of other commands is unknown
-    return found
+    later = again(error)
+    later.reply = ""  # the outcome of other commands is unknown
+    return later
 
 
 class Calls:
@@ -103,7 +103,7 @@ class Calls:
         if stream.login is not None and stream.token is not stream.login.token:
             stream.close()
             return self.take()
-        if monotonic() - stream.used > LOOK_AFTER_S and not self._serves(stream):
+        if monotonic() - stream.used > CHECK_AFTER_S and not self._serves(stream):
             stream.close()
             self.broken += 1
             return self.take()
@@ -210,8 +210,8 @@ class Calls:
         if resend:
             texts = _texts([commands[place] for place in resend])
             stream.write(b"".join([pack(command) for command, _ in texts]))
-            found, dismissed_later = self._read(stream, texts, limit_s, ends_at)
-            for place, reply in zip(resend, found, strict=True):
+            resent, dismissed_later = self._read(stream, texts, limit_s, ends_at)
+            for place, reply in zip(resend, resent, strict=True):
                 replies[place] = reply
             dismissed = dismissed or dismissed_later
         return replies, dismissed

@@ -268,10 +268,10 @@ def ask_all(connection: Dialled, broker: Broker, *commands: tuple[Any, ...]) -> 
 
     If *broker* refuses an optional command, its reply is None; its other errors are raised.
     """
-    asked = [one for one in commands if not refusals.lacks(broker.identity, one)]
-    connection.sock.sendall(b"".join(map(pack_command, asked)))
+    sent = [command for command in commands if not refusals.lacks(broker.identity, command)]
+    connection.sock.sendall(b"".join(map(pack_command, sent)))
     replies: dict[tuple[Any, ...], Any] = dict.fromkeys(commands)
-    for command in asked:
+    for command in sent:
         reply = replies[command] = connection.read()
         if isinstance(reply, ReplyError):
             error = translate(reply, broker, 0.0)
@@ -301,8 +301,8 @@ def require_known_format(version: Any, older: Any, prefix: str, broker: Broker) 
         wrong = code_of(str(version)) == "WRONGTYPE"
         stored: object = "of another type" if wrong else str(FORMAT)
     else:
-        (found,) = version
-        stored = None if found is None else found.decode("utf-8", "replace")
+        (raw,) = version
+        stored = None if raw is None else raw.decode("utf-8", "replace")
     if stored is None and not isinstance(older, Exception) and older:
         raise ConfigurationError(
             f"{where} holds queues in the layout of an older reliq, which this one "

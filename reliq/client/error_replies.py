@@ -78,7 +78,7 @@ _CODE = re.compile(r"(?:^|: )-?([A-Z]+)\b")
 
 def code_of(text: str) -> str:
     """Return the known code in an error reply; "" if there is none."""
-    return next((found[1] for found in _CODE.finditer(text) if found[1] in CODES), "")
+    return next((matched[1] for matched in _CODE.finditer(text) if matched[1] in CODES), "")
 
 
 def class_of(text: str) -> Class:
@@ -90,14 +90,14 @@ def class_of(text: str) -> Class:
 
 def translate_reply(text: str, address: object) -> ReliqError:
     """Return reliq's error for an error reply of the server."""
-    found = class_of(text)
-    advice = getattr(address, "advice", {}).get(code_of(text), found.advice)
+    kind = class_of(text)
+    advice = getattr(address, "advice", {}).get(code_of(text), kind.advice)
     hint = f" ({advice})" if advice else ""
     error: ReliqError
-    if found.reconnects:
+    if kind.reconnects:
         error = BrokerUnavailable(f"{address} cannot serve now: {text}{hint}")
     else:
         error = BrokerRefused(f"{address} refused: {text}{hint}")
-        error.passes = found.passes
+        error.passes = kind.passes
     error.reply = text
     return error

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from hiredis import ReplyError
 
 from ..errors import BrokerUnavailable, ReliqError, again
-from .calls import LOOK_AFTER_S, as_text, dismissal, needs_text
+from .calls import CHECK_AFTER_S, as_text, dismissal, needs_text
 from .error_replies import translate_reply
 from .poll import readable
 from .stream import FAILURES, SILENCE_S, Command, Reply, Stream, failure, late, pack
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OnReply: TypeAlias = "Callable[[Reply], None]"
 
-LOOK_AGAIN_S = 0.005
+POLL_AGAIN_S = 0.005
 """The polling interval of a thread that waits for another thread."""
 
 
@@ -73,7 +73,7 @@ class Pipeline:
         call within a write or read closes the connection: it could split a command or a reply."""
         self.stream: Stream | None = None
         """The connection; None before the first one and after a failure."""
-        self.asked: deque[Post] = deque()
+        self.pending: deque[Post] = deque()
         """The commands without a reply."""
         self.arrived: deque[Post] = deque()
         """The replied commands whose handlers have not returned; the driver removes them."""
@@ -90,7 +90,7 @@ class Pipeline:
     def begin(self, stream: Stream) -> None:
         """Continue over *stream*."""
         with self.lock:
-            self._end_asked()
+            self._end_pending()
             if self.stream is not None:  # a nested call was faster
                 stream.close()
                 return
@@ -100,7 +100,7 @@ class Pipeline:
     @property
     def waiting(self) -> bool:
         """Whether a command has no reply yet, or its handler has not returned."""
-        return bool(self.asked or self.arrived)
+        return bool(self.pending or self.arrived)
 
     # -- writing
 
@@ -112,7 +112,7 @@ class Pipeline:
         """
         with self.lock:
             stream = self.stream
-            if stream is not None and not self.asked and now - stream.used > LOOK_AFTER_S:
+            if stream is not None and not self.pending and now - stream.used > CHECK_AFTER_S:
                 self.take()
                 stream = self.stream
             if stream is None or self._is_nested(stream):
@@ -128,10 +128,10 @@ class Pipeline:
                 stream.write(data)
                 if self.stream is not stream:
                     raise EOFError  # noqa: TRY301 - a nested call has closed it
-                if not self.asked:
+                if not self.pending:
                     self.since = now
                 self.number = post.number = self.number + 1
-                self.asked.append(post)
+                self.pending.append(post)
                 stream.used = now
             except FAILURES as exc:
                 error = failure(exc, self._address, self.timeout_s)
@@ -153,13 +153,13 @@ class Pipeline:
         with self.lock:
             stream = self.stream
             if stream is None:
-                self._end_asked()
+                self._end_pending()
                 return
             self._polls += 1
         try:
             # Another thread may write the rest, and a nested call may read the reply: that ends
             # no poll.
-            pause_s = LOOK_AGAIN_S if stream.unsent else SILENCE_S
+            pause_s = POLL_AGAIN_S if stream.unsent else SILENCE_S
             stream.wait(min(self._left_s, longest_s, pause_s))
         finally:
             with self.lock:
@@ -180,10 +180,10 @@ class Pipeline:
                 return
             self._in_use = stream
             try:
-                first, moved = self.asked[0] if self.asked else None, False
+                first, moved = self.pending[0] if self.pending else None, False
                 if reads and stream.read():
                     dismissed = self._match(stream)
-                    moved = not self.asked or self.asked[0] is not first or stream.progressed()
+                    moved = not self.pending or self.pending[0] is not first or stream.progressed()
                     if dismissed is not None:
                         # The server does not serve, and a waiting thread may not notice it.
                         self._fail(dismissed, stream)
@@ -193,7 +193,7 @@ class Pipeline:
                 if moved:
                     self.since = stream.used = monotonic()
                 elif (
-                    (self.asked or stream.unsent)
+                    (self.pending or stream.unsent)
                     and self._left_s <= 0
                     and (reads or not readable((stream.fileno(),), 0.0))
                 ):
@@ -220,15 +220,15 @@ class Pipeline:
         """Match replies to commands; return the error of a server that does not serve."""
         dismissed: ReliqError | None = None
         while (reply := stream.next_reply()) is not False and self.stream is stream:
-            if not self.asked:
+            if not self.pending:
                 raise ValueError(f"{reply!r} is a reply to no command")
-            post = self.asked[0]
+            post = self.pending[0]
             if type(reply) is ReplyError:
                 text = str(reply)
                 if post.script is not None and needs_text(stream, text, self._address):
                     stream.write(post.with_text())
                     if self.stream is stream:
-                        self.asked.rotate(-1)
+                        self.pending.rotate(-1)
                     continue
                 reply = translate_reply(text, self._address)
                 dismissed = dismissed or dismissal(reply)
@@ -240,19 +240,19 @@ class Pipeline:
 
         Python runs no other code of this thread between a check and the call after it.
         """
-        if not self.asked or self.asked[0] is not post:
+        if not self.pending or self.pending[0] is not post:
             return  # a nested call has ended it
         if not (post.begun or (self.arrived and self.arrived[-1] is post)):
             post.reply = reply
             self.arrived.append(post)
-        if self.asked and self.asked[0] is post:
-            self.asked.popleft()
+        if self.pending and self.pending[0] is post:
+            self.pending.popleft()
 
     # -- failing
 
     @property
     def _limit_s(self) -> float:
-        return self.timeout_s + (self.asked[0].patience_s if self.asked else 0.0)
+        return self.timeout_s + (self.pending[0].patience_s if self.pending else 0.0)
 
     @property
     def _left_s(self) -> float:
@@ -265,7 +265,7 @@ class Pipeline:
         """
         with self.lock:
             stream = self.stream
-            if stream is None or not self.asked or self._left_s > 0:
+            if stream is None or not self.pending or self._left_s > 0:
                 return None
             if readable((stream.fileno(),), 0.0):
                 return None
@@ -289,7 +289,7 @@ class Pipeline:
             return error  # closed by a nested call, which may have opened another one
         stream, self.stream, self.failure = self.stream, None, error
         try:
-            self._end_asked()
+            self._end_pending()
         finally:
             if stream is not None:
                 if self._polls:
@@ -299,8 +299,8 @@ class Pipeline:
                 self._lost(error)
         return error
 
-    def _end_asked(self) -> None:
+    def _end_pending(self) -> None:
         """Make the failure the reply to each pending command, also after an interrupt."""
         lost = self.failure or BrokerUnavailable(f"{self._address}: the connection was lost")
-        while self.stream is None and self.asked:
-            self._arrive(self.asked[0], lost)
+        while self.stream is None and self.pending:
+            self._arrive(self.pending[0], lost)

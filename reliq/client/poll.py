@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 # Polling interval of a second green thread: eventlet lets only one wait for a descriptor.
-_LOOK_AGAIN_S = 0.01
+_POLL_AGAIN_S = 0.01
 _LONGEST_S = 2_000_000  # the longest timeout of poll()
 
 
@@ -81,7 +81,7 @@ def _select(readers: Sequence[int], writers: Sequence[int], timeout_s: float) ->
     except RuntimeError:
         if len({*readers, *writers}) > 1:  # earlier descriptors may still be registered
             raise
-        time.sleep(min(max(timeout_s, 0.0), _LOOK_AGAIN_S))
+        time.sleep(min(max(timeout_s, 0.0), _POLL_AGAIN_S))
         return list(readers)  # they may be readable
 
 
@@ -146,9 +146,9 @@ class Pipe:
         with self._lock:
             ends = self._ends
             if ends is not None and self._process == here():
-                found = bytearray(4096)
+                read_bytes = bytearray(4096)
                 with suppress(BlockingIOError, ValueError):
-                    return bytes(found[: os.readv(ends[0].fileno(), (found,))])
+                    return bytes(read_bytes[: os.readv(ends[0].fileno(), (read_bytes,))])
         return b""
 
     def close(self) -> None:

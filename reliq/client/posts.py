@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, again
 from ..forks import Part, register
-from .pipeline import LOOK_AGAIN_S, Post
+from .pipeline import POLL_AGAIN_S, Post
 from .stream import pack
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Posts:
         """
         pipeline = self._pipeline
         now = monotonic()
-        if pipeline.asked and now - pipeline.since >= pipeline.timeout_s:
+        if pipeline.pending and now - pipeline.since >= pipeline.timeout_s:
             self.check()
         stream = pipeline.stream
         if stream and stream.login is not None and stream.token is not stream.login.token:
@@ -97,7 +97,7 @@ class Posts:
         """
         pipeline = self._pipeline
         if (
-            pipeline.asked
+            pipeline.pending
             and monotonic() - pipeline.since >= pipeline.timeout_s
             and not self._driver
             and (error := pipeline.fail_if_late()) is not None
@@ -126,10 +126,10 @@ class Posts:
         Handlers that this thread is in do not count: they would wait for themselves.
         """
         pipeline = self._pipeline
-        if not (pipeline.asked or pipeline.arrived):
+        if not (pipeline.pending or pipeline.arrived):
             return True
         # A post that was sent again is behind others.
-        for post in (*pipeline.asked, *pipeline.arrived):
+        for post in (*pipeline.pending, *pipeline.arrived):
             if post.number <= number and not (post.begun and self._driver == threading.get_ident()):
                 return False
         return True
@@ -182,7 +182,7 @@ class Posts:
             left_s = ends_at - monotonic()
             if left_s <= 0:
                 return
-            time.sleep(min(LOOK_AGAIN_S, left_s))
+            time.sleep(min(POLL_AGAIN_S, left_s))
             self._pipeline.take(reads=False)  # the driver may be in a handler
 
     def _go_on(self, done: Callable[[], bool], ends_at: float) -> None:
@@ -193,7 +193,7 @@ class Posts:
             if done():
                 return
             left_s = inf if ends_at == inf else ends_at - monotonic()
-            if left_s <= 0 or (pipeline.stream is None and not pipeline.asked):
+            if left_s <= 0 or (pipeline.stream is None and not pipeline.pending):
                 return
             pipeline.poll(left_s)
 

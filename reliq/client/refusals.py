@@ -71,7 +71,7 @@ def note(identity: object, command: Sequence[Any], error: ReliqError) -> None:
     """Record that the broker of this *identity* refuses *command*; log it with its effect."""
     name = name_of(command)
     _known.add((identity, name))
-    said = (str(error), name)  # a changed password is another identity
-    if said not in _known:
-        _known.add(said)
+    refusal = (str(error), name)  # a changed password is another identity
+    if refusal not in _known:
+        _known.add(refusal)
         logger.warning("%s; without %s, %s; logged once", error, name, COSTS[name])

@@ -45,8 +45,8 @@ class SentinelAddress:
     @property
     def identity(self) -> tuple[object, ...]:
         """Return the part that a failover does not change: Sentinels, name, database, login."""
-        asked = tuple(sorted(str(sentinel.identity) for sentinel in self.sentinels))
-        return (SCHEME, self.name, asked, self.master.identity)
+        sentinels = tuple(sorted(str(sentinel.identity) for sentinel in self.sentinels))
+        return (SCHEME, self.name, sentinels, self.master.identity)
 
     def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection to the master. Raises BrokerUnavailable if none is found.
@@ -109,16 +109,16 @@ def sentinel_address(
     User, password and database are the master's; naming them in one URL is enough.
     TLS is for the Sentinels as well; see :func:`.urls.together`.
     """
-    said = [read(url, (SCHEME,)) for url in urls]
+    parsed = [read(url, (SCHEME,)) for url in urls]
     if not options.master_name:
         raise ConfigurationError(
             f"{SCHEME}:// needs the transport option master_name: the name under which "
             "the Sentinels monitor the master (sentinel monitor NAME ...)"
         )
     hidden = any("@" in url for url in urls)
-    whole = together(said, username=username, password=password, tls=tls)
+    whole = together(parsed, username=username, password=password, tls=tls)
     master = address_of(whole, show=not hidden)
-    places = dict.fromkeys((item.host or "localhost", item.port or DEFAULT_PORT) for item in said)
+    places = dict.fromkeys((item.host or "localhost", item.port or DEFAULT_PORT) for item in parsed)
     sentinels = tuple(
         Address(
             host=host,

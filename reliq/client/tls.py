@@ -85,19 +85,19 @@ def _warn(text: str) -> None:
 def _yes_or_no(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    found = _YES_OR_NO.get(str(value).lower())
-    if found is None:
+    choice = _YES_OR_NO.get(str(value).lower())
+    if choice is None:
         raise ConfigurationError(f"expected {name} to be true or false, got: {value!r}")
-    return found
+    return choice
 
 
 def _cert_reqs(value: Any) -> ssl.VerifyMode:
     if value is None:
         return ssl.CERT_NONE
     if isinstance(value, str):  # from a URL that Kombu did not parse
-        found = _CERT_REQS.get(value.lower().removeprefix("cert_"))
-        if found is not None:
-            return found
+        mode = _CERT_REQS.get(value.lower().removeprefix("cert_"))
+        if mode is not None:
+            return mode
     elif value in set(_CERT_REQS.values()):
         return ssl.VerifyMode(value)
     raise ConfigurationError(
@@ -108,14 +108,14 @@ def _cert_reqs(value: Any) -> ssl.VerifyMode:
 def _version(value: Any) -> ssl.TLSVersion:
     if isinstance(value, str):
         name = value.lower().replace("_", ".").removeprefix("tlsversion.").removeprefix("tlsv")
-        found = _VERSIONS.get(f"TLSv{name}")
+        version = _VERSIONS.get(f"TLSv{name}")
     else:
-        found = next((known for known in _VERSIONS.values() if known == value), None)
-    if found is None:
+        version = next((known for known in _VERSIONS.values() if known == value), None)
+    if version is None:
         raise ConfigurationError(
             f"expected ssl_min_version to be one of {', '.join(_VERSIONS)}, got: {value!r}"
         )
-    return found
+    return version
 
 
 def require_tls_files(options: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ _NO_MATTER = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Parsed:
     """The parts of one URL; None if missing. Its repr shows no password."""
 
     scheme: str
@@ -53,7 +53,7 @@ class Said:
     """The other parameters."""
 
 
-def read(url: str, schemes: Iterable[str]) -> Said:
+def read(url: str, schemes: Iterable[str]) -> Parsed:
     """Return the parts of *url*, unquoted. Raises ConfigurationError; shows no password."""
     parts = _split(url)
     if parts is None:
@@ -90,7 +90,7 @@ def read(url: str, schemes: Iterable[str]) -> Said:
     tls: Any = {name: query.pop(name) for name in list(query) if name.startswith("ssl_")}
     switched = query.pop("ssl", None)
     options = parse({"credential_provider": query.pop("credential_provider", None)})
-    return Said(
+    return Parsed(
         parts.scheme,
         unquote(parts.hostname or "") or None,
         port or None,
@@ -140,61 +140,61 @@ def database(text: str | None, *, show: bool = False) -> int:
     raise ConfigurationError(f"expected the database in the URL to be a number, got: {got}")
 
 
-def address_of(said: Said, *, default_port: int = PORT, show: bool = False) -> Address:
+def address_of(parsed: Parsed, *, default_port: int = PORT, show: bool = False) -> Address:
     """Return the address in a URL that was read here or by Kombu. Raises ConfigurationError.
 
     ``reliqs://`` and any TLS option (``?ssl_...``, Kombu's ``ssl``) request TLS. show: as for
     :func:`database`.
     """
-    query, of_socket = dict(said.query), said.scheme == "reliq-unix"
+    query, of_socket = dict(parsed.query), parsed.scheme == "reliq-unix"
     stated = {name: query.pop(name, None) if of_socket else None for name in _OF_SOCKET}
     if query:
         known = ", ".join(_OF_SOCKET) if of_socket else "names that begin with ssl_"
         raise ConfigurationError(
-            f"unknown in the query of a {said.scheme}:// URL: "
+            f"unknown in the query of a {parsed.scheme}:// URL: "
             f"{', '.join(sorted(query))}: only {known} are allowed"
         )
     if of_socket:
         return Address(
-            path=said.path,
+            path=parsed.path,
             db=database(stated["virtual_host"], show=show),
-            username=said.username or stated["username"],
-            password=said.password or stated["password"],
+            username=parsed.username or stated["username"],
+            password=parsed.password or stated["password"],
         )
-    if said.host in {"socket", "unix"} and said.path.count("/") > 1:
+    if parsed.host in {"socket", "unix"} and parsed.path.count("/") > 1:
         raise ConfigurationError(
             "expected a URL of reliq-unix:///path, got another scheme before it"
         )
-    secure = said.scheme == "reliqs"
+    secure = parsed.scheme == "reliqs"
     return Address(
-        host=said.host or "localhost",
-        port=said.port or default_port,
-        db=database(said.path, show=show),
-        username=said.username,
-        password=said.password,
-        tls=engine.tls_options(said.tls, always=secure) if secure or said.tls else None,
+        host=parsed.host or "localhost",
+        port=parsed.port or default_port,
+        db=database(parsed.path, show=show),
+        username=parsed.username,
+        password=parsed.password,
+        tls=engine.tls_options(parsed.tls, always=secure) if secure or parsed.tls else None,
     )
 
 
-def together(said: Sequence[Said], *, username: str | None, password: Any, tls: Any) -> Said:
+def together(urls: Sequence[Parsed], *, username: str | None, password: Any, tls: Any) -> Parsed:
     """Return the combined parts of the URLs of one broker; the host is that of the first.
 
     *username*, *password* and *tls* (Kombu's ``ssl``) apply if no URL has any. Raises
     ConfigurationError, without showing a password, if the URLs do not agree.
     """
-    scheme = said[0].scheme
+    scheme = urls[0].scheme
     stated: dict[str, Any] = {}
-    for item in said:
+    for item in urls:
         if item.tls:  # a URL without options removes none
             stated.update(item.tls if isinstance(item.tls, dict) else {"ssl": item.tls})
     switched = stated.pop("ssl", None)
     return replace(
-        said[0],
-        path=agreed([item.path.strip("/") or None for item in said], "database", scheme) or "",
-        username=agreed([item.username for item in said], "user", scheme) or username,
-        password=agreed([item.password for item in said], "password", scheme) or password,
+        urls[0],
+        path=agreed([item.path.strip("/") or None for item in urls], "database", scheme) or "",
+        username=agreed([item.username for item in urls], "user", scheme) or username,
+        password=agreed([item.password for item in urls], "password", scheme) or password,
         tls=stated or switched or tls,
-        query={name: value for item in said for name, value in item.query.items()},
+        query={name: value for item in urls for name, value in item.query.items()},
     )
 
 
@@ -203,10 +203,10 @@ def agreed(values: Iterable[Any], what: str, scheme: str) -> Any:
 
     Raises ConfigurationError, without showing the values, if they differ.
     """
-    said = {value for value in values if value is not None}
-    if len(said) > 1:
+    stated = {value for value in values if value is not None}
+    if len(stated) > 1:
         raise ConfigurationError(
             f"expected the {scheme}:// URLs of one broker to agree on the {what}, "
-            f"got {len(said)} different ones"
+            f"got {len(stated)} different ones"
         )
-    return said.pop() if said else None
+    return stated.pop() if stated else None

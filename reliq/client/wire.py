@@ -93,8 +93,8 @@ class Wire(Commands):
     @property
     def silent_s(self) -> float:
         """Seconds without progress while a post waits for its reply; otherwise 0."""
-        asked = self.pipeline.asked and self._process == here()
-        return monotonic() - self.pipeline.since if asked else 0.0
+        waiting = self.pipeline.pending and self._process == here()
+        return monotonic() - self.pipeline.since if waiting else 0.0
 
     @property
     def client_id(self) -> int:
@@ -166,8 +166,8 @@ class Wire(Commands):
         connection = self.address.connect(self.options, self.name)
         with connection.dialling():
             prefix = self.options.global_keyprefix
-            asked = ("CLIENT", "ID"), *format_questions(prefix)
-            client_id, version, older = ask_all(connection, self.address, *asked)
+            questions = ("CLIENT", "ID"), *format_questions(prefix)
+            client_id, version, older = ask_all(connection, self.address, *questions)
             require_known_format(version, older, prefix, self.address)
             stream = Stream(connection, client_id or 0)
             stream.sends_texts = refusals.lacks(self.address.identity, refusals.EVALSHA)
@@ -178,8 +178,8 @@ class Wire(Commands):
 
     def _open(self) -> list[Stream]:
         """Return the open connections, those in use by calls included."""
-        found = (known() for known in self._streams.copy())
-        return [stream for stream in found if stream is not None]
+        streams = (known() for known in self._streams.copy())
+        return [stream for stream in streams if stream is not None]
 
     def _refuse_closed(self) -> None:
         if self._closed:

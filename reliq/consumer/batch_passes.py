@@ -58,11 +58,11 @@ class BatchPasses:
 
     def soon(self, batch: str) -> None:
         """Check *batch* at the next opportunity, as something may be due."""
-        self._runner.soon(self._look_after, batch)
+        self._runner.soon(self._advance, batch)
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Check the due batches at the next opportunity."""
-        self._runner.soon(self._look)
+        self._runner.soon(self._check)
 
     @property
     def sweeps(self) -> bool:
@@ -76,13 +76,13 @@ class BatchPasses:
             self._runner.soon(self._go_on)
         if now >= self._next:
             self._next = now + _EVERY_S * JITTER.uniform(0.8, 1.2)
-            self._runner.soon(self._look)
+            self._runner.soon(self._check)
 
-    def _look(self, store: Store) -> None:
-        found = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
+    def _check(self, store: Store) -> None:
+        names = store.batches.next_batches(_AT_ONCE, _AGAIN_MS)
         now_ms, resting = store.now_ms(), {}
-        records = {record.id: record for record in store.batches.records(found, ("ttl_ms",))}
-        for batch in found:
+        records = {record.id: record for record in store.batches.records(names, ("ttl_ms",))}
+        for batch in names:
             over_ms, record = 0, records.get(batch)  # 0: it is in progress, or a callback is due
             if record is not None and record.ended_ms and not record.due:
                 over_ms = record.ended_ms + number(record.fields.get("ttl_ms"), 0)
@@ -91,11 +91,11 @@ class BatchPasses:
             else:
                 self.soon(batch)
         if resting:
-            store.batches.look_later(resting)
-        if len(found) == _AT_ONCE:
-            self._runner.soon(self._look)
+            store.batches.postpone(resting)
+        if len(names) == _AT_ONCE:
+            self._runner.soon(self._check)
 
-    def _look_after(self, batch: str, store: Store) -> None:
+    def _advance(self, batch: str, store: Store) -> None:
         record = store.batches.batch(batch)
         if record is None:
             store.batches.unlist_batch(batch)  # not created yet, or partly forgotten
@@ -117,8 +117,8 @@ class BatchPasses:
             self._reports.change(store, batch, (Change("seal"),))
         parent = record.fields.get(PARENT)
         if parent and not record.cancelled_ms:
-            found = store.batches.batch(parent)
-            if found is not None and found.cancelled_ms:
+            above = store.batches.batch(parent)
+            if above is not None and above.cancelled_ms:
                 self._reports.change(store, batch, (Change("cancel"),))
         self._sweep(record, now_ms)
 

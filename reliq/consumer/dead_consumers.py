@@ -53,24 +53,24 @@ class DeadConsumers:
         # The same for all consumers in the register, if this session checks them all.
         self._gone: dict[str, tuple[float, str]] = {}
 
-    def first_look(self, queue: str, store: Store) -> None:
+    def check_first(self, queue: str, store: Store) -> None:
         """Check the other consumers when consumption begins: a dead one may hold messages."""
-        self.look_twice(queue, store.consumers_of(queue), store)
+        self.check_twice(queue, store.consumers_of(queue), store)
 
-    def look_twice(self, queue: str, consumers: Sequence[str], store: Store) -> None:
+    def check_twice(self, queue: str, consumers: Sequence[str], store: Store) -> None:
         """Check the other *consumers* of *queue* now, and half way to the next pass."""
         others = sorted({name for name in consumers if name != self._name})
         if others:
             # With the defaults, a death is then handled in less than ten seconds.
             half_way = monotonic() + self._options.restore_interval / 2
-            self._runner.at(half_way, self._look, queue, others)
-            self._look(queue, others, store)
+            self._runner.at(half_way, self._check, queue, others)
+            self._check(queue, others, store)
 
-    def _look_for_missing(self, queue: str, store: Store) -> None:
+    def _check_missing(self, queue: str, store: Store) -> None:
         """Check the consumers of *queue* without a connection, one of which has been for long."""
-        self._look(queue, sorted(name for of, name in self._missing if of == queue), store)
+        self._check(queue, sorted(name for of, name in self._missing if of == queue), store)
 
-    def _look(self, queue: str, names: Sequence[str], store: Store) -> None:
+    def _check(self, queue: str, names: Sequence[str], store: Store) -> None:
         marks = store.attached(queue).marks
         for name, liveness in store.liveness(names).items():
             key = (queue, name)
@@ -91,9 +91,9 @@ class DeadConsumers:
                 self._runner.soon(self._forget, name, liveness)
             else:
                 since, _ = self._missing[key]
-                self._runner.at(since + self._grace_s, self._look_for_missing, queue)
+                self._runner.at(since + self._grace_s, self._check_missing, queue)
 
-    def look_after(self, names: Sequence[str], store: Store) -> None:
+    def check_gone(self, names: Sequence[str], store: Store) -> None:
         """Check *names* from the register, and end those that are gone."""
         absent = dict(self._without_connection(names, store))
         self._gone = {name: seen for name, seen in self._gone.items() if name in absent}
@@ -103,7 +103,7 @@ class DeadConsumers:
                 self._end_each(self._end_absent, name, liveness, False)
         if self._gone:
             again_at = monotonic() + self._grace_s
-            self._runner.at(again_at, self.look_after, "", sorted(self._gone))
+            self._runner.at(again_at, self.check_gone, "", sorted(self._gone))
 
     def end_dead(self, names: Sequence[str], gone: dict[str, str], store: Store) -> None:
         """End the dead consumers among *names* at a broker that is only visited.

@@ -58,9 +58,9 @@ class BackgroundDuties:
         """Create the parts, one for each duty."""
         options, leases, registration = self.options, self.leases, self._registration
         self._resend_s = max(leases.period_s, options.socket_timeout)
-        self._next_look = 0.0
+        self._next_check = 0.0
         # If a queue has other consumers, their passes detect the dead sooner.
-        self._look_s = options.restore_interval * 2
+        self._check_s = options.restore_interval * 2
         self.runner = runner = Runner(self._owes, self._send_all_owed)
         """All duties that need the broker."""
         self._dead_letter_router = DeadLetterRouter()
@@ -102,7 +102,7 @@ class BackgroundDuties:
     def subscribed(self, queue: str) -> None:
         """Include *queue* in the duties soon, and report it to the register."""
         self.passes.begin(queue)
-        self.runner.soon(self.dead_consumers.first_look, queue)
+        self.runner.soon(self.dead_consumers.check_first, queue)
         self.heartbeat.soon()
 
     def route_soon(self, queue: str) -> None:
@@ -125,10 +125,10 @@ class BackgroundDuties:
         self._lost_queues.tick(store)
         self._running.post(store)
         now = monotonic()
-        if now >= self._next_look:
+        if now >= self._next_check:
             # Another consumer may have the duty, and may have died.
-            self._next_look = now + min(self.heartbeat.interval_s, self._look_s)
-            store.post_look(self._name, int(self._look_s * 1500), self._look_after_all)
+            self._next_check = now + min(self.heartbeat.interval_s, self._check_s)
+            store.post_elect(self._name, int(self._check_s * 1500), self._check_all)
         self.passes.tick(store)
         self.batches.tick()
 
@@ -157,27 +157,27 @@ class BackgroundDuties:
             store.wait_for_replies()
         self.runner.run_all(store)
 
-    def _look_after_all(self, result: list[str] | ReliqError) -> None:
+    def _check_all(self, result: list[str] | ReliqError) -> None:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("the check for dead consumers failed: %s", result)
         elif result:
-            self._next_look = monotonic() + self._look_s * JITTER.uniform(0.9, 1.1)
-            self.runner.soon(self.dead_consumers.look_after, "", result)
+            self._next_check = monotonic() + self._check_s * JITTER.uniform(0.9, 1.1)
+            self.runner.soon(self.dead_consumers.check_gone, "", result)
 
     def visit(self, store: Store, gone: dict[str, str]) -> None:
         """Check the dead consumers and the batches of a broker that is only visited; waits.
 
         *gone* holds consumers without a connection, between visits. Raises BrokerUnavailable.
         """
-        found: list[list[str] | ReliqError] = []
-        store.post_look(self._name, int(self._look_s * 1000), found.append)
+        replies: list[list[str] | ReliqError] = []
+        store.post_elect(self._name, int(self._check_s * 1000), replies.append)
         store.wait_for_replies()
-        for names in found:
+        for names in replies:
             if isinstance(names, ReliqError):
                 raise again(names)
             self.dead_consumers.end_dead(names, gone, store)
-        self.batches.look_soon()
+        self.batches.check_soon()
         self.runner.run_all(store)
         while self.batches.sweeps:  # no other consumer would continue them
             self.batches.tick()

@@ -196,7 +196,7 @@ class Heartbeat:
         subscriptions = self._registration.subscriptions
         strange = [queue for queue in result.due if queue not in subscriptions]
         if strange:
-            self._passes.look_at(store, strange)
+            self._passes.survey(store, strange)
         if result.new and self._registered:
             self._runner.soon(self._registration.come_back)
         self._registered = True
@@ -216,12 +216,12 @@ class RunningTasks:
         """Start as the consumer *name*, without any report."""
         self._name = name
         self._number = 0
-        self._said: dict[str, int] = {}
+        self._posted: dict[str, int] = {}
 
     def before_ack(self, store: Store, queue: str) -> None:
         """Report before an ack that a task of *queue* runs, once until :meth:`post` finds none."""
         queue = queue_of(queue)
-        if not HOST.worker() or self._said.get(queue):
+        if not HOST.worker() or self._posted.get(queue):
             return
         with self._lock:
             running = HOST.running()
@@ -233,25 +233,25 @@ class RunningTasks:
         if not HOST.worker():
             return
         with self._lock:
-            said, self._said = self._said, {}
+            before, self._posted = self._posted, {}
             # In this order: a task that begins now is seen here, or finds no report.
             running = HOST.running()
-            if again or running != said:
+            if again or running != before:
                 self._post(store, running)
             else:
-                self._said = running
+                self._posted = running
 
     def _post(self, store: Store, running: dict[str, int]) -> None:
         number = self._number = self._number + 1
         on_reply = partial(self._reported, number)
-        self._said = running
+        self._posted = running
         try:
             store.post_running(self._name, number, running, on_reply)
         except BrokerUnavailable:
-            self._said = {}
+            self._posted = {}
             raise  # this report, and then a following ack, use the next connection
 
     def _reported(self, number: int, known: bool | ReliqError) -> None:
         """Discard a report that failed, as the connection or the register was lost."""
         if known is not True and number == self._number:
-            self._said = {}
+            self._posted = {}

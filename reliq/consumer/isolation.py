@@ -48,7 +48,7 @@ class Isolation:
         self.since = 0.0
         """Time of the isolated delivery, or of the start of the wait."""
         self._waits_since = 0.0
-        self._asked_at = 0.0
+        self._requested_at = 0.0
         self._given: tuple[str, str] | None = None
 
     @property
@@ -59,7 +59,7 @@ class Isolation:
         if not self.on:
             return False
         now = monotonic()
-        waits = self._given is None and now - self._asked_at < _FORGOTTEN_S
+        waits = self._given is None and now - self._requested_at < _FORGOTTEN_S
         if waits and now - self._waits_since >= self._patience_s:
             self._give_up(now)
             return False
@@ -88,14 +88,14 @@ class Isolation:
         held = self.session.leases.held.get(tag)
         return held is not None and held.token == token
 
-    def wait_for(self, session: Session, queue: str, asked_at: float, began_at: float) -> None:
+    def wait_for(self, session: Session, queue: str, requested_at: float, began_at: float) -> None:
         """Record that a message of *queue* waits for this process to be isolated.
 
         The consumer began at *began_at*. After a reconnect, that may be later than the wait.
         """
         now = monotonic()
         if not self.active:
-            if asked_at <= self._gave_up_at:
+            if requested_at <= self._gave_up_at:
                 return  # a late reply to a request of an ended wait
             self.since = self._waits_since = now
             self._patience_s = max(self._patience_s, session.lease_ms / 1000)
@@ -103,7 +103,7 @@ class Isolation:
             return
         elif began_at > self.since:
             self.since = now
-        self.on, self._asked_at = True, now
+        self.on, self._requested_at = True, now
         self.session, self.queue = session, queue
 
     def given(self, session: Session, delivery: Delivery) -> None:

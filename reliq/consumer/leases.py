@@ -101,7 +101,7 @@ class Leases:
         """Return the number of held leases of *queue*."""
         return sum(1 for held in self._held.copy().values() if held.queue == queue)
 
-    def take(self, deliveries: Iterable[Delivery], asked_at: float, lease_ms: int) -> None:
+    def take(self, deliveries: Iterable[Delivery], requested_at: float, lease_ms: int) -> None:
         """Record granted leases, each kept while its delivery exists.
 
         Their time counts from *asked_at*, when they were requested.
@@ -119,9 +119,9 @@ class Leases:
                     queue=delivery.queue,
                     token=delivery.token,
                     since=now,
-                    granted=asked_at,
+                    granted=requested_at,
                     lease_s=lease_s,
-                    until=asked_at + lease_s,
+                    until=requested_at + lease_s,
                     owner=owner,
                 )
 
@@ -135,8 +135,8 @@ class Leases:
         limit, now = self._options.consumer_timeout, monotonic()
         if limit is None:
             return {}
-        found = {tag: held for tag, held in self._held.copy().items() if now - held.since > limit}
-        lost = {tag: held for tag, held in found.items() if self.lost(tag, held.token)}
+        late = {tag: held for tag, held in self._held.copy().items() if now - held.since > limit}
+        lost = {tag: held for tag, held in late.items() if self.lost(tag, held.token)}
         self._overstayed.update(tag for tag in lost if tag in self.adrift)
         return lost
 

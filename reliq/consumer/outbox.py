@@ -320,7 +320,8 @@ class Outbox:
         False then, to be called again.
         """
         leases = store.leases_of(queue, consumer)
-        if any(one.consumes and one.reserver.reserving(consumer) for one in list(self._transports)):
+        transports = list(self._transports)
+        if any(item.consumes and item.reserver.reserving(consumer) for item in transports):
             return False
         with self.lock:
             unseen = [

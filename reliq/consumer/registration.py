@@ -85,7 +85,7 @@ class Registration:
         """Whether it consumes from a permanent queue: not only replies, events or broadcasts."""
         over = list(self._transports)
         queues = list(self.subscriptions)
-        return any(all(one.declarations.may_stay(queue) for one in over) for queue in queues)
+        return any(all(item.declarations.may_stay(queue) for item in over) for queue in queues)
 
     def subscribe(self, queue: str, no_ack: bool) -> int:
         """Record a subscription of *queue*; return the number of its subscriptions."""
@@ -211,14 +211,14 @@ class Registration:
             if store.attach(queue, self._name, len(kinds)):
                 continue
             over = list(self._transports)
-            if any(one.declarations.declare_again(queue, store) for one in over):
+            if any(transport.declarations.declare_again(queue, store) for transport in over):
                 logger.warning(
                     "queue %r was deleted in its consumer's absence and is declared again", queue
                 )
                 store.attach(queue, self._name, len(kinds))
 
 
-_LOOK_EVERY_S = 0.5
+_CHECK_EVERY_S = 0.5
 _MOST_NAMED = 20
 # A moving slot or a connection in progress is usually available within this time: no outage.
 _LASTS_S = 2.0
@@ -232,7 +232,7 @@ class LostQueues:
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._lost: set[str] = set()
         # Queues whose state differs from the last report, each with the time of the change.
         self._changed: dict[str, float] = {}
@@ -240,9 +240,9 @@ class LostQueues:
     def tick(self, store: Store) -> None:
         """Check for queues that were lost or have returned; does not wait."""
         now = monotonic()
-        if not store.has_nodes or now < self._look_at:
+        if not store.has_nodes or now < self._check_at:
             return
-        self._look_at = now + _LOOK_EVERY_S
+        self._check_at = now + _CHECK_EVERY_S
         registration = self._registration
         queues = set(registration.subscriptions.copy())
         # Include partitions whose consumption could not begin.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _MOST_POLLED = 1024
 # Limits of the register's report on failing passes: queues, and characters of each error.
-_MOST_FAILING, _MOST_SAID = 20, 500
+_MOST_FAILING, _LONGEST_ERROR = 20, 500
 # Over a cluster, each slot is a separate query. A slot without work and without other consumers
 # is surveyed once in this many intervals.
 _QUIET_INTERVALS = 4
@@ -63,7 +63,7 @@ class RestorePasses:
         self._lease_ms = int(self._options.visibility_timeout * 1000)
         self._interval_s = self._options.restore_interval
         self._next_snapshot = 0.0
-        self._next_look: dict[str, float] = {}
+        self._next_check: dict[str, float] = {}
         self._busy: set[str] = set()  # queues with work at the last survey
         self._next_poll: dict[str, float] = {}
         self._next_settling: dict[str, float] = {}
@@ -87,10 +87,10 @@ class RestorePasses:
 
     def begin(self, queue: str) -> None:
         """Include *queue* from the next tick on."""
-        self._next_look.setdefault(queue, 0.0)
+        self._next_check.setdefault(queue, 0.0)
         self._busy.add(queue)
 
-    def look_after(self, queue: str) -> None:
+    def route_dead_letters(self, queue: str) -> None:
         """Route the dead letters of *queue* from now on, before the register assigns it."""
         self.dead_letter_routed |= {queue}
 
@@ -100,16 +100,16 @@ class RestorePasses:
         subscriptions = list(self._registration.subscriptions.items())
         queues = {queue for queue, kinds in subscriptions if not all(kinds)}
         queues |= self.dead_letter_routed.difference(queue for queue, _ in subscriptions)
-        for gone in self._next_look.keys() - queues:
-            self._next_look.pop(gone, None)
+        for gone in self._next_check.keys() - queues:
+            self._next_check.pop(gone, None)
             self._busy.discard(gone)
             self.failing.pop(gone, None)
-        due = [queue for queue in sorted(queues) if now >= self._next_look.get(queue, 0.0)]
+        due = [queue for queue in sorted(queues) if now >= self._next_check.get(queue, 0.0)]
         if due:
             pause_s = self._jittered()  # one pause for all, so that they stay in one survey
             quiet = set(due) - self._busy if store.has_nodes else ()
-            self._next_look.update(dict.fromkeys(due, now + pause_s))
-            self._next_look.update(dict.fromkeys(quiet, now + _QUIET_INTERVALS * pause_s))
+            self._next_check.update(dict.fromkeys(due, now + pause_s))
+            self._next_check.update(dict.fromkeys(quiet, now + _QUIET_INTERVALS * pause_s))
             self._busy.difference_update(due)
             # Queues without acks, such as those of remote control, need no passes. The survey only
             # checks that they exist. Over a cluster, each would be a separate query.
@@ -123,9 +123,9 @@ class RestorePasses:
         if isinstance(result, ReliqError):
             if isinstance(result, BrokerRefused):
                 logger.error("the survey of queues failed: %s", result)
-            self._busy.update(self._next_look)  # unknown: survey all of them again
+            self._busy.update(self._next_check)  # unknown: survey all of them again
             return
-        mine = self._next_look.keys() & result.keys()
+        mine = self._next_check.keys() & result.keys()
         self._busy.update(mine)
         try:
             for queue, work in result.items():
@@ -134,7 +134,7 @@ class RestorePasses:
                 if queue in mine:
                     self._make_pass(store, queue, work)
         except BrokerUnavailable:
-            self._next_look.update(dict.fromkeys(mine, 0.0))
+            self._next_check.update(dict.fromkeys(mine, 0.0))
 
     def _make_pass(self, store: Store, queue: str, work: Work) -> None:
         if work.layout is not None:
@@ -169,7 +169,7 @@ class RestorePasses:
     def _ask_when_over(self, queue: str, pass_ms: int) -> None:
         """Survey *queue* again when the pass of another consumer no longer counts."""
         soon = min(pass_ms / 1000, self._interval_s)
-        self._next_look[queue] = monotonic() + soon + self._jittered(0.0, 0.1)
+        self._next_check[queue] = monotonic() + soon + self._jittered(0.0, 0.1)
 
     def _expire(self, store: Store, queue: str) -> None:
         store.post_expire(queue, partial(self._expired, store, queue))
@@ -181,7 +181,7 @@ class RestorePasses:
             with suppress(BrokerUnavailable):  # the next survey continues
                 self._expire(store, queue)
 
-    def look_at(self, store: Store, queues: Sequence[str]) -> None:
+    def survey(self, store: Store, queues: Sequence[str]) -> None:
         """Remove expired messages and queues among *queues*, which this process does not use."""
         with suppress(BrokerUnavailable):  # another survey follows
             store.post_survey(queues, partial(self._surveyed, store))
@@ -240,7 +240,7 @@ class RestorePasses:
             try:
                 self.restore(store, queue, force=True)
             except BrokerUnavailable:
-                self._next_look[queue] = 0.0  # the next tick continues, or raises the error
+                self._next_check[queue] = 0.0  # the next tick continues, or raises the error
             return
         if result.to_route:
             self._route_soon(queue)
@@ -256,13 +256,13 @@ class RestorePasses:
             self._ask_when_over(queue, result.retry_ms)
         elif result.unacked > self._leases.count(queue):
             # Other consumers hold messages. A dead one may hold a poison candidate.
-            self._runner.soon(self._dead_consumers.look_twice, queue, result.consumers)
+            self._runner.soon(self._dead_consumers.check_twice, queue, result.consumers)
 
     def _failed(self, queue: str, error: ReliqError) -> None:
         if isinstance(error, BrokerRefused):
             logger.error("restore_visible on %r failed: %s", queue, error)
             if len(self.failing) < _MOST_FAILING:
-                self.failing[queue] = str(error)[:_MOST_SAID]
+                self.failing[queue] = str(error)[:_LONGEST_ERROR]
 
 
 def _returns_are_reported() -> bool:

@@ -255,7 +255,7 @@ class Session:
         if not self.holds:
             return False
         self._note_dropped()
-        asking = any(one.consumes and one.reserver.asking for one in list(self.transports))
+        asking = any(item.consumes and item.reserver.asking for item in list(self.transports))
         return self.leases.in_hand or asking
 
     def _note_dropped(self) -> None:

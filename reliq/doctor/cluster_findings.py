@@ -72,12 +72,12 @@ def open_slots(reply: str) -> set[OpenSlot]:
         names[fields[0]] = fields[1].partition("@")[0]
         if "myself" in fields[2].split(","):
             mine = fields
-    found = set()
+    slots = set()
     for slot, way, other in _OPEN.findall(" ".join(mine)):
         ends = (names[mine[0]], names.get(other, other))
         source, target = ends if way == ">" else ends[::-1]
-        found.add(OpenSlot(int(slot), source, target))
-    return found
+        slots.add(OpenSlot(int(slot), source, target))
+    return slots
 
 
 def judge_open_slots(before: Iterable[OpenSlot], now: Iterable[OpenSlot]) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ def judge_replicas(counts: Mapping[Place, int]) -> Iterator[Finding]:
         yield Finding("replicas", "ok", f"at least {fewest} for each master{note}")
 
 
-def look_at_replicas(
+def examine_replicas(
     cluster: ClusterWire, prefix: str, lacking: Collection[Command]
 ) -> Iterator[Finding]:
     """Log in at each replica as at its master. *lacking*: commands that the masters refuse.
@@ -130,7 +130,7 @@ def look_at_replicas(
     user = cluster.address.seeds[0].username or "default"
     good = 0
     for place in sorted(cluster.slots.replicas):
-        finding = _look(cluster, place, user, prefix, lacking)
+        finding = _examine(cluster, place, user, prefix, lacking)
         good += finding is None
         if finding is not None:
             yield finding
@@ -142,7 +142,7 @@ def look_at_replicas(
         )
 
 
-def _look(
+def _examine(
     cluster: ClusterWire, place: Place, user: str, prefix: str, lacking: Collection[Command]
 ) -> Finding | None:
     timeout_s = min(cluster.options.socket_connect_timeout, PATIENCE_S)
@@ -175,9 +175,9 @@ def judge_clocks(clocks: Mapping[Place, tuple[float, float]]) -> Iterator[Findin
     if not clocks:
         return
     first, last = (choose(clocks, key=lambda p: clocks[p][0]) for choose in (max, min))
-    (ahead_s, one_s), (behind_s, other_s) = clocks[first], clocks[last]
+    (ahead_s, first_s), (behind_s, last_s) = clocks[first], clocks[last]
     apart_s = ahead_s - behind_s
-    if apart_s - (one_s + other_s) / 2 > FARTHEST_S:
+    if apart_s - (first_s + last_s) / 2 > FARTHEST_S:
         yield Finding(
             "clock",
             "warning",

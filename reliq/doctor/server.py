@@ -28,7 +28,7 @@ _without_config: set[object] = set()
 _SCANNED_S = 5.0
 _NAMING: Command = ("CLIENT", "SETNAME")
 # The commands that reliq sends, in a form that changes nothing; and the effect of a refusal.
-_ASKED: tuple[tuple[Command, Severity, str], ...] = (
+_NEEDED: tuple[tuple[Command, Severity, str], ...] = (
     (("EVAL", "return 1", "0"), "error", "nothing works"),
     (("TIME",), "error", "nothing works"),
     (("EVALSHA", "0" * 40, "0"), "warning", refusals.COSTS["EVALSHA"]),
@@ -76,16 +76,16 @@ class Server:
         replicas. behind_sentinels: replicas may be promoted.
         """
         info, config = self._info(), self._config()
-        found = [*self._rights(), *self._unverified()]
+        findings = [*self._rights(), *self._unverified()]
         if not info:
-            return found
-        found += judge(info, self._persistence(info), config, in_cluster=in_cluster)
+            return findings
+        findings += judge(info, self._persistence(info), config, in_cluster=in_cluster)
         if behind_sentinels:
-            found += judge_failover(info)
+            findings += judge_failover(info)
         if not in_cluster:
-            found += self._clock()
-        found += [*self._cache(info), *self._foreign()]
-        return found
+            findings += self._clock()
+        findings += [*self._cache(info), *self._foreign()]
+        return findings
 
     def _unverified(self) -> Iterator[Finding]:
         address: Any = self._wire.address
@@ -97,8 +97,8 @@ class Server:
     def refuses(self, known: Collection[Command]) -> list[str]:
         """Return the names of the commands that this user may not use, except for *known*."""
         on_keys = ("EXISTS", keys.broker_keys(self._prefix).guard)  # no refusal if at another node
-        asked = [*(command for command, *_ in _ASKED if command not in known), on_keys]
-        return [refusals.name_of(command) for command in asked if self._lacks(command)]
+        commands = [*(command for command, *_ in _NEEDED if command not in known), on_keys]
+        return [refusals.name_of(command) for command in commands if self._lacks(command)]
 
     def replicas(self) -> int | None:
         """Return the number of connected replicas, or None if this user may not query it."""
@@ -139,12 +139,12 @@ class Server:
         return parse(reply)
 
     def _config(self) -> Info:
-        found: Info = {}
+        values: Info = {}
         for name in ("timeout", "tcp-keepalive", "appendfsync", "save"):
             value = self._setting(name)
             if value is not None:
-                found[name] = value
-        return found
+                values[name] = value
+        return values
 
     def _setting(self, name: str) -> str | None:
         """Return a setting of the server, or None if this user may not read settings."""
@@ -170,7 +170,7 @@ class Server:
     # -- checks with further queries
 
     def _rights(self) -> Iterator[Finding]:
-        missing = [item for item in _ASKED if self._lacks(item[0])]
+        missing = [item for item in _NEEDED if self._lacks(item[0])]
         self.lacking = frozenset(command for command, *_ in missing)
         for command, severity, without in missing:
             name = refusals.name_of(command)
@@ -188,10 +188,10 @@ class Server:
             )
 
     def _clock(self) -> Iterator[Finding]:
-        found = self.clock()
-        if found is None:
+        reading = self.clock()
+        if reading is None:
             return
-        off_s, took_s = found
+        off_s, took_s = reading
         text = f"within {abs(off_s):.2f} s; an answer took {took_s * 1000:.1f} ms"
         wrong = judge_clock("the server's clock", "both machines", off_s, took_s)
         yield wrong or Finding("clock", "ok", text)

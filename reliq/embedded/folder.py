@@ -64,15 +64,15 @@ class Folder:
         try:
             if create:
                 Path(self.path).mkdir(0o700, exist_ok=True)
-            found = os.stat(self.at(""))  # noqa: PTH116 - on every connect
+            status = os.stat(self.at(""))  # noqa: PTH116 - on every connect
         except OSError as exc:
             remedy = "create its parent directory, writable for this user"
             if not create:
                 remedy = "check the path; an application creates the folder when it connects"
             raise ConfigurationError(f"{self}: no such folder ({exc.strerror}): {remedy}") from exc
-        if found.st_uid != user or found.st_mode & 0o022:
+        if status.st_uid != user or status.st_mode & 0o022:
             raise ConfigurationError(
-                f"{self}: other users own it or may write to it: run this as user {found.st_uid} "
+                f"{self}: other users own it or may write to it: run this as user {status.st_uid} "
                 f"(this is user {user}), and chmod 700 the folder"
             )
         for name in _FILES:
@@ -82,7 +82,7 @@ class Folder:
                     raise ConfigurationError(
                         f"{self}: {name} is no file of this user: check its origin, and remove it"
                     )
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def read(self, name: str) -> tuple[dict[str, Any], bool]:
         """Return the JSON object in a file, and whether a process holds the file's lock."""

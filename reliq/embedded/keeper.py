@@ -27,7 +27,7 @@ import threading
 import time
 from contextlib import suppress
 
-LOOKS = "look:"
+PASSIVE = "look:"
 """The prefix of the names of connections that do not keep a broker alive."""
 _TICK_S = 0.5
 ROOM = 32_000_000
@@ -95,8 +95,8 @@ def read_state(descriptor: int) -> dict[str, object]:
 
 def free_space(folder: str = ".") -> int:
     """Return the free bytes of the disk."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    space = os.statvfs(folder)
+    return space.f_bavail * space.f_frsize
 
 
 def ask(path: str, command: str) -> bytes:
@@ -105,7 +105,7 @@ def ask(path: str, command: str) -> bytes:
     with suppress(OSError), socket.socket(socket.AF_UNIX) as talk:
         talk.settimeout(2)
         talk.connect(path)
-        talk.sendall(f"CLIENT SETNAME {LOOKS}keeper\r\n{command}\r\nQUIT\r\n".encode())
+        talk.sendall(f"CLIENT SETNAME {PASSIVE}keeper\r\n{command}\r\nQUIT\r\n".encode())
         while more := talk.recv(65_536):
             reply += more
         return reply.partition(b"\r\n")[2]
@@ -115,7 +115,7 @@ def ask(path: str, command: str) -> bytes:
 def _is_used(path: str = _SOCKET) -> bool:
     """Whether a client is connected. Also True if the server does not answer."""
     clients = [line for line in ask(path, "CLIENT LIST").splitlines() if line.startswith(b"id=")]
-    return not clients or any(f" name={LOOKS}".encode() not in line for line in clients)
+    return not clients or any(f" name={PASSIVE}".encode() not in line for line in clients)
 
 
 def _reset() -> None:
@@ -163,7 +163,7 @@ class Keeper:
         os.close(server_lock)
         threading.Thread(target=self._await_end, daemon=True).start()
         # not PING, which fails on a full disk
-        while (said := ask(_SOCKET, "DBSIZE")).startswith(b"-LOADING") or not said:
+        while (reply := ask(_SOCKET, "DBSIZE")).startswith(b"-LOADING") or not reply:
             time.sleep(0.002)
         self.is_up = True
         with suppress(OSError):  # a full disk; the stamp precedes the first publish
@@ -260,8 +260,8 @@ class Keeper:
     def _sync(self) -> None:
         try:
             for path in logs():
-                found = os.stat(path)
-                now = (found.st_ino, found.st_size)
+                status = os.stat(path)
+                now = (status.st_ino, status.st_size)
                 if self.synced.get(path) != now:
                     sync(path)
                     sync(os.path.dirname(path))

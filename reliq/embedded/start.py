@@ -168,13 +168,13 @@ def _python(folder: Folder) -> str:
 def stop(folder: Folder) -> bool:
     """End the broker; return False if none runs. Raises BrokerUnavailable if it does not end."""
     folder.require(create=False)
-    deadline, said, ran = time.monotonic() + _WITHIN_S, b"", False
+    deadline, reply, ran = time.monotonic() + _WITHIN_S, b"", False
     while (state := folder.state())["kept"] or state["runs"]:
         ran = True
         if time.monotonic() > deadline:
-            raise folder.broken(f"it has not ended: {said.decode() or 'it does not answer'}")
+            raise folder.broken(f"it has not ended: {reply.decode() or 'it does not answer'}")
         with suppress(OSError), folder.socket() as path:  # it is starting or ending
-            said = ask(path, "SHUTDOWN")
+            reply = ask(path, "SHUTDOWN")
         time.sleep(0.02)
     return ran
 
@@ -238,10 +238,10 @@ def candidates() -> Iterator[str]:
 def server_at(path: str) -> Server | None:
     """Return the server that the binary at *path* reports; None for other programs."""
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        said = subprocess.run(  # noqa: S603 - of an installed wheel, of PATH, or named by the user
+        printed = subprocess.run(  # noqa: S603 - of an installed wheel, of PATH, or named by the user
             [path, "--version"], capture_output=True, text=True, timeout=10, check=True
         ).stdout
-        if match := re.match(r"(Valkey|Redis) server v=(\d+)\.(\d+)\.(\d+)", said):
+        if match := re.match(r"(Valkey|Redis) server v=(\d+)\.(\d+)\.(\d+)", printed):
             return Server(path, match[1].lower(), tuple(map(int, match.groups()[1:])))
     return None
 

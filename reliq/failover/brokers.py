@@ -255,8 +255,8 @@ def healthiest(urls: Sequence[str]) -> Iterator[str]:
     """Yield the URL of *urls* that answers fastest, forever; at first ``urls[0]``, not queried."""
     yield urls[0]
     while True:
-        found = min(_latencies(urls), default=None)
-        yield BROKERS.soonest(urls) if found is None else found[1]
+        fastest = min(_latencies(urls), default=None)
+        yield BROKERS.soonest(urls) if fastest is None else fastest[1]
 
 
 STRATEGIES = {"primary": primary, "healthiest": healthiest}

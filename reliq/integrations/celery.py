@@ -90,7 +90,7 @@ class WorkerWatch:
 
     @property
     def _workers(self) -> list[Any]:
-        return [found for known in self.consumers if (found := known()) is not None]
+        return [consumer for known in self.consumers if (consumer := known()) is not None]
 
     def worker(self) -> bool:
         """Whether this process is a Celery worker."""
@@ -184,12 +184,12 @@ class WorkerWatch:
 
     def running(self) -> dict[str, int]:
         """Return the number of running tasks that are or will soon be acked, by queue."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for request in _active_requests():
             queue = getattr(getattr(request, "message", None), "queue", None)
             if queue and (request.acknowledged or not request.task.acks_late):
-                found[queue_of(queue)] = found.get(queue_of(queue), 0) + 1
-        return found
+                counts[queue_of(queue)] = counts.get(queue_of(queue), 0) + 1
+        return counts
 
     def jobs_of(self, session: str) -> set[str] | None:
         """Return the ids of jobs that this worker runs and *session* has received, acked or not.
@@ -198,12 +198,12 @@ class WorkerWatch:
         """
         if not self.worker():
             return None
-        found = set()
+        ids = set()
         for request in _active_requests():
             message = getattr(request, "message", None)
             if session in (getattr(message, "delivery_info", None) or {}).get(LEASE, ()):
-                found.add(str(request.id))
-        return found
+                ids.add(str(request.id))
+        return ids
 
     def forks(self) -> bool:
         """Whether the worker's pool forks children. Threads should then be avoided."""
@@ -218,8 +218,8 @@ class WorkerWatch:
         """Whether this worker must end, which its loop checks only between two turns."""
         state = sys.modules.get("celery.worker.state")
         # The value is an exit code: 0 is valid and differs from False.
-        asked = (getattr(state, name, None) for name in ("should_stop", "should_terminate"))
-        return any(code is not None and code is not False for code in asked)
+        codes = (getattr(state, name, None) for name in ("should_stop", "should_terminate"))
+        return any(code is not None and code is not False for code in codes)
 
 
 WATCH = WorkerWatch()

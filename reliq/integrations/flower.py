@@ -57,9 +57,9 @@ class Queues:
         Raises ReliqError: Flower then shows no queues, or responds with 500, and logs it.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self._look, list(names))
+        return await loop.run_in_executor(None, self._read, list(names))
 
-    def _look(self, names: list[str]) -> list[dict[str, Any]]:
+    def _read(self, names: list[str]) -> list[dict[str, Any]]:
         store = open_store(self._connection, client_name("flower"))
         try:
             # Flower's page uses RabbitMQ's names; the others are reliq's own.

@@ -37,9 +37,9 @@ def _in_words(error: BaseException) -> str:
 
 def _names(error: BaseException) -> set[str]:
     """Return the class names of *error*, also if a child could not pickle it."""
-    found = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
     wrapped = getattr(error, "exc_module", None), getattr(error, "exc_cls_name", None)
-    return found | {f"{wrapped[0]}.{wrapped[1]}"}
+    return names | {f"{wrapped[0]}.{wrapped[1]}"}
 
 
 def outcome_of(
@@ -72,14 +72,14 @@ def is_ignore(error: BaseException) -> bool:
 
 def _itself(error: BaseException) -> BaseException:
     """Return the error that billiard has wrapped for sending."""
-    found = getattr(error, "exc", error) if _is(error, "ExceptionWithTraceback") else error
-    return found if isinstance(found, BaseException) else error
+    cause = getattr(error, "exc", error) if _is(error, "ExceptionWithTraceback") else error
+    return cause if isinstance(cause, BaseException) else error
 
 
 def _is(error: BaseException, name: str) -> bool:
     return any(
-        one.__name__ == name and one.__module__.split(".")[0] in {"celery", "billiard"}
-        for one in type(error).__mro__
+        kind.__name__ == name and kind.__module__.split(".")[0] in {"celery", "billiard"}
+        for kind in type(error).__mro__
     )
 
 
@@ -90,10 +90,10 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     """
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)
-    found = dict(callbacks)
+    noted = dict(callbacks)
     is_job = bool(headers.get(BATCH))
     if not hasattr(message, "outcome") or not (is_job or request.task.acks_late):
-        return found
+        return noted
     named = headers.get(FAILURES) or ()
 
     def of_result(result: Any, *_: Any, **__: Any) -> Outcome | None:
@@ -113,11 +113,11 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
 
     learns = {"callback": of_result, "error_callback": of_failure, "timeout_callback": of_timeout}
     for name, learn in learns.items():
-        if found.get(name) is not None:
-            found[name] = _noting(request, found[name], learn)
-    if is_job and found.get("accept_callback") is not None:
-        found["accept_callback"] = _begun(request, found["accept_callback"])
-    return found
+        if noted.get(name) is not None:
+            noted[name] = _noting(request, noted[name], learn)
+    if is_job and noted.get("accept_callback") is not None:
+        noted["accept_callback"] = _begun(request, noted["accept_callback"])
+    return noted
 
 
 def _noting(

@@ -60,17 +60,17 @@ def _waiting(consumer: Any) -> list[dict[str, Any]]:
     if link is None:
         return []
     store = link.store
-    found: list[tuple[int, dict[str, Any]]] = []
+    tasks: list[tuple[int, dict[str, Any]]] = []
     try:
         for queue in {queue.name for queue in consumer.task_consumer.queues}:
-            found += _of_queue(store, queue)
+            tasks += _of_queue(store, queue)
     except BrokerRefused as exc:
         logger.warning(
             "inspect scheduled does not list the delayed tasks of the broker: %s; give the worker "
             "the rights that `reliq acl` prints",
             exc,
         )
-    return [task for _, task in sorted(found, key=itemgetter(0))[:_MOST]]
+    return [task for _, task in sorted(tasks, key=itemgetter(0))[:_MOST]]
 
 
 def _of_queue(store: Store, queue: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -116,10 +116,10 @@ def _task(item: Stored, envelope: Envelope, broker: str) -> dict[str, Any]:
 
 def _eta(item: Stored, headers: dict[str, Any]) -> str:
     """Return the due time: the one set by the publisher, until the first delivery."""
-    asked = headers.get("x-eta")
-    if isinstance(asked, str) and item.failed < 0:
+    eta = headers.get("x-eta")
+    if isinstance(eta, str) and item.failed < 0:
         with suppress(ValueError):
-            moment = datetime.fromisoformat(f"{asked[:-1]}+00:00" if asked[-1:] == "Z" else asked)
+            moment = datetime.fromisoformat(f"{eta[:-1]}+00:00" if eta[-1:] == "Z" else eta)
             return moment.replace(tzinfo=moment.tzinfo or timezone.utc).isoformat()
     try:
         return (_EPOCH + timedelta(milliseconds=item.at_ms)).isoformat()

@@ -57,9 +57,9 @@ def _celery(module: str) -> Any:
 def raise_interrupt(error: BaseException) -> None:
     """Raise the soft time limit that *error* is, or that interrupted Kombu's serialization."""
     billiard = sys.modules.get("billiard.exceptions")
-    found = error.__cause__ or error.__context__ if isinstance(error, EncodeError) else error
-    if billiard is not None and isinstance(found, billiard.SoftTimeLimitExceeded):
-        raise type(found)(*found.args) from None
+    cause = error.__cause__ or error.__context__ if isinstance(error, EncodeError) else error
+    if billiard is not None and isinstance(cause, billiard.SoftTimeLimitExceeded):
+        raise type(cause)(*cause.args) from None
 
 
 def _is_celerys(function: Any, module: Any) -> bool:

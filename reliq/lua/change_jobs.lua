@@ -112,7 +112,7 @@ local function read(stored)
 end
 
 -- The jobs of the changes, before and after them; they are written at the end.
-local ids, stored, found = {}, {}, {}
+local ids, stored, current = {}, {}, {}
 for i = 3, #ARGV, ROW do
   local id = ARGV[i]
   if id ~= '' and stored[id] == nil then
@@ -122,14 +122,14 @@ for i = 3, #ARGV, ROW do
 end
 if #ids > 0 then
   for i, record in ipairs(redis.call('HMGET', jobs, unpack(ids))) do
-    found[ids[i]] = read(record)
-    stored[ids[i]] = found[ids[i]] or false
+    current[ids[i]] = read(record)
+    stored[ids[i]] = current[ids[i]] or false
   end
 end
 
 -- Whether the job that adds others is still working.
 local function works(id)
-  local job = found[id]
+  local job = current[id]
   if stored[id] == nil then
     job = read(redis.call('HGET', jobs, id))
   end
@@ -149,7 +149,7 @@ local function put(id, before, job)
   count(job.state, 1)
   -- No two states of a job have the same time.
   job.since = before and math.max(now, before.since + 1) or now
-  found[id] = job
+  current[id] = job
 end
 
 -- Whether two deliveries are of one queue: tokens of different queues cannot be compared.
@@ -232,7 +232,7 @@ function does.withdraw(id, job, new)
     put(id, job, {state = 'k', retries = math.max(job.retries - 1, 0), token = 0,
       tag = job.worker, queue = job.queue, worker = ''})
   else
-    found[id] = nil
+    current[id] = nil
     count(job.state, -1)
   end
   return 1
@@ -305,7 +305,7 @@ function does.lose(id, job, new)
   end
   local waits = job.state == 'w' or job.state == 'd'
   if waits and job.token == 0 and #job.tag > PUBLISHER_TO and job.since == is[heard(job.tag)] then
-    found[id] = nil
+    current[id] = nil
     count(job.state, -1)
     return 2
   end
@@ -408,7 +408,7 @@ for i = 2, #ARGV, ROW do
   local new = {state = ARGV[i + 2], retries = tonumber(ARGV[i + 3]) or 0,
     token = tonumber(ARGV[i + 4]) or 0, tag = ARGV[i + 5], queue = ARGV[i + 6],
     text = ARGV[i + 7]}
-  local job = found[id]
+  local job = current[id]
   local unreadable = job and not job.state
   result[#result + 1] = unreadable and 0 or does[ARGV[i]](id, job, new)
   conclude()
@@ -421,7 +421,7 @@ end
 local bad = {f = true, e = true, x = true}
 local records, removed, failed, mended, why = {}, {}, {}, {}, {}
 for _, id in ipairs(ids) do
-  local before, job = stored[id], found[id]
+  local before, job = stored[id], current[id]
   if job and job ~= before then
     local done = job.state == 's' -- its message is no longer needed
     records[#records + 1] = id

@@ -120,12 +120,12 @@ def queue_of_meta(key: str, prefix: str) -> str:
 
 def queue_named_in(key: str) -> str | None:
     """Return the queue to which *key* belongs, whatever its prefix, or None."""
-    found = _OF_QUEUE.search(key)
-    return None if found is None or found[1] == "%" else _unescaped(found[1])
+    matched = _OF_QUEUE.search(key)
+    return None if matched is None or matched[1] == "%" else _unescaped(matched[1])
 
 
 def _unescaped(name: str) -> str:
-    return "" if name == "%0" else _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+    return "" if name == "%0" else _ESCAPED.sub(lambda matched: chr(int(matched[1], 16)), name)
 
 
 def queue_key(prefix: str, queue: str, part: str) -> str:

@@ -36,7 +36,7 @@ for i = 1, #begun, 2 do
     end
   end
 end
-table.sort(going, function(one, other) return one[1] < other[1] end)
+table.sort(going, function(first, second) return first[1] < second[1] end)
 
 if #going == 0 then
   while #going < MOVED_AT_ONCE and bytes < BATCH_BYTES do

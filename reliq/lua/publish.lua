@@ -161,18 +161,18 @@ local function remember()
       known[#known + 1] = string.format('%d-%d', from, to)
     end
   end
-  local clock, said = nil, first and math.abs(keep) or keep
-  if first or low_water > 0 or said > 0 then
+  local clock, keep_ms = nil, first and math.abs(keep) or keep
+  if first or low_water > 0 or keep_ms > 0 then
     clock = redis.call('TIME')
     clock = clock[1] * 1000 + math.floor(clock[2] / 1000)
   end
-  if said > 0 then
-    forgotten = math.max(forgotten, clock + said)
+  if keep_ms > 0 then
+    forgotten = math.max(forgotten, clock + keep_ms)
   end
   local record = string.format('%d %d %s', forgotten, settled, table.concat(known, ','))
   redis.call('HSET', publishers, publisher, record)
-  if said > 0 and redis.call('PTTL', publishers) < said then
-    redis.call('PEXPIRE', publishers, said)
+  if keep_ms > 0 and redis.call('PTTL', publishers) < keep_ms then
+    redis.call('PEXPIRE', publishers, keep_ms)
   end
   -- The records of killed publishers expire here: each call checks a few random records, and
   -- continues while it finds expired ones.

@@ -17,9 +17,9 @@ if place > tonumber(last[2]) then
 end
 local clock = redis.call('TIME')
 local after = math.max(place, clock[1] * 1000000 + clock[2] - ttl * 1000)
-local found = redis.call('ZRANGEBYSCORE', log, string.format('(%d', after), '+inf',
+local entries = redis.call('ZRANGEBYSCORE', log, string.format('(%d', after), '+inf',
   'LIMIT', 0, n)
-if #found == 0 then
-  return {last[2], found}
+if #entries == 0 then
+  return {last[2], entries}
 end
-return {redis.call('ZSCORE', log, found[#found]), found}
+return {redis.call('ZSCORE', log, entries[#entries]), entries}

@@ -99,25 +99,25 @@ elseif not paused and own and occupancy < 2 then
 elseif not paused then
   -- The taken messages, as {tag, score, ...}; and the first one that needs an isolated delivery later.
   local taken, waits = {}, nil
-  local cut, looked_at = false, 0
+  local cut, examined = false, 0
 
   -- Returns at most this many further ready messages within the room, as {tag, score, ...};
   -- the first message is exempt from the room, unless some are taken already.
   local function read_ready(most, some)
-    local found = redis.call('ZRANGE', ready, looked_at, looked_at + most - 1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local size = redis.call('HSTRLEN', messages, found[i])
+    local entries = redis.call('ZRANGE', ready, examined, examined + most - 1, 'WITHSCORES')
+    for i = 1, #entries, 2 do
+      local size = redis.call('HSTRLEN', messages, entries[i])
       if size > room and (some or i > 1) then
-        for j = #found, i, -1 do
-          found[j] = nil
+        for j = #entries, i, -1 do
+          entries[j] = nil
         end
         cut = true
         break
       end
       room = room - size
     end
-    looked_at = looked_at + #found / 2
-    return found
+    examined = examined + #entries / 2
+    return entries
   end
 
   if own and not candidate and not no_ack then
@@ -129,18 +129,18 @@ elseif not paused then
   if not isolated and candidate_failures > 0 and #taken > 0 and (last == 0 or counted) then
     -- Takes the found messages that the consumer may get in addition to those that it holds (see
     -- the top). Returns the number of skipped messages.
-    local function choose(found)
-      local passed_over, asked = 0, {}
-      for i = 1, #found, 2 do
-        asked[#asked + 1] = found[i]
+    local function choose(entries)
+      local passed_over, listed = 0, {}
+      for i = 1, #entries, 2 do
+        listed[#listed + 1] = entries[i]
       end
-      local failed = redis.call('HMGET', deliveries, unpack(asked))
-      for i, tag in ipairs(asked) do
+      local failed = redis.call('HMGET', deliveries, unpack(listed))
+      for i, tag in ipairs(listed) do
         local failures = whole(failed[i]) or 0
         local may_be_poison = failures >= candidate_failures
         if failures >= last then
           if occupancy == 2 and not candidate and #taken == 0 then
-            taken, isolated = {tag, found[2 * i]}, tag
+            taken, isolated = {tag, entries[2 * i]}, tag
             break
           end
           waits = waits or tag
@@ -153,21 +153,21 @@ elseif not paused then
             redis.call('HSET', meta, mark, tag)
           end
           taken[#taken + 1] = tag
-          taken[#taken + 1] = found[2 * i]
+          taken[#taken + 1] = entries[2 * i]
         end
       end
       return passed_over
     end
 
-    local found, passed_over, rounds = taken, 0, 0
+    local entries, passed_over, rounds = taken, 0, 0
     taken = {}
-    while #found > 0 and not isolated do
-      passed_over = passed_over + choose(found)
+    while #entries > 0 and not isolated do
+      passed_over = passed_over + choose(entries)
       -- Search a little further for messages that may be taken.
       rounds = rounds + 1
-      found = {}
+      entries = {}
       if #taken < 2 * n and passed_over > 0 and rounds < ROUNDS and not isolated then
-        found = read_ready(n - #taken / 2, #taken > 0)
+        entries = read_ready(n - #taken / 2, #taken > 0)
       end
     end
     if passed_over > 0 then

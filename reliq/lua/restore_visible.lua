@@ -15,12 +15,12 @@
 -- ARGV[6] lease (ms)
 -- ARGV[7] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[8] backoff_max (ms)
--- ARGV[9] told (1: return each restored message with its envelope; 0: only the numbers)
+-- ARGV[9] detailed (1: return each restored message with its envelope; 0: only the numbers)
 --
 -- Returns {1 granted or 0 refused, 1 when another step is needed (refused: ms until the next
 --   pass), unacked messages left,
 --   {consumer, number of its ended leases, ...},
---   {tag, count, consumer, envelope or "", ...} of the restored if told,
+--   {tag, count, consumer, envelope or "", ...} of the restored if detailed,
 --   the same of the dead-lettered, ids of all consumers of the queue,
 --   number of dead letters to route on}
 -- keys: messages, ready, delayed, unacked_index, unacked, deliveries, expiry, dead, dead_info
@@ -28,7 +28,7 @@
 -- limits: BATCH
 local consumer, interval, delivery_limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local dead_letter_max, dead_letter_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
-local lease, told = tonumber(ARGV[6]), ARGV[9] == '1'
+local lease, detailed = tonumber(ARGV[6]), ARGV[9] == '1'
 local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- clock: now
@@ -118,7 +118,7 @@ local by_consumer, restored, died = {}, {}, {}
 -- Counts the failures, and returns each message to its place, into back-off, or, after its last,
 -- isolated delivery, to the dead letters.
 local function return_expired(ended)
-  local envelopes = told and redis.call('HMGET', messages, unpack(ended)) or {}
+  local envelopes = detailed and redis.call('HMGET', messages, unpack(ended)) or {}
   local leases, marks, held = read_leases(ended), {}, {}
   local back, dead_ones, later = {}, {}, false
   for i = 1, #leases do
@@ -135,7 +135,7 @@ local function return_expired(ended)
       failed = math.max(before, delivery_limit - 1)
     end
     lease.failed = failed
-    local report = told and restored
+    local report = detailed and restored
     if alone then
       dead_ones[#dead_ones + 1] = lease
       report = died

@@ -40,10 +40,10 @@ def called_by(script: Script) -> frozenset[str]:
 def _role(*parts: Role, runs: str = "", sends: str = "") -> Role:
     """Return a role with the rights of *parts*, and more scripts and commands, by their names."""
     of_its_own = frozenset(getattr(scripts, name) for name in runs.upper().split())
-    found = Role(of_its_own, frozenset(sends.split()))
+    whole = Role(of_its_own, frozenset(sends.split()))
     for part in parts:
-        found = Role(found.scripts | part.scripts, found.sent | part.sent)
-    return found
+        whole = Role(whole.scripts | part.scripts, whole.sent | part.sent)
+    return whole
 
 
 # The first commands of every connection; every user may log in.
@@ -54,13 +54,13 @@ _CONNECTS = _role(_DIALS, sends="client|id eval evalsha exists hmget ping select
 PRODUCER = _role(
     _CONNECTS,
     runs="bind change_jobs declare declare_exchange delete_queue layout list_batch list_queue "
-    "log note_bound note_job once open_batch pause publish said unbound",
+    "log note_bound note_callback note_job once open_batch pause publish unbound",
     sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire "
     "smembers srem zrange zrem",
 )
 WORKER = _role(
     PRODUCER,
-    runs="accept ack attach dead_letter end_leases expire hand_back heartbeat leases_of look move "
+    runs="accept ack attach dead_letter elect end_leases expire hand_back heartbeat leases_of move "
     "moved move_out next_batches promote purge read_log release renew replay reserve "
     "restore_visible measure snapshot survey report_running wake whereabouts",
     sends="blpop client|list client|unblock get info set time unlink zrangebyscore "
@@ -70,7 +70,7 @@ EXPORTER = _role(_CONNECTS, runs="measure", sends="client|list info time zrange"
 # Reads everything and changes nothing: no command writes.
 VIEWER = _role(
     EXPORTER,
-    runs="look_up scan",
+    runs="locate scan",
     # The doctor tries CLIENT UNBLOCK, with an unused id.
     sends="acl|whoami client|unblock hget hgetall hkeys hscan lrange scan script|exists zcount "
     "zrangebyscore",
@@ -78,8 +78,8 @@ VIEWER = _role(
 OPERATOR = _role(
     VIEWER,
     runs="accept attach bind change_jobs configure dead_letter declare declare_exchange "
-    "delete_queue layout leases_of list_queue move moved move_out note_bound pause publish "
-    "purge purge_dead release renew replay said unbound whereabouts",
+    "delete_queue layout leases_of list_queue move moved move_out note_bound note_callback "
+    "pause publish purge purge_dead release renew replay unbound whereabouts",
     sends="del get hdel hexists hsetnx set smembers srem zrem",
 )
 MIGRATION = _role(

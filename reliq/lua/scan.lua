@@ -25,16 +25,16 @@ elseif place == 'unacked' then
 elseif place == 'dead' then
   source = dead
 end
-local found
+local entries
 if score == '' then
-  found = redis.call('ZRANGE', source, skip, skip + count - 1, 'WITHSCORES')
+  entries = redis.call('ZRANGE', source, skip, skip + count - 1, 'WITHSCORES')
 else
-  found = redis.call('ZRANGEBYSCORE', source, score, '+inf', 'WITHSCORES', 'LIMIT', skip, count)
+  entries = redis.call('ZRANGEBYSCORE', source, score, '+inf', 'WITHSCORES', 'LIMIT', skip, count)
 end
-local result, looked, read, last, of_last = {}, 0, 0, score, skip
-for i = 1, #found, 2 do
-  local tag, size = found[i], redis.call('HSTRLEN', messages, found[i])
-  if looked > 0 and size <= room and read + size > room then
+local result, examined, read, last, of_last = {}, 0, 0, score, skip
+for i = 1, #entries, 2 do
+  local tag, size = entries[i], redis.call('HSTRLEN', messages, entries[i])
+  if examined > 0 and size <= room and read + size > room then
     break
   end
   local envelope = false
@@ -50,9 +50,9 @@ for i = 1, #found, 2 do
     envelope = size > whole and rest or envelope
   end
   if fits then
-    result[#result + 1] = looked + 1
+    result[#result + 1] = examined + 1
     result[#result + 1] = tag
-    result[#result + 1] = found[i + 1]
+    result[#result + 1] = entries[i + 1]
     result[#result + 1] = size
     result[#result + 1] = envelope
     if place == 'dead' then
@@ -62,14 +62,14 @@ for i = 1, #found, 2 do
     end
     result[#result + 1] = redis.call('HGET', deliveries, tag)
   end
-  looked = looked + 1
-  if found[i + 1] == last then
+  examined = examined + 1
+  if entries[i + 1] == last then
     of_last = of_last + 1
   else
-    last, of_last = found[i + 1], 1
+    last, of_last = entries[i + 1], 1
   end
 end
-if looked == #found / 2 and looked < count then
-  return {looked, '', '0', result}
+if examined == #entries / 2 and examined < count then
+  return {examined, '', '0', result}
 end
-return {looked, last, of_last, result}
+return {examined, last, of_last, result}

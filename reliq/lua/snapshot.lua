@@ -40,7 +40,7 @@ for n = 0, #KEYS - 8, 8 do
   if whole(string.match(noted, '^%d+')) ~= current then
     -- Returns the counts as bytes, and the present counters.
     local function counts(before)
-      local found = {packed(redis.call('ZCARD', ready)), packed(redis.call('ZCARD', delayed)),
+      local sizes = {packed(redis.call('ZCARD', ready)), packed(redis.call('ZCARD', delayed)),
         packed(redis.call('ZCARD', unacked_index)), packed(redis.call('ZCARD', dead))}
       local ledger = redis.call('HMGET', stats, 'published', 'token', 'job_events', 'acked',
         'redelivered', 'lapsed', 'nacked', 'dead_lettered', 'expired')
@@ -54,10 +54,10 @@ for n = 0, #KEYS - 8, 8 do
         lapsed + nacked, died, expired}
       local known = string.gmatch(before or '', '%d+')
       for i, counter in ipairs(counters) do
-        found[#found + 1] = packed(math.max(counter - (whole(known()) or counter), 0))
+        sizes[#sizes + 1] = packed(math.max(counter - (whole(known()) or counter), 0))
         counters[i] = string.format('%.0f', counter)
       end
-      return table.concat(found), table.concat(counters, ' ')
+      return table.concat(sizes), table.concat(counters, ' ')
     end
 
     -- Removes blocks that are too old, and future blocks left by a clock that was set back.

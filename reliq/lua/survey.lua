@@ -25,7 +25,7 @@ local session = string.match(consumer, '^(.*)/') or consumer
 
 -- clock: now
 
-local found = {}
+local surveyed = {}
 for n = 0, #KEYS - 10, 10 do
   -- keys of each: unacked_index, ready, delayed, expiry, dead, notification, meta, unacked_mutex
   -- keys of each: consumers, job_events
@@ -34,7 +34,7 @@ for n = 0, #KEYS - 10, 10 do
   local function flag(name, holds)
     flags[#flags + 1] = holds and name or nil
   end
-  local function look()
+  local function examine()
     local about = redis.call('HMGET', meta, 'expires', 'used_at', 'paused', 'dead_letter_exchange', 'exists',
       'partitions', 'partitions_end')
     local expires = whole(about[1])
@@ -61,14 +61,14 @@ for n = 0, #KEYS - 10, 10 do
     end
   end
   -- A queue with a key of the wrong type does not hide the others. Its pass reports the error.
-  needed = not pcall(look) or needed
+  needed = not pcall(examine) or needed
   if needed or shared or finish > 0 or #flags > 0 then
     local wait = needed and 0 or -1
     local holder = needed and redis.pcall('GET', unacked_mutex)
     if type(holder) == 'string' and holder ~= consumer then
       wait = math.max(redis.call('PTTL', unacked_mutex), 1)
     end
-    found[#found + 1] = {n / 10, wait, partitions, finish, flags}
+    surveyed[#surveyed + 1] = {n / 10, wait, partitions, finish, flags}
   end
 end
-return found
+return surveyed

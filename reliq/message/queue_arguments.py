@@ -111,18 +111,18 @@ def queue_arguments(
 def declared(stored: bytes) -> dict[str, Any] | None:
     """Return the content of a stored declaration; None if reliq did not write it."""
     try:
-        found = unpack(stored) if stored else {}
+        arguments = unpack(stored) if stored else {}
     except EnvelopeError:
         return None
-    return found if isinstance(found, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def differ_in_partitions(declaration: bytes, other: bytes) -> bool:
     """Whether two declarations differ only in x-partitions, which operators may change."""
-    one, another = declared(declaration), declared(other)
-    if one is None or another is None:
+    first, second = declared(declaration), declared(other)
+    if first is None or second is None:
         return False
-    return {**one, "x-partitions": 0} == {**another, "x-partitions": 0}
+    return {**first, "x-partitions": 0} == {**second, "x-partitions": 0}
 
 
 def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:

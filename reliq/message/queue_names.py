@@ -29,8 +29,8 @@ def escape(name: str) -> str:
 
     The mark of a partition stays. It is unambiguous, because any other % becomes %25.
     """
-    found = _PARTITION.fullmatch(name)
-    base, mark = (found[1], name[len(found[1]) :]) if found else (name, "")
+    matched = _PARTITION.fullmatch(name)
+    base, mark = (matched[1], name[len(matched[1]) :]) if matched else (name, "")
     return (base.replace("%", "%25").replace("{", "%7B").replace("}", "%7D") or "%0") + mark
 
 
@@ -38,16 +38,16 @@ def queue_of(name: str) -> str:
     """Return the queue of partition *name*; *name* itself if it is not a partition."""
     if "%p" not in name:
         return name
-    found = _PARTITION.fullmatch(name)
-    return found[1] if found else name
+    matched = _PARTITION.fullmatch(name)
+    return matched[1] if matched else name
 
 
 def number_of(name: str) -> int:
     """Return the number of partition *name*; 0 for a queue."""
     if "%p" not in name:
         return 0
-    found = _PARTITION.fullmatch(name)
-    return int(found[2]) if found else 0
+    matched = _PARTITION.fullmatch(name)
+    return int(matched[2]) if matched else 0
 
 
 def partition_name(queue: str, number: int) -> str:

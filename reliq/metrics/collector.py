@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from ..admin.batches import looked
+from ..admin.batches import listed_records
 from ..admin.partitions import WHOLE, coverage, merged_measures
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
@@ -125,7 +125,7 @@ class _Broker:
             self._add_nodes(families, lost)
             kept = [m for m in measures if self._all_queues or is_durable(m.status.declared)]
             ready = {m.status.name: self._by_priority(m) for m in kept}
-            self._seen = {queue: set(found) for queue, found in ready.items()}
+            self._seen = {queue: set(ranks) for queue, ranks in ready.items()}
         for queue, part in parts.items():
             if part.partitions > 1:
                 families.partitions.add_metric([name, plain(queue)], part.untold)
@@ -147,7 +147,7 @@ class _Broker:
     def _add_batches(self, families: Families) -> None:
         """Add the batches, if this user may read them."""
         try:
-            records = looked(self._store)
+            records = listed_records(self._store)
             now_ms = self._store.now_ms() if records else 0
         except BrokerRefused as exc:
             self._warn_once("the series of batches are missing", exc)
@@ -178,10 +178,10 @@ class _Broker:
             logger.warning("metrics: %s; %s; logged once", error, text)
 
     def _by_priority(self, measure: Measure) -> dict[int, int]:
-        found = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)
+        counts = dict.fromkeys(self._seen.get(measure.status.name, {0}), 0)
         for rank, count in measure.ready.items():
-            found[rank if self._ascending else HIGHEST_RANK - rank] = count
-        return found
+            counts[rank if self._ascending else HIGHEST_RANK - rank] = count
+        return counts
 
     def close(self) -> None:
         with self._lock:

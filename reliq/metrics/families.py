@@ -203,9 +203,9 @@ class Families:
         running = None
         if consumers is not None:
             # Include disconnected workers: they may be about to reconnect.
-            running = sum(one.running.get(status.name, 0) for one in consumers)
-            serving = (one for one in consumers if one.connected and status.name in one.queues)
-            workers = [one.processes for one in serving if one.pool]
+            running = sum(consumer.running.get(status.name, 0) for consumer in consumers)
+            serving = (item for item in consumers if item.connected and status.name in item.queues)
+            workers = [item.processes for item in serving if item.pool]
             theirs |= {"workers": len(workers), "processes": sum(workers)}
         values = {
             "delayed": status.delayed,
@@ -270,10 +270,10 @@ class Families:
                 self.dead.add_metric([*labels, reason], count)
 
 
-def spool_gauges(found: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
+def spool_gauges(statuses: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
     """Return the metrics of spools from the status of their journals."""
     for key, gauge in _families(SPOOLS, ("spool",)).items():
-        for status in found:
+        for status in statuses:
             gauge.add_metric([status["spool"]], status[key])
         yield gauge
 

@@ -43,7 +43,7 @@ def read(data: bytes) -> tuple[Envelope, int, bool]:
             body = base64.b64decode(body)
         if not isinstance(body, (bytes, str)):
             raise TypeError(f"the body is a {type(body).__name__}")
-        said = bool(headers.pop("redelivered", False) or info.get("redelivered"))
+        redelivered = bool(headers.pop("redelivered", False) or info.get("redelivered"))
         priority = _priority(properties)
         envelope = Envelope(
             body,
@@ -56,7 +56,7 @@ def read(data: bytes) -> tuple[Envelope, int, bool]:
         )
     except _UNREADABLE as exc:
         raise EnvelopeError(f"not a Kombu message: {type(exc).__name__}: {exc}") from exc
-    return envelope, priority, unacked or said
+    return envelope, priority, unacked or redelivered
 
 
 def is_task(data: bytes) -> bool:
@@ -150,7 +150,7 @@ def bind_in_reliq(store: Store, queue: str, bindings: Iterable[KombuBinding]) ->
 
 def kombu_bindings_of(store: Store, queue: str) -> list[KombuBinding]:
     """Return the bindings of *queue* in reliq, in Kombu's format."""
-    found = []
+    bindings = []
     for exchange in store.exchanges():
         table = store.exchange_table(exchange)
         type_ = "direct" if table.declaration is None else unpack(table.declaration)["type"]
@@ -160,5 +160,5 @@ def kombu_bindings_of(store: Store, queue: str) -> list[KombuBinding]:
                 pattern = ""
                 if type_ == "topic":  # Kombu stores the pattern with the binding
                     pattern = TopicExchange(None).key_to_pattern(routing_key)
-                found.append(KombuBinding(exchange, routing_key, pattern, queue))
-    return found
+                bindings.append(KombuBinding(exchange, routing_key, pattern, queue))
+    return bindings

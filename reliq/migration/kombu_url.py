@@ -48,13 +48,13 @@ def connect_kombu(url: str, options: Mapping[str, Any] | None, name: str) -> Kom
         urls = [part.replace("sentinel://", f"{SENTINEL}://", 1) for part in url.split(";")]
         broker = sentinel_address(urls, ours, password=ours.credential_provider)
     else:
-        said = read(url, KOMBUS)
-        password = said.password or ours.credential_provider
-        said = replace(said, scheme=KOMBUS[said.scheme], password=password)
-        broker = address_of(said, show="@" not in url)
-    found = KombuRedis(broker, ours, name, layout)
-    found.connect()
-    return found
+        parsed = read(url, KOMBUS)
+        password = parsed.password or ours.credential_provider
+        parsed = replace(parsed, scheme=KOMBUS[parsed.scheme], password=password)
+        broker = address_of(parsed, show="@" not in url)
+    kombu = KombuRedis(broker, ours, name, layout)
+    kombu.connect()
+    return kombu
 
 
 def _layout(given: dict[str, Any]) -> KombuLayout:

@@ -135,8 +135,8 @@ class Migration(AbstractContextManager["Migration"]):
         """
         if self.to_reliq:
             self._known = None
-            found = {item.queue for item in self._bindings() if of_durable_queue(item)}
-            return sorted(found | {queue for _, queue in self._kombu.held()})
+            queues = {item.queue for item in self._bindings() if of_durable_queue(item)}
+            return sorted(queues | {queue for _, queue in self._kombu.held()})
         statuses = [measure.status for measure in self._store.reads.measure_all().whole()]
         return [status.name for status in statuses if is_durable(status.declared)]
 

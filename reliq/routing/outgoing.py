@@ -66,12 +66,12 @@ def require(wish: Wanted, store: Store) -> None:
 
 def together(wishes: Iterable[Wanted]) -> list[Wanted]:
     """Merge *wishes* into one confirmation for each level, with its longest timeout."""
-    found: dict[Confirm, Wanted] = {}
+    by_level: dict[Confirm, Wanted] = {}
     for wish in wishes:
-        known = found.get(wish.level)
+        known = by_level.get(wish.level)
         if known is None or known.timeout_ms < wish.timeout_ms:
-            found[wish.level] = wish
-    return [found[level] for level in CONFIRMS if level in found]
+            by_level[wish.level] = wish
+    return [by_level[level] for level in CONFIRMS if level in by_level]
 
 
 def _ms(seconds: float) -> int:
@@ -203,7 +203,7 @@ class Outgoing:
         """Return its target queues by the cached bindings, and their version."""
         if not self.exchange:
             return (self.routing_key,), b""
-        found = routes.cached(self.exchange)
-        if self.transient and found.readers:
-            return found.lookup_transient(self.routing_key), found.version or b""
-        return found.lookup(self.routing_key), found.version or b""
+        table = routes.cached(self.exchange)
+        if self.transient and table.readers:
+            return table.lookup_transient(self.routing_key), table.version or b""
+        return table.lookup(self.routing_key), table.version or b""

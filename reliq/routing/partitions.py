@@ -45,7 +45,7 @@ T = TypeVar("T")
 # An interrupted change blocks other changes for at most this time.
 _CLAIM_MS = 30_000
 _RENEW_AFTER_S = 5.0
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 # How long to try a node known to be unreachable: it may be back.
 _UNREACHABLE_PATIENCE_S = 0.2
 # How long to try another node, including the connection. It is skipped after one failure.
@@ -77,10 +77,10 @@ def _complete(store: Store, queue: str, arguments: bytes) -> None:
         return
     store.partitions[queue] = layout.partitions
     names = partition_names(queue, layout.partitions)[1:]
-    found = list(_answers(store, names, store.layout))
-    if None not in found:
+    answers = list(_answers(store, names, store.layout))
+    if None not in answers:
         return
-    patience_s = inf if len(found) == len(names) else _NODE_PATIENCE_S
+    patience_s = inf if len(answers) == len(names) else _NODE_PATIENCE_S
     # If a node is lost, a later declaration or a consumer creates it when the node answers.
     with Attempt(store, patience_s), _alone(store, queue) as still_mine:
         _settle(store, queue, arguments, still_mine)
@@ -95,9 +95,9 @@ def _answers(store: Store, partitions: Sequence[str], ask: Callable[[str], T]) -
         if store.is_unreachable(name):
             continue
         with Attempt(store, _NODE_PATIENCE_S) as attempt:
-            found = ask(name)
+            answer = ask(name)
         if not attempt.lost:
-            yield found
+            yield answer
 
 
 def _make(
@@ -335,8 +335,8 @@ def names_of(store: Store, queue: str) -> Sequence[str]:
 
 def waiting(store: Store, partitions: Sequence[str]) -> int:
     """Return the number of ready and delayed messages in the reachable ones of *partitions*."""
-    found = _answers(store, partitions, lambda name: store.declare_queue(name, True, b"", {}))
-    return sum(declared.messages for declared in found)
+    answers = _answers(store, partitions, lambda name: store.declare_queue(name, True, b"", {}))
+    return sum(declared.messages for declared in answers)
 
 
 def in_each(store: Store, queue: str, step: Callable[[str], T]) -> list[T]:
@@ -424,7 +424,7 @@ def _alone(store: Store, queue: str, waits_s: float | None = None) -> Iterator[C
     while not claim():
         if monotonic() > until:
             raise _busy(queue)
-        sleep(_LOOK_EVERY_S)
+        sleep(_POLL_EVERY_S)
     try:
         yield still_mine
     finally:

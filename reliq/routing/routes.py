@@ -68,10 +68,10 @@ def topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 def _by_queue(bindings: Iterable[bytes]) -> Iterable[tuple[str, list[bytes]]]:
     """Group the bindings of one exchange by queue."""
-    found: dict[str, list[bytes]] = {}
+    by_queue: dict[str, list[bytes]] = {}
     for binding in sorted(bindings):
-        found.setdefault(unpack(binding)[1], []).append(binding)
-    return found.items()
+        by_queue.setdefault(unpack(binding)[1], []).append(binding)
+    return by_queue.items()
 
 
 class Route:
@@ -83,7 +83,7 @@ class Route:
         if table.declaration is not None:
             self.type = unpack(table.declaration)["type"]
         self._bindings = [tuple(unpack(binding)) for binding in table.bindings]
-        self._found: dict[str, tuple[str, ...]] = {}
+        self._matches: dict[str, tuple[str, ...]] = {}
         self.readers = frozenset(
             queue for key, queue in self._bindings if key == READS_LOG and self.type == "fanout"
         )
@@ -92,13 +92,13 @@ class Route:
 
     def lookup(self, routing_key: str) -> tuple[str, ...]:
         """Return the target queues of a message with *routing_key*, each once."""
-        found = self._found.get(routing_key)
-        if found is None:
-            if len(self._found) > 1024:  # noqa: PLR2004 - a bound on memory, not a setting
-                self._found.clear()
-            found = tuple(sorted(set(self._match(routing_key))))
-            self._found[routing_key] = found
-        return found
+        queues = self._matches.get(routing_key)
+        if queues is None:
+            if len(self._matches) > 1024:  # noqa: PLR2004 - a bound on memory, not a setting
+                self._matches.clear()
+            queues = tuple(sorted(set(self._match(routing_key))))
+            self._matches[routing_key] = queues
+        return queues
 
     def lookup_transient(self, routing_key: str) -> tuple[str, ...]:
         """Return the targets of a transient message: the log, and queues that do not read it."""
@@ -220,13 +220,13 @@ class Routes:
 
     def bindings_of(self, queue: str) -> dict[str, tuple[bytes | None, set[bytes]]]:
         """Return this connection's bindings of *queue*: exchange -> declaration, bindings."""
-        found: dict[str, tuple[bytes | None, set[bytes]]] = {}
+        by_exchange: dict[str, tuple[bytes | None, set[bytes]]] = {}
         for exchange, bindings in list(self.bound.items()):
             own = {binding for binding in list(bindings) if unpack(binding)[1] == queue}
             if own:
                 known = self.declared.get(exchange) or self.inherited.get(exchange)
-                found[exchange] = known, own
-        return found
+                by_exchange[exchange] = known, own
+        return by_exchange
 
     def bind_again(self, queue: str, store: Store) -> None:
         """Restore this connection's bindings of *queue*, which was recreated, over *store*."""

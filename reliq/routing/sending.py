@@ -143,15 +143,15 @@ class _Sending:
     def _goes_again(self, astray: Iterable[tuple[Outgoing, Publication, int]]) -> list[Outgoing]:
         """Return the messages to send again; record NO_QUEUE for the others."""
         again = []
-        asked: dict[str, bool] = {}
+        answers: dict[str, bool] = {}
         for item, sent, outcome in astray:
             queue = queue_of(sent.queue)
             if redirected(sent.queue, outcome):
                 SPREAD.redirect(self._store, item.tag, sent.queue)
             elif outcome != STALE:
-                if queue not in asked:
-                    asked[queue] = self._redeclare(queue, self._store)
-                if not asked[queue]:
+                if queue not in answers:
+                    answers[queue] = self._redeclare(queue, self._store)
+                if not answers[queue]:
                     item.refused[queue] = NO_QUEUE
                     continue
             again.append(item)

@@ -99,8 +99,8 @@ class Spread:
     def divided(store: Store, queues: Iterable[str]) -> set[str]:
         """Return the partitioned ones of *queues*, as known here or to the reachable nodes."""
         for queue in queues:
-            if queue not in store.partitions and (found := layout_of_others(store, queue)):
-                store.partitions[queue] = found.partitions
+            if queue not in store.partitions and (layout := layout_of_others(store, queue)):
+                store.partitions[queue] = layout.partitions
         return {queue for queue in queues if store.partitions.get(queue, 1) > 1}
 
     @staticmethod

@@ -90,7 +90,7 @@ class Journal:
 
     def check(self) -> None:
         """Create a missing file; raise an error if the file is unusable. Waits for no lock."""
-        self.look("SELECT 1 FROM publishes LIMIT 1")
+        self.rows("SELECT 1 FROM publishes LIMIT 1")
         self.checked = True
 
     def report(self, error: ReliqError) -> None:
@@ -108,11 +108,11 @@ class Journal:
                 opened.close()
 
     def _files(self) -> list[os.stat_result]:
-        found = []
+        files = []
         for side in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):  # SQLite removes its side files
-                found.append(os.lstat(self.path + side))
-        return found
+                files.append(os.lstat(self.path + side))
+        return files
 
     def _open(self) -> sqlite3.Connection:
         """Open the file, unless it is open; a file that was removed or replaced is opened anew."""
@@ -147,11 +147,11 @@ class Journal:
 
     def _inodes(self) -> tuple[int, int]:
         """Return the numbers of the file and of its log, which SQLite keeps open; 0: missing."""
-        found = [0, 0]
+        inodes = [0, 0]
         for place, side in enumerate(("", "-wal")):
             with suppress(OSError):
-                found[place] = os.lstat(self.path + side).st_ino
-        return found[0], found[1]
+                inodes[place] = os.lstat(self.path + side).st_ino
+        return inodes[0], inodes[1]
 
     def _make(self) -> None:
         """Create the file for its owner only; refuse a file that another user can open."""
@@ -162,8 +162,8 @@ class Journal:
         except OSError as exc:
             raise self._unusable(f"it cannot be opened ({exc.strerror})") from exc
         if any(
-            not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid()
-            for found in self._files()
+            not stat.S_ISREG(file.st_mode) or file.st_mode & 0o077 or file.st_uid != os.geteuid()
+            for file in self._files()
         ):
             raise self._unusable(f"other users may open it: chmod 600 {self.path}*")
 
@@ -184,12 +184,12 @@ class Journal:
             os.close(folder)
 
     def _prepare(self, opened: sqlite3.Connection) -> None:
-        tables, *found = opened.execute(
+        tables, *marks = opened.execute(
             "SELECT (SELECT count(*) FROM sqlite_master), application_id, user_version "
             "FROM pragma_application_id, pragma_user_version"
         ).fetchone()
-        if tables and tuple(found) != _FORMAT:
-            raise self._unusable(f"another program or newer reliq made it: {found}, not {_FORMAT}")
+        if tables and tuple(marks) != _FORMAT:
+            raise self._unusable(f"another program or newer reliq made it: {marks}, not {_FORMAT}")
         opened.execute("PRAGMA journal_mode = WAL")
         if not tables:
             opened.executescript(_SCHEMA)
@@ -314,18 +314,18 @@ class Journal:
         )
 
         def chosen(opened: sqlite3.Connection) -> tuple[list[Taken], int]:
-            found, size = list[Taken](), 0
+            batch, size = list[Taken](), 0
             inode = f"{self._mark[1]:x}"
             for *row, sent_ms in opened.execute(query, {**known, "inode": inode}):
-                if not found and sent_ms is not None and now - _LEASE_MS < sent_ms <= now:
+                if not batch and sent_ms is not None and now - _LEASE_MS < sent_ms <= now:
                     break
-                found.append(tuple(row))
+                batch.append(tuple(row))
                 size += len(row[4])
                 if size > BATCH_BYTES:
                     break
-            if found:
-                opened.execute(note, {**known, "last": found[-1][0]})
-            return found, opened.execute("SELECT min(id) FROM publishes").fetchone()[0] or 0
+            if batch:
+                opened.execute(note, {**known, "last": batch[-1][0]})
+            return batch, opened.execute("SELECT min(id) FROM publishes").fetchone()[0] or 0
 
         return self._run(chosen)
 
@@ -338,7 +338,7 @@ class Journal:
         count = "UPDATE about SET expired = expired + ?, doubtful = doubtful + ?"
 
         def remove(opened: sqlite3.Connection) -> None:
-            opened.executemany(delete, ((one[0], one[6], one[6]) for one in settled))
+            opened.executemany(delete, ((row[0], row[6], row[6]) for row in settled))
             opened.execute(count, (expired, doubtful))
 
         self._run(remove)
@@ -349,7 +349,7 @@ class Journal:
             "SELECT count(*), max(broker) FROM publishes "
             "WHERE broker IS NOT NULL AND data IS NOT ? AND sent_ms >= ?"
         )
-        count, other = self.look(query, data, int(time() * 1000) - CERTAIN_MS)[0]
+        count, other = self.rows(query, data, int(time() * 1000) - CERTAIN_MS)[0]
         if count:
             return (
                 f"{count} wait for {other}, which may have stored them: forward to that broker, or "
@@ -359,7 +359,7 @@ class Journal:
             return "their queues are full and reject publishes: add consumers, or raise the limits"
         return f"another process forwards: repeat the command after {_LEASE_MS // 1000} s"
 
-    def look(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT."""
         return self._run(lambda opened: opened.execute(query, values).fetchall(), "DEFERRED")
 
@@ -368,7 +368,7 @@ class Journal:
         """The number of stored publishes; does not create the file."""
         if not os.path.lexists(self.path):
             return 0
-        return int(self.look("SELECT count(*) FROM publishes")[0][0])
+        return int(self.rows("SELECT count(*) FROM publishes")[0][0])
 
     def status(self) -> dict[str, Any]:
         """Return the number and age of its publishes by route, its size, and its counters.
@@ -382,13 +382,13 @@ class Journal:
             "SELECT exchange, routing_key, count(*), max(? - min(stored_ms) / 1000.0, 0) "
             "FROM publishes GROUP BY 1, 2 ORDER BY 4 DESC"
         )
-        routes = [dict(zip(names, row, strict=True)) for row in self.look(query, time())]
-        expired, doubtful = self.look("SELECT expired, doubtful FROM about")[0]
+        routes = [dict(zip(names, row, strict=True)) for row in self.rows(query, time())]
+        expired, doubtful = self.rows("SELECT expired, doubtful FROM about")[0]
         return {
             "spool": str(self),
             "publishes": sum(route["publishes"] for route in routes),
             "oldest_s": max((route["oldest_s"] for route in routes), default=0.0),
-            "bytes": sum(found.st_size for found in self._files()),
+            "bytes": sum(file.st_size for file in self._files()),
             "routes": routes,
             "expired": expired,
             "doubtful": doubtful,

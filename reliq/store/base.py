@@ -155,8 +155,8 @@ class StoreBase:
 
     def _prefix_of(self, script: Script, queue: str) -> Prefix:
         """Return the first part of a command of *script*, whose keys all belong to *queue*."""
-        found = self._prefixes.get((script, queue, ""))
-        return found or self._remember(script, script.of(self._keys(queue)), queue)
+        known = self._prefixes.get((script, queue, ""))
+        return known or self._remember(script, script.of(self._keys(queue)), queue)
 
     def _remember(
         self, script: Script, names: Sequence[str], queue: str, exchange: str = ""

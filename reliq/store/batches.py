@@ -50,7 +50,7 @@ _READ = (
     *_TIMES,
     _ADDED,
     *_COUNTERS.values(),
-    *(f"{what}_{one}" for what in ("due", "said") for one in CALLBACKS),
+    *(f"{what}_{callback}" for what in ("due", "said") for callback in CALLBACKS),
 )
 _DUE = 2
 # The format that change_jobs.lua writes and reads.
@@ -102,11 +102,11 @@ class RedisBatches:
         *by* is the job that adds others. While it runs, it may add jobs to a sealed batch.
         """
         parts = [self._change(batch, part, by) for part in chunks([*map(checked, changes)], BATCH)]
-        found = [done for one in self._wire.exchange(parts) if (done := _changed(one)) is not None]
-        if not found or len(found) < len(parts):
+        results = list(filter(None, map(_changed, self._wire.exchange(parts))))
+        if not results or len(results) < len(parts):
             return None
-        last = found[-1]
-        return last._replace(outcomes=[one for done in found for one in done.outcomes])
+        last = results[-1]
+        return last._replace(outcomes=[outcome for done in results for outcome in done.outcomes])
 
     def post_change(self, batch: str, change: Change, on_result: OnResult[Changed | None]) -> None:
         """Post a :meth:`change` of one job."""
@@ -121,9 +121,9 @@ class RedisBatches:
         ]
         return scripts.CHANGE_JOBS.over(self._keys(batch), (by, *rows))
 
-    def said(self, batch: str, callback: Callback) -> None:
+    def note_published(self, batch: str, callback: Callback) -> None:
         """Record that a pending callback is published. It is then no longer pending."""
-        self._run(scripts.SAID, batch, (callback,))
+        self._run(scripts.NOTE_CALLBACK, batch, (callback,))
 
     def note(self, batch: str, note: Note) -> bool:
         """Store the progress or report of an open job; return whether it was stored.
@@ -161,7 +161,7 @@ class RedisBatches:
         args = (max(limit, 0), again_ms)
         return texts(self._wire.run(scripts.NEXT_BATCHES, self._shared, args))
 
-    def look_later(self, at_ms: Mapping[str, int]) -> None:
+    def postpone(self, at_ms: Mapping[str, int]) -> None:
         """Postpone batches of :meth:`next_batches` to the time in *at_ms* (the broker's clock).
 
         A batch that is forgotten meanwhile is not listed again.
@@ -172,8 +172,8 @@ class RedisBatches:
     def batch(self, batch: str) -> BatchRecord | None:
         """Return the record of *batch* at one instant."""
         reply = self._wire.call(("HGETALL", self._keys(batch).batch))
-        found = texts(reply)
-        return _record(batch, dict(zip(found[::2], found[1::2], strict=True)))
+        flat = texts(reply)
+        return _record(batch, dict(zip(flat[::2], flat[1::2], strict=True)))
 
     def records(self, batches: Sequence[str], fields: Sequence[str] = ()) -> Partial[BatchRecord]:
         """Return the records of those of *batches* that exist, in their order.
@@ -187,7 +187,7 @@ class RedisBatches:
         refused = [reply for reply in replies if isinstance(reply, BrokerRefused)]
         if refused and len(refused) == len(replies):  # a matter of this user's rights
             raise again(refused[0])
-        found: list[BatchRecord] = []
+        records: list[BatchRecord] = []
         lost: dict[str, list[str]] = {}
         for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReliqError):
@@ -196,8 +196,8 @@ class RedisBatches:
             stored = zip(names, reply, strict=True)
             there = {name: text_of(value) for name, value in stored if value is not None}
             record = _record(batch, there)
-            found += [] if record is None else [record]
-        return Partial(found, BatchesUntold.by_error(lost))
+            records += [] if record is None else [record]
+        return Partial(records, BatchesUntold.by_error(lost))
 
     def _records(self, batches: Sequence[str], names: Sequence[str]) -> list[Reply]:
         return self._wire.replies(
@@ -208,8 +208,8 @@ class RedisBatches:
         """Return the ids of up to *limit* batches, the most recently opened first."""
         last = f"({before_ms}" if before_ms else "+inf"
         key, most = self._shared.batches_opened, max(limit, 0)
-        found = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, most))
-        return texts(found)
+        ids = self._wire.call(("ZRANGE", key, last, "-inf", "BYSCORE", "REV", "LIMIT", 0, most))
+        return texts(ids)
 
     def jobs(self, batch: str, at_once: int = 500) -> Iterator[list[Job]]:
         """Yield all jobs in groups of about *at_once*, in no order and not at one instant.
@@ -218,16 +218,16 @@ class RedisBatches:
         """
         after = ""
         while True:
-            found, after = self.some_jobs(batch, after, at_once)
-            yield found
+            jobs, after = self.some_jobs(batch, after, at_once)
+            yield jobs
             if not after:
                 return
 
     def some_jobs(self, batch: str, after: str = "", at_once: int = 500) -> tuple[list[Job], str]:
         """Return about *at_once* jobs, and the cursor *after* which to continue; "" at the end."""
         key = self._keys(batch).jobs
-        cursor, found = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
-        stored = zip(map(text_of, found[::2]), found[1::2], strict=True)
+        cursor, flat = self._wire.call(("HSCAN", key, after or "0", "COUNT", at_once))
+        stored = zip(map(text_of, flat[::2]), flat[1::2], strict=True)
         return [*self._read(batch, stored).values()], "" if cursor == b"0" else text_of(cursor)
 
     def _read(self, batch: str, stored: Iterable[tuple[str, bytes]]) -> dict[str, Job]:
@@ -243,14 +243,14 @@ class RedisBatches:
             return []
         names = self._keys(batch)
         last = skip + limit - 1
-        found = self._wire.call(("ZRANGE", names.failures, skip, last, "REV", "WITHSCORES"))
-        jobs = found[::2]
+        flat = self._wire.call(("ZRANGE", names.failures, skip, last, "REV", "WITHSCORES"))
+        jobs = flat[::2]
         if not jobs:
             return []
         why = self._wire.call(("HMGET", names.errors, *jobs))
         return [
             JobFailure(text_of(job), number(when), text_of(text or b""))
-            for job, when, text in zip(jobs, found[1::2], why, strict=True)
+            for job, when, text in zip(jobs, flat[1::2], why, strict=True)
         ]
 
     def progress(self, batch: str, limit: int, skip: int = 0) -> list[Progress]:
@@ -261,31 +261,31 @@ class RedisBatches:
         ids = self._wire.call(("ZRANGE", names.progressed, skip, skip + limit - 1, "REV"))
         if not ids:
             return []
-        said = self._wire.call(("HMGET", names.progress, *ids))
+        texts_of = self._wire.call(("HMGET", names.progress, *ids))
         jobs = self._wire.call(("HMGET", names.jobs, *ids))
-        stored = ((text_of(one), job) for one, job in zip(ids, jobs, strict=True) if job)
+        stored = ((text_of(name), job) for name, job in zip(ids, jobs, strict=True) if job)
         states = {job.id: job.state for job in self._read(batch, stored).values()}
-        found = [
-            _progress(text_of(one), states[text_of(one)], text_of(text or b""))
-            for one, text in zip(ids, said, strict=True)
-            if text_of(one) in states
+        progress = [
+            _progress(text_of(name), states[text_of(name)], text_of(text or b""))
+            for name, text in zip(ids, texts_of, strict=True)
+            if text_of(name) in states
         ]
-        return [one for one in found if one is not None]
+        return [item for item in progress if item is not None]
 
     def reports(self, batch: str, limit: int, skip: int = 0) -> list[Report]:
         """Return up to *limit* reports, the last first; a batch keeps its last 10,000 reports."""
         if limit < 1:
             return []
         key = self._keys(batch).reports
-        found = map(_report, self._wire.call(("LRANGE", key, skip, skip + limit - 1)))
-        return [one for one in found if one is not None]
+        reports = map(_report, self._wire.call(("LRANGE", key, skip, skip + limit - 1)))
+        return [report for report in reports if report is not None]
 
 
 def _progress(job: str, state: State, stored: str) -> Progress | None:
-    found = _PROGRESS.fullmatch(stored)
-    if found is None:
+    matched = _PROGRESS.fullmatch(stored)
+    if matched is None:
         return None
-    at, done, total, text = found.groups()
+    at, done, total, text = matched.groups()
     try:
         return Progress(job, state, int(at), float(done), float(total), text)
     except ValueError:
@@ -293,36 +293,36 @@ def _progress(job: str, state: State, stored: str) -> Progress | None:
 
 
 def _report(stored: bytes) -> Report | None:
-    found = _REPORT.fullmatch(stored)
-    if found is None:
+    matched = _REPORT.fullmatch(stored)
+    if matched is None:
         return None
-    at, length, rest = found.groups()
+    at, length, rest = matched.groups()
     return Report(text_of(rest[: int(length)]), int(at), text_of(rest[int(length) :]))
 
 
-def _record(batch: str, found: Mapping[str, str]) -> BatchRecord | None:
-    if "created" not in found:
+def _record(batch: str, fields: Mapping[str, str]) -> BatchRecord | None:
+    if "created" not in fields:
         return None
-    created, sealed, cancelled, ended = (number(found.get(name), 0) for name in _TIMES)
-    due = tuple(one for one in CALLBACKS if f"due_{one}" in found)
+    created, sealed, cancelled, ended = (number(fields.get(name), 0) for name in _TIMES)
+    due = tuple(callback for callback in CALLBACKS if f"due_{callback}" in fields)
     return BatchRecord(
         batch,
-        found.get("name", ""),
-        {state: number(found.get(name), 0) for state, name in _COUNTERS.items()},
+        fields.get("name", ""),
+        {state: number(fields.get(name), 0) for state, name in _COUNTERS.items()},
         created,
         sealed,
         cancelled,
         ended,
         due,
-        tuple(one for one in CALLBACKS if f"said_{one}" in found),
+        tuple(callback for callback in CALLBACKS if f"said_{callback}" in fields),
         {
             name.removeprefix(_OWN_FIELD): value
-            for name, value in found.items()
+            for name, value in fields.items()
             if name.startswith(_OWN_FIELD)
         },
-        min((number(found[f"due_{one}"], 0) for one in due), default=0),
-        number(found.get(_ADDED), 0),
-        max((number(at, 0) for name, at in found.items() if name.startswith(_FROM)), default=0),
+        min((number(fields[f"due_{callback}"], 0) for callback in due), default=0),
+        number(fields.get(_ADDED), 0),
+        max((number(at, 0) for name, at in fields.items() if name.startswith(_FROM)), default=0),
     )
 
 
@@ -333,10 +333,10 @@ def _changed(reply: Reply) -> Changed | None:
 
 
 def _job(name: str, stored: bytes) -> Job | None:
-    found = _RECORD.fullmatch(text_of(stored))
-    if found is None or found[1] not in LETTERS:
+    matched = _RECORD.fullmatch(text_of(stored))
+    if matched is None or matched[1] not in LETTERS:
         return None
-    state, retries, token, since, tag, worker, queue = found.groups()
+    state, retries, token, since, tag, worker, queue = matched.groups()
     again = state == LETTER_OF["retrying"]
     return Job(
         id=name,

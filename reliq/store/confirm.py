@@ -76,8 +76,8 @@ class Confirmer:
         touched = dict.fromkeys(key for key, _ in numbers)
         commands += [("PEXPIRE", key, MOVES_KEPT_MS) for key in touched]
         began = monotonic()
-        *found, reply = self._call(wait, timeout_ms / 1000, "the messages are stored", commands)
-        if not knows_all(numbers, found):
+        *stored, reply = self._call(wait, timeout_ms / 1000, "the messages are stored", commands)
+        if not knows_all(numbers, stored):
             raise not_confirmed(self._wire.address, level, publications, LOST)
         answered, needed = (reply[0], 1) if fsynced else (reply, replicas)
         if answered >= needed:

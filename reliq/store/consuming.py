@@ -203,14 +203,14 @@ class RedisConsuming(StoreBase):
 
         A session's id with a slash stands for all its connections, present and past.
         """
-        found: set[Lease] = set()
+        leases: set[Lease] = set()
         cursor = "0"
         while True:
             args = (owner, cursor)
             cursor, *flat = texts(self._run(scripts.LEASES_OF, queue, args))
-            found.update(map(Lease, flat[::2], flat[1::2]))
+            leases.update(map(Lease, flat[::2], flat[1::2]))
             if cursor == "0":
-                return sorted(found)
+                return sorted(leases)
 
     # -- upkeep
 

@@ -56,15 +56,15 @@ class RedisDeadLetters(StoreBase):
         the deletion of the whole queue. The tag marks a message as a job's.
         """
         key = self._keys(queue).job_events
-        found = self._wire.call(
+        flat = self._wire.call(
             ("ZRANGEBYSCORE", key, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, limit)
         )
-        return [_event(one, number(at)) for one, at in zip(found[::2], found[1::2], strict=True)]
+        return [_event(event, number(at)) for event, at in zip(flat[::2], flat[1::2], strict=True)]
 
     def forget_job_events(self, queue: str, numbers: Sequence[int]) -> None:
         """Remove events that were reported to their batches. Repeating it is harmless."""
         key = self._keys(queue).job_events
-        self._wire.call_all(*(("ZREMRANGEBYSCORE", key, one, one) for one in numbers))
+        self._wire.call_all(*(("ZREMRANGEBYSCORE", key, number, number) for number in numbers))
 
     # -- moves
 
@@ -100,8 +100,8 @@ class RedisDeadLetters(StoreBase):
                 args += 0, ""
             else:
                 args += dead.died_ms, f"{dead.reason}|{dead.count}|{dead.consumer}|{dead.error}"
-        found = self._wire.run(scripts.ACCEPT, self._keys(queue), args, publisher=publisher)
-        return list(found)
+        reply = self._wire.run(scripts.ACCEPT, self._keys(queue), args, publisher=publisher)
+        return list(reply)
 
     def end_move(self, queue: str, tags: Sequence[str]) -> int:
         """Remove messages that are stored elsewhere now, counted as moved; return how many."""
@@ -119,10 +119,10 @@ def _moves(reply: Reply, width: int) -> tuple[int, list[Move]]:
 
 
 def _event(stored: bytes, at: int) -> JobEvent:
-    found = _EVENT.match(stored)
-    if found is None:  # not written by reliq, hence without meaning
+    matched = _EVENT.match(stored)
+    if matched is None:  # not written by reliq, hence without meaning
         return JobEvent(at, "gone", "", "", "", b"")
-    what, tag, reason, size = found.groups()
-    ends = found.end() + int(size)
-    error = stored[found.end() : ends].decode("utf-8", "replace")
+    what, tag, reason, size = matched.groups()
+    ends = matched.end() + int(size)
+    error = stored[matched.end() : ends].decode("utf-8", "replace")
     return JobEvent(at, what.decode(), text_of(tag), text_of(reason), error, stored[ends:])  # type: ignore[arg-type]

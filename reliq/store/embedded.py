@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .. import store as engine
 from ..client.connect import Address
 from ..embedded.folder import SCHEME, Folder
-from ..embedded.keeper import LOOKS, ROOM, logs, sync
+from ..embedded.keeper import PASSIVE, ROOM, logs, sync
 from ..embedded.start import ensure
 from ..errors import BrokerRefused, BrokerTimeout, BrokerUnavailable
 from ..lazy import Lazy
@@ -56,7 +56,7 @@ class EmbeddedAddress:
 
     def connect(self, options: Options, name: str) -> Dialled:
         """Open a connection. Raises BrokerUnavailable, with the reason if it cannot start."""
-        tries, name = (2, name) if self.create else (1, f"{LOOKS}{name}")
+        tries, name = (2, name) if self.create else (1, f"{PASSIVE}{name}")
         while True:
             if self.create:
                 ensure(self.folder, options)
@@ -94,11 +94,11 @@ class EmbeddedConfirmer(Confirmer):
         """
         self.require_confirm(wanted.level)
         numbers = self._numbers(publications)
-        asked = [*(("HGET", *place) for place in numbers), ("INFO", "server")]
-        *found, server, log = self._call(
-            ("INFO", "persistence"), wanted.timeout_ms / 1000, "the messages are stored", asked
+        commands = [*(("HGET", *place) for place in numbers), ("INFO", "server")]
+        *stored, server, log = self._call(
+            ("INFO", "persistence"), wanted.timeout_ms / 1000, "the messages are stored", commands
         )
-        if not knows_all(numbers, found):
+        if not knows_all(numbers, stored):
             reason: object = LOST
         elif b"aof_last_write_status:ok" not in log:
             reason = "the server cannot write its log: check its disk"

@@ -74,7 +74,7 @@ class KombuRedis(StoreBase):
     def bindings(self) -> list[KombuBinding]:
         """Return all bindings. Not read at one instant."""
         beginning = keys.kombu_bindings(self._prefix, "")
-        found = []
+        bindings = []
         for key in sorted(self._scan(beginning, "set")):
             exchange = key[len(beginning) :]
             members, durable, deadline = self._wire.call_all(
@@ -87,8 +87,8 @@ class KombuRedis(StoreBase):
                 if len(parts) == _PARTS:
                     routing_key, regex, queue = parts
                     temporary = deadline is not None and member not in durable
-                    found.append(KombuBinding(exchange, routing_key, regex, queue, temporary))
-        return found
+                    bindings.append(KombuBinding(exchange, routing_key, regex, queue, temporary))
+        return bindings
 
     def lists(self) -> Iterator[tuple[str, int, bytes]]:
         """Yield (key, length, one element) of each list under the prefix, of any program."""
@@ -104,14 +104,14 @@ class KombuRedis(StoreBase):
         return {self._list(queue, step) for step in self.layout.priority_steps}
 
     def _scan(self, beginning: str, kind: str) -> set[str]:
-        pattern, cursor, found = f"{keys.literal(beginning)}*", b"0", set[str]()
+        pattern, cursor, names = f"{keys.literal(beginning)}*", b"0", set[str]()
         while True:
             cursor, page = self._wire.call(
                 ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", kind)
             )
-            found.update(texts(page))
+            names.update(texts(page))
             if cursor == b"0":
-                return found
+                return names
 
     def lengths(self, queue: str) -> dict[int, int]:
         """Return the number of waiting messages by step of priority."""
@@ -136,8 +136,8 @@ class KombuRedis(StoreBase):
         before = int(seconds) + int(micros) / 1e6 - older_than_s
         tags = texts(self._wire.call(("ZRANGEBYSCORE", index, "-inf", repr(before))))
         for chunk in chunks(tags):
-            found = self._wire.call(("HMGET", messages, *chunk))
-            yield from (item for item in zip(chunk, found, strict=True) if item[1] is not None)
+            values = self._wire.call(("HMGET", messages, *chunk))
+            yield from (item for item in zip(chunk, values, strict=True) if item[1] is not None)
 
     def held(self) -> dict[tuple[str, str], int]:
         """Return the number of messages that are half way, by (target, queue)."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..lua.scripts import Script
     from ..values.values import OnResult, Publication
 
-SAID_EVERY_S = 900.0
+RENEW_EVERY_S = 900.0
 """The interval at which a publisher repeats how long to keep its numbers, and the age up to
 which they are kept for the short time."""
 
@@ -42,14 +42,14 @@ class RedisPublishing(StoreBase):
             }
             return scripts.LOG.over(None, (first.version, *entries), **names)
         if len(items) == 1:
-            return self._command_of_one(first, first.low_water), scripts.PUBLISH
-        command = [*self._command_of_one(first, max(item.low_water for item in items))]
+            return self._single_command(first, first.low_water), scripts.PUBLISH
+        command = [*self._single_command(first, max(item.low_water for item in items))]
         for item in items[1:]:
             command += item.tag, item.envelope, item.rank
             command += item.number, item.delay_ms, item.ttl_ms
         return tuple(command), scripts.PUBLISH
 
-    def _command_of_one(self, first: Publication, low_water: int) -> Command:
+    def _single_command(self, first: Publication, low_water: int) -> Command:
         queue, exchange, number = first.queue, first.exchange, first.number
         try:
             prefix = self._prefixes[scripts.PUBLISH, queue, exchange]
@@ -93,7 +93,7 @@ class RedisPublishing(StoreBase):
         if self._kept_epoch != self._wire.dials:
             self._kept, self._kept_epoch = {}, self._wire.dials
         if place in self._kept:
-            if now - self._kept[place] < SAID_EVERY_S:
+            if now - self._kept[place] < RENEW_EVERY_S:
                 return -keep
             del self._kept[place]
         return keep
@@ -128,12 +128,12 @@ class RedisPublishing(StoreBase):
             self._has_posted = False
             self._wire.wait_for_replies()
         if len(publications) == 1 and not publications[0].logged:
-            one = publications[0]
-            command = self._command_of_one(one, one.low_water)
+            publication = publications[0]
+            command = self._single_command(publication, publication.low_water)
             outcomes: list[int] = self._wire.call(command, scripts.PUBLISH)
             if outcomes[1:] or self.partitions:
                 outcomes = self._outcomes(publications, outcomes)
-            if (one.queue, one.publisher) in self._kept:
+            if (publication.queue, publication.publisher) in self._kept:
                 return outcomes
         else:
             groups = list(alike(publications))
@@ -184,4 +184,4 @@ def kept_ms(age_s: float, long: bool) -> int:
     *long*: keep them for the long time from the first number on. A retry must find its number, and
     so must a first try that the network has delayed.
     """
-    return LONG_MS if long or age_s >= SAID_EVERY_S else SHORT_MS
+    return LONG_MS if long or age_s >= RENEW_EVERY_S else SHORT_MS

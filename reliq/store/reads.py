@@ -25,11 +25,11 @@ from ..values.inspection import (
     Failure,
     Finding,
     Located,
-    Looked,
     Measure,
     Partial,
     Position,
     QueueStatus,
+    ScanPage,
     Stored,
 )
 from ..values.limits import MINUTE_MS, chunks
@@ -85,8 +85,8 @@ class RedisReads:
 
     def status(self, queue: str) -> QueueStatus | None:
         """Return counts and ledger of *queue* at one instant, or None if it does not exist."""
-        found = self._measures([queue], [self._run(scripts.MEASURE, queue, ())])
-        return found[0].status if found else None
+        measures = self._measures([queue], [self._run(scripts.MEASURE, queue, ())])
+        return measures[0].status if measures else None
 
     def measure(self, queues: Sequence[str]) -> Partial[Measure]:
         """Return the measures of *queues*, each of one instant; missing queues are left out.
@@ -107,7 +107,7 @@ class RedisReads:
         return self.measure(sorted(texts(self._wire.call(("ZRANGE", self._shared.queues, 0, -1)))))
 
     def _measures(self, queues: Sequence[str], replies: Sequence[Reply]) -> Partial[Measure]:
-        found = Partial[Measure]()
+        measures = Partial[Measure]()
         refused: dict[str, ReliqError] = {}
         for queue, reply in zip(queues, replies, strict=True):
             if isinstance(reply, BrokerRefused):
@@ -116,12 +116,12 @@ class RedisReads:
                 raise again(reply)
             elif reply[0]:
                 counts, rest = reply[1 : 1 + len(_COUNTS)], reply[1 + len(_COUNTS) :]
-                found.append(_measure(self.broker, queue, counts, rest))
-        if refused and not found:  # a matter of this user's rights
+                measures.append(_measure(self.broker, queue, counts, rest))
+        if refused and not measures:  # a matter of this user's rights
             raise again(next(iter(refused.values())))
         left_out(self.broker, "queues", list(refused))
-        found.asked = [*(measure.status.name for measure in found), *refused]
-        return found
+        measures.asked = [*(measure.status.name for measure in measures), *refused]
+        return measures
 
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
         return scripts.MEASURE.over(self._keys(queue), ())
@@ -154,8 +154,8 @@ class RedisReads:
         """
         k = self._keys(queue)
         replies = self._wire.exchange([scripts.WHEREABOUTS.over(k, some) for some in chunks(tags)])
-        found = (_WHEREABOUTS[reply] for part in replies for reply in part)
-        return dict(zip(tags, found, strict=True))
+        places = (_WHEREABOUTS[reply] for part in replies for reply in part)
+        return dict(zip(tags, places, strict=True))
 
     def scan(
         self,
@@ -166,7 +166,7 @@ class RedisReads:
         *,
         contains: str = "",
         whole_bytes: int = 0,
-    ) -> Looked:
+    ) -> ScanPage:
         """Read up to *limit* messages of *place* from *start* on, in one step of a few ms.
 
         The order is that in which they will leave; dead letters come by time of death. The cost
@@ -180,11 +180,11 @@ class RedisReads:
         looked, score, skip, flat = self._run(scripts.SCAN, queue, args)
         items = [self._stored(queue, place, flat[i + 1 : i + 7]) for i in range(0, len(flat), 7)]
         after = Position(text_of(score), int(skip)) if score else None
-        return Looked(items, flat[::7], looked, after)
+        return ScanPage(items, flat[::7], looked, after)
 
-    def look_up(self, queue: str, tag: str) -> Located | None:
+    def locate(self, queue: str, tag: str) -> Located | None:
         """Return one message with all details, at one instant; None if it is not in *queue*."""
-        reply = self._run(scripts.LOOK_UP, queue, (tag,))
+        reply = self._run(scripts.LOCATE, queue, (tag,))
         if not reply:
             return None
         kind, score, before, envelope, *more, expires = reply
@@ -203,7 +203,7 @@ class RedisReads:
 
     def failures(self, queue: str) -> list[Failure]:
         """Return the last 1,000 failed deliveries, oldest first, also of messages settled since."""
-        found, wrong = [], []
+        failures, wrong = [], []
         for entry in reversed(
             self._wire.call(("LRANGE", self._keys(queue).failed_deliveries, 0, -1))
         ):
@@ -212,9 +212,9 @@ class RedisReads:
                 wrong.append(tag)
                 continue
             at_ms, how, failed, consumer = parts
-            found.append(Failure(tag, number(at_ms), how, number(failed), consumer))
+            failures.append(Failure(tag, number(at_ms), how, number(failed), consumer))
         left_out(self.broker, f"failed deliveries of {queue!r}", wrong)
-        return found
+        return failures
 
     def dead_letters(
         self, queue: str, limit: int, from_ms: int = 0, envelopes: bool = False
@@ -227,8 +227,8 @@ class RedisReads:
         tags = texts(reply[::2])
         if not tags:
             return []
-        asked = (k.dead_info, k.messages) if envelopes else (k.dead_info,)
-        infos, *stored = self._wire.call_all(*(("HMGET", key, *tags) for key in asked))
+        hashes = (k.dead_info, k.messages) if envelopes else (k.dead_info,)
+        infos, *stored = self._wire.call_all(*(("HMGET", key, *tags) for key in hashes))
         dead_letters = []
         for i, (tag, died, info) in enumerate(zip(tags, reply[1::2], infos, strict=True)):
             if info is None:  # it left between the two reads
@@ -242,7 +242,7 @@ class RedisReads:
         return dead_letters
 
     def _stored(self, queue: str, place: AnyPlace, row: Sequence[Any]) -> Stored:
-        """Return one message of a reply of scan.lua or look_up.lua."""
+        """Return one message of a reply of scan.lua or locate.lua."""
         tag, score, size, envelope, record, failed = row
         name = text_of(tag)
         at_ms = 0 if place == "ready" else number(score)
@@ -278,22 +278,22 @@ class RedisReads:
             return []
         records = records_of(self._wire, self._prefix, names, _FIELDS)
         living = liveness_of(self._wire, self._prefix, names)
-        found, wrong = [], []
+        consumers, wrong = [], []
         for name, record in zip(names, records, strict=True):
             liveness = living[name]
             if liveness is None or liveness.lapsed or record[0] is None:
                 continue
             try:
-                said = {
+                reported = {
                     field: value.decode()
                     for field, value in zip(_FIELDS, record, strict=True)
                     if value is not None
                 }
-                found.append(_consumer_of(name, seen[name], liveness, said))
+                consumers.append(_consumer_of(name, seen[name], liveness, reported))
             except (ValueError, RecursionError):  # also wrong JSON or text
                 wrong.append(name)
         left_out(self.broker, "records of consumers", wrong)
-        return found
+        return consumers
 
     # -- the broker
 
@@ -317,10 +317,10 @@ class RedisReads:
 
 def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int]:
     """Return the counters of a queue; those that are not numbers are left out."""
-    found = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
-    wrong = [name for name, value in found.items() if not _COUNT.fullmatch(value)]
+    counts = dict(zip(texts(stats[::2]), stats[1::2], strict=True))
+    wrong = [name for name, value in counts.items() if not _COUNT.fullmatch(value)]
     left_out(broker, f"counters of {queue!r}", wrong)
-    return {name: int(value) for name, value in found.items() if name not in wrong}
+    return {name: int(value) for name, value in counts.items() if name not in wrong}
 
 
 def _measure(broker: str, queue: str, counts: Sequence[int], rest: Sequence[Any]) -> Measure:

@@ -28,13 +28,13 @@ _CLIENT_ID = re.compile(rb"[0-9]{1,18}")
 class RedisRegister(StoreBase):
     """The part of a store for the register."""
 
-    def post_look(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
+    def post_elect(self, consumer: str, hold_ms: int, on_result: OnResult[list[str]]) -> None:
         """Claim the duty to check all consumers, which one consumer has for *hold_ms*.
 
         The result is the registered consumers, at most 1,000, the longest silent first. It is
         empty if another consumer has the duty.
         """
-        command, script = scripts.LOOK.over(self._shared, (consumer, hold_ms))
+        command, script = scripts.ELECT.over(self._shared, (consumer, hold_ms))
         self._wire.post(command, then(texts, on_result), script)
 
     def post_heartbeat(
@@ -113,8 +113,8 @@ class RedisRegister(StoreBase):
         flags, marks = self._wire.call_all(
             ("HMGET", k.meta, "auto_delete", "expires"), ("HGETALL", k.consumers)
         )
-        found = texts(marks)
-        return Attached(any(flags), dict(zip(found[::2], found[1::2], strict=True)))
+        pairs = texts(marks)
+        return Attached(any(flags), dict(zip(pairs[::2], pairs[1::2], strict=True)))
 
     def consumers_of(self, queue: str) -> list[str]:
         """Return the ids of the consumers of *queue*, including dead ones not removed yet."""
@@ -128,8 +128,8 @@ def records_of(
 
     A missing field or record gives None.
     """
-    asked: list[Command] = [("HMGET", keys.consumer(prefix, name), *fields) for name in names]
-    replies: list[Any] = wire.replies([(command, None) for command in (*asked, *more)])
+    commands: list[Command] = [("HMGET", keys.consumer(prefix, name), *fields) for name in names]
+    replies: list[Any] = wire.replies([(command, None) for command in (*commands, *more)])
     wrong = []
     for place, reply in enumerate(replies):
         if isinstance(reply, BrokerRefused) and code_of(reply.reply) == "WRONGTYPE":

@@ -118,8 +118,8 @@ class RedisTopology(StoreBase):
         publisher with ``create``. Atomic. Returns None if the queue does not exist.
         """
         args = (partitions, end, end_was, -1 if closed is None else int(closed))
-        exists, *found = self._run(scripts.LAYOUT, queue, args)
-        return Layout(found[0], max(found[:2]), found[2] == 1) if exists else None
+        exists, *numbers = self._run(scripts.LAYOUT, queue, args)
+        return Layout(numbers[0], max(numbers[:2]), numbers[2] == 1) if exists else None
 
     def purge(self, queue: str) -> int:
         """Remove the waiting messages of *queue*; return how many. Not atomic as a whole."""
@@ -242,7 +242,7 @@ class RedisTopology(StoreBase):
         for exchange, binding in map(unpack, notes):
             bindings.setdefault(exchange, []).append(binding)
         left = self._wire.exchange(
-            [self._bind_command(name, _REMOVE, found) for name, found in bindings.items()]
+            [self._bind_command(name, _REMOVE, own) for name, own in bindings.items()]
         )
         _, exists, declarations = self._wire.call_all(
             ("SREM", k.bound, *notes),
@@ -251,8 +251,8 @@ class RedisTopology(StoreBase):
         )
         if exists:
             # Created anew meanwhile, by a process that may have bound it just before this step.
-            for exchange, found in bindings.items():
-                self.bind(exchange, True, found, queue)
+            for exchange, own in bindings.items():
+                self.bind(exchange, True, own, queue)
             return {}
         self._unlist(queue)
         return {
@@ -265,8 +265,8 @@ class RedisTopology(StoreBase):
         listed, dead_letter_routed = self._shared.queues, self._shared.dead_letter_routed
         self._wire.call_all(("ZREM", listed, queue), ("ZREM", dead_letter_routed, queue))
         # After that: in a cluster, they are at different nodes.
-        asked = ("HMGET", self._keys(queue).meta, "exists", "dead_letter_exchange")
-        exists, dead_letter_exchange = self._wire.call(asked)
+        command = ("HMGET", self._keys(queue).meta, "exists", "dead_letter_exchange")
+        exists, dead_letter_exchange = self._wire.call(command)
         if exists is not None:  # declared again meanwhile
             self.list_queue(queue)
         if dead_letter_exchange is not None:

@@ -25,9 +25,9 @@ _SCHEMES = ("reliq", "reliqs", "reliq-unix", SENTINEL, CLUSTER, EMBEDDED)
 
 def address(url: str, username: str | None = None, password: Any = None) -> Address:
     """Return the address in *url*. Raises ConfigurationError, without showing a password."""
-    said = read(url, _SCHEMES)
-    said = replace(said, username=said.username or username, password=said.password or password)
-    return address_of(said, show="@" not in url)
+    own = read(url, _SCHEMES)
+    own = replace(own, username=own.username or username, password=own.password or password)
+    return address_of(own, show="@" not in url)
 
 
 def require_url(url: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LONGEST_S = 10 * 366 * 86_400.0
 # Per lease: extensions of a claim by its owner, and checks of it by a waiting process.
 _EXTENDED = 3
-_LOOKED_AT = 20
+_POLLS = 20
 _FIRST_PAUSE_S = 0.005
 
 
@@ -68,17 +68,17 @@ def once(
 
 
 def _name(what: Any) -> str:
-    found = what
+    name = what
     if hasattr(what, "delivery_tag"):  # a message
         properties, headers = what.properties or {}, what.headers or {}
-        found = properties.get("message_id") or headers.get("id") or what.delivery_tag
+        name = properties.get("message_id") or headers.get("id") or what.delivery_tag
     elif not isinstance(what, str):
-        found = getattr(what, "id", None)
-    if not isinstance(found, str) or not found:
+        name = getattr(what, "id", None)
+    if not isinstance(name, str) or not name:
         raise ConfigurationError(
             f"expected an id (a non-empty string), a message or a request, got: {what!r}"
         )
-    return found
+    return name
 
 
 def _opener(
@@ -115,10 +115,10 @@ def opener(
         return lambda: connect(url, transport_options, name)
 
     def of_celery() -> Store:
-        found = connection()
-        if found is None:
+        broker = connection()
+        if broker is None:
             raise ConfigurationError("expected a url, because Celery is not in use here, got none")
-        return open_store(found, name)
+        return open_store(broker, name)
 
     return of_celery
 
@@ -191,7 +191,7 @@ class _Once(AbstractContextManager[bool]):
                 return False
             known = left
             sleep(min(left / 1000, pause))
-            pause = min(2 * pause, max(self._lease / _LOOKED_AT, _FIRST_PAUSE_S))
+            pause = min(2 * pause, max(self._lease / _POLLS, _FIRST_PAUSE_S))
 
     def _extend(self, stop: threading.Event) -> None:
         down = False
@@ -215,7 +215,7 @@ class _Once(AbstractContextManager[bool]):
             except BrokerUnavailable:
                 if monotonic() > deadline:
                     raise
-                sleep(self._lease / _LOOKED_AT)
+                sleep(self._lease / _POLLS)
         if self._lost or left != CLAIMED:
             logger.warning(
                 "the claim on %r was lost to another process, because it was not extended within "

@@ -139,8 +139,8 @@ def _came_round(headers: Mapping[str, Any], reason: str, queue: str) -> bool:
     RabbitMQ drops such a message. reliq keeps it as a dead letter.
     """
     deaths = _deaths(headers)
-    here = any(one.get("queue") == queue and one.get("reason") == reason for one in deaths)
-    rejected = reason == "rejected" or any(one.get("reason") == "rejected" for one in deaths)
+    here = any(death.get("queue") == queue and death.get("reason") == reason for death in deaths)
+    rejected = reason == "rejected" or any(death.get("reason") == "rejected" for death in deaths)
     return here and not rejected
 
 

@@ -53,13 +53,13 @@ def pages(
     seen = set(known)
     while True:
         most = MOVED_AT_ONCE + len(seen)
-        found = store.reads.dead_letters(queue, most, from_ms, envelopes and not seen)
-        page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
+        letters = store.reads.dead_letters(queue, most, from_ms, envelopes and not seen)
+        page = [dead_letter for dead_letter in letters if dead_letter.tag not in seen]
         if not page:
             return
         if envelopes and seen:
-            found = store.reads.dead_letters(queue, most, from_ms, envelopes)
-            page = [dead_letter for dead_letter in found if dead_letter.tag not in seen]
+            letters = store.reads.dead_letters(queue, most, from_ms, envelopes)
+            page = [dead_letter for dead_letter in letters if dead_letter.tag not in seen]
             if not page:
                 return
         last_ms = page[-1].died_ms
@@ -93,9 +93,9 @@ def _report_to_batches(store: Store, target: str, sent: Iterable[tuple[Move, Pub
     """Record in batches that the jobs of moved dead letters wait in *target* now; waits."""
     replays: list[tuple[str, Change]] = []
     for move, stored in sent:
-        found = job_in(move.envelope) if is_of_job(move.tag) else None
-        if found is not None:
-            batch, job, retries = found
+        membership = job_in(move.envelope) if is_of_job(move.tag) else None
+        if membership is not None:
+            batch, job, retries = membership
             change = Change("replay", job, "", retries, 0, stored.tag, target, move.tag)
             replays.append((batch, change))
     for batch, changes in by_batch(replays).items():

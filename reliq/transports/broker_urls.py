@@ -41,8 +41,8 @@ def urls_of(client: Any) -> tuple[tuple[str, ...], str]:
     for scheme in _GROUPED:
         group = [url for url in urls if url.startswith(scheme)]
         brokers.update(dict.fromkeys(group, ";".join(group)))
-    found = tuple(dict.fromkeys(brokers.values()))
-    return (found, brokers[current]) if len(found) > 1 else ((), "")
+    distinct = tuple(dict.fromkeys(brokers.values()))
+    return (distinct, brokers[current]) if len(distinct) > 1 else ((), "")
 
 
 def _listed(client: Any) -> tuple[tuple[str, ...], str]:

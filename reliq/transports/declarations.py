@@ -76,7 +76,7 @@ class Declarations:
         durable = is_durable(meta)
         try:
             with self.patience_with(queue, durable):
-                found = self._declare_now(queue, encoded, meta, passive)
+                stored_arguments = self._declare_now(queue, encoded, meta, passive)
         except BrokerUnavailable:
             store = self._link.store
             if passive or not (self.may_be_late(queue, durable) or SPREAD.divided(store, (queue,))):
@@ -86,7 +86,7 @@ class Declarations:
             return queue_declare_ok_t(queue, 0, 0)
         if not passive:
             self._note_declared(queue)
-        return found
+        return stored_arguments
 
     def _note_declared(self, queue: str) -> None:
         """Drop the pending work of *queue*, unless nodes of its partitions are unreachable."""
@@ -115,15 +115,15 @@ class Declarations:
         if declared.outcome == "missing":
             raise NotFound(f"no queue {queue!r}; declare it first")
         if declared.outcome == "differs":
-            stored, asked = _in_words(declared.arguments), _in_words(encoded)
+            stored, wanted = _in_words(declared.arguments), _in_words(encoded)
             raise PreconditionFailed(
-                f"queue {queue!r} exists with {stored}, but was now declared with {asked}. "
+                f"queue {queue!r} exists with {stored}, but was now declared with {wanted}. "
                 "Delete the queue, or declare it with the existing arguments"
             )
         if not passive:
             self.queues[queue] = (encoded, meta)
             if "dead_letter_exchange" in meta:
-                session.duties.passes.look_after(queue)
+                session.duties.passes.route_dead_letters(queue)
         back = session.registration.lingers(queue)  # this process counts until it is back
         messages = declared.messages
         if is_durable(meta) and (passive or queue in store.partitions):

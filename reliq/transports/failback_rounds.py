@@ -95,16 +95,16 @@ class FailbackRounds:
             for each in left:
                 transport = each()
                 if transport is not None:
-                    self._try_to_look_after(transport)
+                    self._try_to_follow(transport)
                     del transport
                     yield 0.0  # a fork waits for one transport at most
 
     def _interrupted(self) -> bool:
         return self._loop.run is None or self._loop.run.interrupted
 
-    def _try_to_look_after(self, transport: Failback) -> None:
+    def _try_to_follow(self, transport: Failback) -> None:
         try:
-            self._look_after(transport)
+            self._follow(transport)
         except ReliqError as exc:
             logger.info("failback: %s", exc)
         except Exception:
@@ -115,9 +115,9 @@ class FailbackRounds:
         intervals = [transport.probe_interval for transport in self._transports]
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
-    def _look_after(self, transport: Failback) -> None:
+    def _follow(self, transport: Failback) -> None:
         primary = transport.url == transport.urls[0]
-        answering = (url for url in transport.homes if self._asked(transport, url))
+        answering = (url for url in transport.homes if self._answers(transport, url))
         # A publisher may have left because of one lost node: it returns only to a whole broker.
         home = next((url for url in answering if transport.consumed or BROKERS.is_whole(url)), None)
         if home is not None:
@@ -132,7 +132,7 @@ class FailbackRounds:
         elif primary and not transport.consumed:
             self.leave(transport)
 
-    def _asked(self, transport: Failback, url: str) -> bool:
+    def _answers(self, transport: Failback, url: str) -> bool:
         """Whether the broker at *url*, or one of its nodes, answers."""
         if self._is_due(self._next, url, transport.probe_interval * 0.9):
             try:
@@ -159,7 +159,7 @@ class FailbackRounds:
             journal.report(exc)
             return
         for url in transport.urls[:-1]:
-            if journal.holds and (url == transport.url or self._asked(transport, url)):
+            if journal.holds and (url == transport.url or self._answers(transport, url)):
                 with transport.temporary_connection(url) as broker:
                     transports.forward(journal, broker, self._interrupted)
 

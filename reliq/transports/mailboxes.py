@@ -55,7 +55,7 @@ class Mailboxes:
                 bound = {unpack(binding)[1] for binding in store.exchange_table(exchange).bindings}
                 others = {q for q in bound - {own} if q == name or q.startswith(f"{name}.")}
                 marks = sorted({mark for queue in others for mark in store.attached(queue).marks})
-                if any(found and found.connected for found in store.liveness(marks).values()):
+                if any(item and item.connected for item in store.liveness(marks).values()):
                     logger.warning(
                         "another running worker has the node name %r: each remote control command "
                         "to it reaches both, and monitors show one of them; give each worker a "

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from kombu.utils.url import as_url
 
 from .. import store as engine
-from ..client.urls import Said, address_of, our_scheme, read, scheme_of
+from ..client.urls import Parsed, address_of, our_scheme, read, scheme_of
 from ..consumer.sessions import Endpoint
 from ..errors import ConfigurationError
 from .base import Transport as BaseTransport
@@ -54,7 +54,7 @@ class Transport(BaseTransport):
                 f"expected a URL of {beside}://, got {cls.scheme}+{scheme_of(client.hostname)}://"
             )
         path = "/" + str(client.virtual_host or "").lstrip("/")
-        said = Said(
+        parsed = Parsed(
             scheme=cls.scheme,
             host=client.hostname,
             port=int(client.port or 0),
@@ -63,7 +63,7 @@ class Transport(BaseTransport):
             password=password,
             tls=client.ssl,
         )
-        return address_of(said, default_port=cls.default_port)
+        return address_of(parsed, default_port=cls.default_port)
 
     @classmethod
     def _all_urls(cls, client: Any) -> list[str]:
@@ -99,12 +99,12 @@ class UnixTransport(Transport):
         url = str(client.hostname or "")
         if scheme_of(url) != cls.scheme:
             return super()._address(client, options)
-        said = address_of(read(url, (cls.scheme,)))
-        client.userid = said.username or client.userid
-        client.password = said.password or client.password
-        client.hostname = _uri(said)
+        address = address_of(read(url, (cls.scheme,)))
+        client.userid = address.username or client.userid
+        client.password = address.password or client.password
+        client.hostname = _uri(address)
         username, password = login(client, options)
-        return replace(said, username=username, password=password)
+        return replace(address, username=username, password=password)
 
     def as_uri(self, _: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URL in Kombu's format."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .link import Link
 
 _TRANSIENT = 1
-_LOOK_EVERY_S = 0.5
+_POLL_EVERY_S = 0.5
 
 
 def _always(answer: Any) -> Callable[..., Any]:
@@ -166,7 +166,7 @@ class SpoolConsumers(Consumers):
         while failback.url == failback.spool and not failback.due:
             if HOST.stopping() or not HOST.connects():
                 break
-            sleep(_LOOK_EVERY_S)
+            sleep(_POLL_EVERY_S)
         raise BrokerUnavailable(
             f"{failback.spool}: a spool delivers no messages: consumers must wait for a broker"
         )

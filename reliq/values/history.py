@@ -66,18 +66,18 @@ def snapshots(
     newest = now_ms // every_ms
     oldest = max(-(-since_ms // every_ms), newest - HISTORY_BLOCKS * PER_BLOCK + 1)
     # keyed by interval: after a clock was set back, some intervals have two snapshots
-    found = {
+    by_interval = {
         interval: counts
         for number in sorted(blocks)
         for interval, counts in _unpacked(number, blocks[number])
         if interval <= newest
     }
     result, before = [], None
-    for interval in sorted(found):
+    for interval in sorted(by_interval):
         span = 0 if before is None else interval - before
         before = interval
         if interval >= oldest:
-            counts = dict(zip((*GAUGES, *COUNTERS), found[interval], strict=True))
+            counts = dict(zip((*GAUGES, *COUNTERS), by_interval[interval], strict=True))
             result.append(Snapshot(interval * every_ms, span * every_ms, **counts))
     return result
 
@@ -116,7 +116,7 @@ def thinned(parts: Sequence[Sequence[Snapshot]], every_ms: int) -> list[Snapshot
             at = snapshot.at_ms // every_ms
             times[at] = _followed(times[at], snapshot) if at in times else snapshot
     known: dict[int, Snapshot] = {}
-    found = []
+    points = []
     for at in sorted({at for times in by_time for at in times}):
         here = []
         for place, times in enumerate(by_time):
@@ -126,16 +126,16 @@ def thinned(parts: Sequence[Sequence[Snapshot]], every_ms: int) -> list[Snapshot
             elif place in known:
                 before = known[place]
                 here.append(Snapshot(at_ms=before.at_ms, span_ms=0, **_gauges(before)))
-        found.append(reduce(_beside, here))
-    return found
+        points.append(reduce(_beside, here))
+    return points
 
 
 def _gauges(snapshot: Snapshot) -> dict[str, int]:
     return {name: getattr(snapshot, name) for name in GAUGES}
 
 
-def _sums(one: Snapshot, other: Snapshot, names: Sequence[str]) -> dict[str, int]:
-    return {name: getattr(one, name) + getattr(other, name) for name in names}
+def _sums(first: Snapshot, second: Snapshot, names: Sequence[str]) -> dict[str, int]:
+    return {name: getattr(first, name) + getattr(second, name) for name in names}
 
 
 def _followed(before: Snapshot, snapshot: Snapshot) -> Snapshot:
@@ -144,7 +144,7 @@ def _followed(before: Snapshot, snapshot: Snapshot) -> Snapshot:
     return Snapshot(at_ms=snapshot.at_ms, span_ms=span_ms, **_gauges(snapshot), **sums)
 
 
-def _beside(one: Snapshot, other: Snapshot) -> Snapshot:
-    at_ms, span_ms = max(one.at_ms, other.at_ms), max(one.span_ms, other.span_ms)
-    sums = _sums(one, other, (*GAUGES, *COUNTERS))
+def _beside(first: Snapshot, second: Snapshot) -> Snapshot:
+    at_ms, span_ms = max(first.at_ms, second.at_ms), max(first.span_ms, second.span_ms)
+    sums = _sums(first, second, (*GAUGES, *COUNTERS))
     return Snapshot(at_ms=at_ms, span_ms=span_ms, **sums)

@@ -41,10 +41,10 @@ class QueueStatus:
         if "" not in self.arguments:
             return dict(self.arguments)
         stored = self.arguments[""]
-        found = declared(stored) if isinstance(stored, bytes) else {}
-        if found is None:
+        arguments = declared(stored) if isinstance(stored, bytes) else {}
+        if arguments is None:
             left_out("its broker", "arguments of queues", [self.name])
-        return found or {}
+        return arguments or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +115,16 @@ class Partial(list[T]):
 
     def __init__(
         self,
-        found: Iterable[T] = (),
+        items: Iterable[T] = (),
         unreachable: Iterable[object] = (),
         *,
-        asked: Sequence[str] = (),
+        queried: Sequence[str] = (),
         complete: bool = True,
     ) -> None:
-        super().__init__(found)
+        super().__init__(items)
         self.unreachable: list[Any] = list(unreachable)
         """The missing parts by node, with the reason; each has a readable text form."""
-        self.asked = asked
+        self.asked = queried
         """The queried queues and partitions."""
         self.complete = complete
         """Whether the names of all missing parts are known."""
@@ -186,8 +186,8 @@ class DeadLetter:
         message = self.message
         if message is None:
             return None
-        found = message.headers.get("id") or message.properties.get("message_id")
-        return found if isinstance(found, str) else None
+        name = message.headers.get("id") or message.properties.get("message_id")
+        return name if isinstance(name, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class Position(NamedTuple):
     """The number of messages to skip from there."""
 
 
-class Looked(NamedTuple):
+class ScanPage(NamedTuple):
     """The result of one scan step."""
 
     items: list[Stored]

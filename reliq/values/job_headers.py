@@ -57,8 +57,8 @@ def membership() -> Membership | None:
 
 def adding_job(batch: str) -> str:
     """Return the job of *batch* that publishes; "" if it is not a job of that batch."""
-    found = _MEMBERSHIP.get()
-    return found.job if found is not None and found.batch == batch else ""
+    membership = _MEMBERSHIP.get()
+    return membership.job if membership is not None and membership.batch == batch else ""
 
 
 def join_batch(headers: dict[str, Any]) -> None:
@@ -69,14 +69,14 @@ def join_batch(headers: dict[str, Any]) -> None:
     """
     if "task" not in headers or BATCH in headers:
         return
-    found, hands_over = _MEMBERSHIP.get(), HANDS_OVER.get()
+    membership, hands_over = _MEMBERSHIP.get(), HANDS_OVER.get()
     if hands_over is not None and hands_over(headers):
         return
-    if found is not None:
+    if membership is not None:
         require_job_id(headers.get("id"))
-        headers[BATCH] = found.batch
-        if found.failures:
-            headers[FAILURES] = list(found.failures)
+        headers[BATCH] = membership.batch
+        if membership.failures:
+            headers[FAILURES] = list(membership.failures)
 
 
 def job_of(headers: Mapping[str, Any]) -> tuple[str, str, int] | None:

@@ -67,7 +67,7 @@ A_QUEUE_MS = 2
 """The time for each due queue: one consumer at a time checks it, at most 500 queues a second."""
 ROUTED_AT_ONCE = 1000
 """The maximum number of queues with routed dead letters that one heartbeat returns."""
-LOOKED_AT = 1000
+CHECKED_AT_ONCE = 1000
 """The maximum number of consumers in one check for dead consumers."""
 FORGOTTEN_MS = 10 * 86_400_000
 """How long a consumer that ended without deregistering is kept while no other one lives."""

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 5
 _MOST_REMEMBERED = 10_000
-_said: set[tuple[str, str, str]] = set()
+_reported: set[tuple[str, str, str]] = set()
 
 
 def left_out(broker: str, what: str, names: Sequence[object]) -> None:
     """Log a warning about unreadable *names* at *broker*, once per name in this process."""
-    if len(_said) > _MOST_REMEMBERED:
-        _said.clear()
-    fresh = [name for name in map(str, names) if (broker, what, name) not in _said]
-    _said.update((broker, what, name) for name in fresh)
+    if len(_reported) > _MOST_REMEMBERED:
+        _reported.clear()
+    fresh = [name for name in map(str, names) if (broker, what, name) not in _reported]
+    _reported.update((broker, what, name) for name in fresh)
     if fresh:
         named = ", ".join(map(repr, fresh[:_MOST_NAMED]))
         more = f" and {len(fresh) - _MOST_NAMED} more" if len(fresh) > _MOST_NAMED else ""
@@ -50,10 +50,10 @@ def number(stored: object, otherwise: int = 0) -> int:
 
 def mapping(stored: str | bytes | None) -> dict[str, Any]:
     """Return a stored JSON object, or {} if nothing is stored; raises ValueError otherwise."""
-    found = json.loads(stored) if stored else {}
-    if not isinstance(found, dict):
+    value = json.loads(stored) if stored else {}
+    if not isinstance(value, dict):
         raise ValueError("expected a JSON object")  # noqa: TRY004 - the json module raises it, too
-    return found
+    return value
 
 
 def counts(stored: str | bytes | None) -> dict[str, int]:

@@ -65,13 +65,13 @@ def access_of(settings: Settings) -> Access:
     return partial(_of_this_machine, frozenset(host.lower() for host in settings.hosts))
 
 
-async def _of_this_machine(hosts: frozenset[str], asked: HTTPConnection) -> User | Refused:
+async def _of_this_machine(hosts: frozenset[str], connection: HTTPConnection) -> User | Refused:
     """Accept requests from this machine, for a name of this machine, as an operator.
 
     The name is checked against DNS rebinding: a foreign page can point its own name at this
     machine, and the browser then lets that page read and use ours.
     """
-    peer, headers = asked.client.host if asked.client else "", asked.headers
+    peer, headers = connection.client.host if connection.client else "", connection.headers
     forwarded = any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
     if not is_loopback(peer) or forwarded:
         return Refused(403, LOOPBACK_ONLY, {})
@@ -96,11 +96,11 @@ class Passwords:
         self._proved: dict[bytes, User] = {}
         # An unknown name is checked against this hash, so that it takes as long as a known one.
         self._nobody = hashed(os.urandom(16).hex())
-        self._one = anyio.CapacityLimiter(1)
+        self._limiter = anyio.CapacityLimiter(1)
 
-    async def who(self, asked: HTTPConnection) -> User | Refused:
+    async def who(self, connection: HTTPConnection) -> User | Refused:
         """Return the user, or the refusal."""
-        given = _basic(asked.headers.get("authorization", ""))
+        given = _basic(connection.headers.get("authorization", ""))
         if given is None:
             return _LOG_IN
         name, password = given
@@ -110,7 +110,7 @@ class Passwords:
         proof = hmac.digest(self._secret, text, hashlib.sha256)
         if proof in self._proved:
             return self._proved[proof]
-        peer = asked.client.host if asked.client else ""
+        peer = connection.client.host if connection.client else ""
         # An unknown name may be a password in the wrong field, so it is not logged.
         shown = repr(name) if account is not None else "an unknown name"
         if self._waiting[peer] >= _MOST_EACH or self._waiting.total() >= _MOST_WAITING:
@@ -118,7 +118,7 @@ class Passwords:
             return _BUSY
         self._waiting[peer] += 1
         try:
-            async with self._one:
+            async with self._limiter:
                 # A browser that opens many tabs sends the same password with each.
                 right = proof in self._proved or await anyio.to_thread.run_sync(
                     fits, password, stored
@@ -155,10 +155,10 @@ def _basic(header: str) -> tuple[str, str] | None:
 
 
 async def _of_proxy(
-    settings: Settings, proxies: Sequence[Network], asked: HTTPConnection
+    settings: Settings, proxies: Sequence[Network], connection: HTTPConnection
 ) -> User | Refused:
     """Trust the user name in the proxy's header; from its address only."""
-    peer = asked.client.host if asked.client else ""
+    peer = connection.client.host if connection.client else ""
     try:
         address = ip_address(peer)
     except ValueError:
@@ -168,7 +168,7 @@ async def _of_proxy(
     if not any(address in network for network in proxies if address is not None):
         return Refused(403, "Connect through the proxy that authenticates users.", {})
     header = settings.user_header.lower()
-    names = asked.headers.getlist(header)
+    names = connection.headers.getlist(header)
     if len(names) != 1 or not 0 < len(names[0].strip()) <= _LONGEST_NAME:
         return Refused(401, f"The proxy did not name the user in {header}.", {})
     name = names[0].strip()

@@ -211,16 +211,16 @@ class Operations:
             logger.exception("web: %s %s failed", made.action, made.target)
             state, made.error = "failed", "see the log of reliq web for the cause"
         made.ended, made.state = monotonic(), state
-        said = f"{state} after {made.done} of {made.total}"
-        self._note(made, f"{said}: {made.error}" if made.error else said, failed=state == "failed")
+        text = f"{state} after {made.done} of {made.total}"
+        self._note(made, f"{text}: {made.error}" if made.error else text, failed=state == "failed")
 
     def stop(self, name: str) -> Operation | None:
         """Stop an operation after its current step; return it, or None if it is not running."""
-        found = self.get(name)
-        if found is None or found.state != "running":
+        operation = self.get(name)
+        if operation is None or operation.state != "running":
             return None
-        found.stopped = True
-        return found
+        operation.stopped = True
+        return operation
 
     def get(self, name: str) -> Operation | None:
         """Return an operation; None if it is unknown."""

@@ -14,15 +14,15 @@ from starlette.exceptions import HTTPException
 
 from ..errors import ConfigurationError, NotFound, ReliqError
 from .action_log import Operation
-from .asked import link
+from .page_request import link
 from .pages import broker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .action_log import Entry, Steps
-    from .asked import Asked, Look
     from .brokers import Broker
+    from .page_request import PageRequest, Source
     from .pages import Site
 
 READ_ONLY = "This page is read-only: reliq web was started without --allow-actions."
@@ -49,13 +49,13 @@ class About(NamedTuple):
 class Action(NamedTuple):
     """One action."""
 
-    subject: Callable[[Asked], tuple[str, str]]
+    subject: Callable[[PageRequest], tuple[str, str]]
     """Returns the target, for the log, and the URL of the page to open afterwards."""
-    do: Callable[[Look], str] | None = None
+    do: Callable[[Source], str] | None = None
     """Runs the action and returns its outcome; None for an operation."""
-    steps: Callable[[Asked, str], Steps] | None = None
+    steps: Callable[[PageRequest, str], Steps] | None = None
     """For an operation: returns its steps, which may write the file of that name."""
-    about: Callable[[Look], About] | None = None
+    about: Callable[[Source], About] | None = None
     """Returns the number of messages that it would affect now."""
     warning: str = ""
     """The text of the confirmation page; "" for actions without confirmation."""
@@ -69,70 +69,70 @@ class Action(NamedTuple):
     """Whether it writes a file for download."""
 
 
-def _queue(asked: Asked) -> tuple[str, str]:
-    name = asked.text("queue")
-    return name, asked.link("/queue", queue=name)
+def _queue(request: PageRequest) -> tuple[str, str]:
+    name = request.text("queue")
+    return name, request.link("/queue", queue=name)
 
 
-def _pause(look: Look) -> str:
-    look.inspector.pause(look.queue)
+def _pause(source: Source) -> str:
+    source.inspector.pause(source.queue)
     return "paused"
 
 
-def _resume(look: Look) -> str:
-    look.inspector.resume(look.queue)
+def _resume(source: Source) -> str:
+    source.inspector.resume(source.queue)
     return "resumed"
 
 
-def _waiting(look: Look) -> About:
-    status = look.inspector.status(look.queue)
+def _waiting(source: Source) -> About:
+    status = source.inspector.status(source.queue)
     return About(status.ready + status.delayed)
 
 
-def _set(look: Look) -> str:
-    name, text = look.asked.text("name"), look.asked.text("value").strip()
+def _set(source: Source) -> str:
+    name, text = source.request.text("name"), source.request.text("value").strip()
     value = None if not text else int(text) if _NUMBER.fullmatch(text) else text
-    look.inspector.configure(look.queue, {name: value})
+    source.inspector.configure(source.queue, {name: value})
     return f"{name} is as declared" if value is None else f"{name} is {value}"
 
 
 # -- dead letters: the ticked ones, else a group, else all of a queue
 
 
-def _ticked(asked: Asked) -> list[str]:
+def _ticked(request: PageRequest) -> list[str]:
     """Return the ticked tags, empty for all; raise ConfigurationError if a selection is empty."""
-    tags = asked.texts("tag")
-    if asked.text("chosen") and not tags:
+    tags = request.texts("tag")
+    if request.text("chosen") and not tags:
         raise ConfigurationError("no dead letter selected: tick at least one")
     return tags
 
 
-def _letters(asked: Asked) -> tuple[str, str]:
-    tags, group, queue = _ticked(asked), asked.text("group"), asked.text("queue")
-    target, back = queue, asked.link("/queue", queue=queue, state="dead")
+def _letters(request: PageRequest) -> tuple[str, str]:
+    tags, group, queue = _ticked(request), request.text("group"), request.text("queue")
+    target, back = queue, request.link("/queue", queue=queue, state="dead")
     if group:
         target = f"{queue}, group {group}"
-        back = asked.link("/dead/group", queue=queue, group=group)
+        back = request.link("/dead/group", queue=queue, group=group)
     return f"{len(tags)} of {queue}: {', '.join(tags)}" if tags else target, back
 
 
-def _dead(look: Look) -> About:
-    tags, group = _ticked(look.asked), look.asked.text("group")
+def _dead(source: Source) -> About:
+    tags, group = _ticked(source.request), source.request.text("group")
     if tags:
         return About(len(tags))
     if not group:
-        return About(look.inspector.status(look.queue).dead)
-    found = look.watch.counting.groups(look.inspector, look.queue)
-    number = next((one.count for one in found.groups if one.fingerprint == group), 0)
-    return About(number, found.cursor is None)
+        return About(source.inspector.status(source.queue).dead)
+    counted = source.watch.counting.groups(source.inspector, source.queue)
+    number = next((entry.count for entry in counted.groups if entry.fingerprint == group), 0)
+    return About(number, counted.cursor is None)
 
 
-def _taking(method: str) -> Callable[[Asked, str], Steps]:
+def _taking(method: str) -> Callable[[PageRequest, str], Steps]:
     """Return a function that runs an Inspector method over the selected dead letters, in steps."""
 
-    def begin(asked: Asked, _file: str) -> Steps:
-        queue, tags, rate = asked.text("queue"), _ticked(asked) or None, _rate_of(asked)
-        group = None if tags else asked.text("group") or None
+    def begin(request: PageRequest, _file: str) -> Steps:
+        queue, tags, rate = request.text("queue"), _ticked(request) or None, _rate_of(request)
+        group = None if tags else request.text("group") or None
         return lambda inspector: getattr(inspector, method)(
             queue, tags, rate=rate, fingerprint=group
         )
@@ -140,26 +140,26 @@ def _taking(method: str) -> Callable[[Asked, str], Steps]:
     return begin
 
 
-def _exporting(asked: Asked, file: str) -> Steps:
-    queue, group = asked.text("queue"), asked.text("group")
+def _exporting(request: PageRequest, file: str) -> Steps:
+    queue, group = request.text("queue"), request.text("group")
     return lambda inspector: inspector.export_dead_letters(queue, file, fingerprint=group or None)
 
 
 # -- batches
 
 
-def _batch(asked: Asked) -> tuple[str, str]:
-    name = asked.text("id")
-    return name, asked.link("/batch", id=name)
+def _batch(request: PageRequest) -> tuple[str, str]:
+    name = request.text("id")
+    return name, request.link("/batch", id=name)
 
 
-def _seal(look: Look) -> str:
-    sealed = look.inspector.seal_batch(look.asked.text("id"))
+def _seal(source: Source) -> str:
+    sealed = source.inspector.seal_batch(source.request.text("id"))
     return "sealed" if sealed else "was already sealed"
 
 
-def _cancel(look: Look) -> str:
-    cancelled = look.inspector.cancel_batch(look.asked.text("id"))
+def _cancel(source: Source) -> str:
+    cancelled = source.inspector.cancel_batch(source.request.text("id"))
     return "cancelled" if cancelled else "was already cancelled, or has ended"
 
 
@@ -168,7 +168,7 @@ ACTIONS: dict[str, Action] = {
     "resume": Action(_queue, _resume),
     "set": Action(_queue, _set),
     "purge": Action(
-        _queue, lambda look: f"{look.inspector.purge(look.queue):,} messages removed",
+        _queue, lambda source: f"{source.inspector.purge(source.queue):,} messages removed",
         about=_waiting,
         warning="Ready and delayed messages of this queue are permanently removed. Messages in "
         "flight and dead letters stay.",
@@ -199,46 +199,47 @@ ACTIONS: dict[str, Action] = {
 }  # fmt: skip
 
 
-def question(site: Site, asked: Asked) -> dict[str, Any]:
+def question(site: Site, request: PageRequest) -> dict[str, Any]:
     """Return the values of an action's confirmation page. Changes nothing; raises ReliqError."""
-    name = asked.text("action")
+    name = request.text("action")
     action = _action_of(name)
-    query = [(key, value) for key, value in asked.query if key not in {"action", "seen"}]
-    target, back = action.subject(asked)
+    query = [(key, value) for key, value in request.query if key not in {"action", "seen"}]
+    target, back = action.subject(request)
     asks = {
         "name": name,
         "action": action,
         "target": target,
-        "about": _about(site, asked, action),
-        "do": asked.again("/actions/" + name.replace(" ", "-"), query),
+        "about": _about(site, request, action),
+        "do": request.again("/actions/" + name.replace(" ", "-"), query),
         "back": back,
-        "forbidden": _forbidden(site, asked, action),
-        "seen": asked.text("seen"),  # the count that was shown before
+        "forbidden": _forbidden(site, request, action),
+        "seen": request.text("seen"),  # the count that was shown before
     }
     return {"question": asks}
 
 
-def perform(site: Site, asked: Asked, name: str) -> str:
+def perform(site: Site, request: PageRequest, name: str) -> str:
     """Run an action; return the URL of the page that shows its outcome.
 
     Raises HTTPException for a forbidden action, NotFound for an unknown action or broker, and
     ConfigurationError for an empty selection.
     """
-    action, broker = _action_of(name), broker_of(site, asked)
-    why = _forbidden(site, asked, action)
+    action, broker = _action_of(name), broker_of(site, request)
+    why = _forbidden(site, request, action)
     if why:
         raise HTTPException(403, why)
-    target, back = action.subject(asked)
-    note: Callable[..., Entry] = partial(site.log.note, asked.user.name, name, broker.name, target)
+    target, back = action.subject(request)
+    user = request.user.name
+    note: Callable[..., Entry] = partial(site.log.note, user, name, broker.name, target)
     try:
-        if action.dangerous and asked.text("seen"):
-            about = _about(site, asked, action)
-            if about is not None and about.number > _MUCH * asked.number("seen") + _MORE:
-                return asked.again("/confirm", (*asked.query, ("action", name)))
+        if action.dangerous and request.text("seen"):
+            about = _about(site, request, action)
+            if about is not None and about.number > _MUCH * request.number("seen") + _MORE:
+                return request.again("/confirm", (*request.query, ("action", name)))
         if action.steps is not None:
-            return _begin(site, asked, name, action, broker)
-        with site.look(asked, broker) as look:
-            outcome = action.do(look) if action.do is not None else ""
+            return _begin(site, request, name, action, broker)
+        with site.source(request, broker) as source:
+            outcome = action.do(source) if action.do is not None else ""
         entry = note(outcome)
     except ReliqError as exc:
         entry = note(str(exc), failed=True)
@@ -246,7 +247,7 @@ def perform(site: Site, asked: Asked, name: str) -> str:
         note("failed, perhaps done in part: see the log of reliq web for the cause", failed=True)
         raise
     finally:
-        site.watches[broker.number].forget(asked.text("queue"))
+        site.watches[broker.number].forget(request.text("queue"))
     return f"{back}{'&' if '?' in back else '?'}said={entry.number}"
 
 
@@ -256,7 +257,7 @@ def _action_of(name: str) -> Action:
     return ACTIONS[name]
 
 
-def _forbidden(site: Site, asked: Asked, action: Action) -> str:
+def _forbidden(site: Site, request: PageRequest, action: Action) -> str:
     """Return the reason why an action is forbidden; "" if it is allowed."""
     if action.exports and site.redaction:
         return HIDES
@@ -264,37 +265,37 @@ def _forbidden(site: Site, asked: Asked, action: Action) -> str:
         return ""
     if not site.settings.allow_actions:
         return READ_ONLY
-    return "" if asked.may_act else VIEWER
+    return "" if request.may_act else VIEWER
 
 
-def _about(site: Site, asked: Asked, action: Action) -> About | None:
+def _about(site: Site, request: PageRequest, action: Action) -> About | None:
     if action.about is None:
         return None
-    with site.look(asked, broker_of(site, asked)) as look:
-        return action.about(look)
+    with site.source(request, broker_of(site, request)) as source:
+        return action.about(source)
 
 
-def _begin(site: Site, asked: Asked, name: str, action: Action, broker: Broker) -> str:
-    make = cast("Callable[[Asked, str], Steps]", action.steps)
-    about = _about(site, asked, action)
+def _begin(site: Site, request: PageRequest, name: str, action: Action, broker: Broker) -> str:
+    make = cast("Callable[[PageRequest, str], Steps]", action.steps)
+    about = _about(site, request, action)
     file = site.operations.new_file() if action.exports else ""
-    target, back = action.subject(asked)
+    target, back = action.subject(request)
     total = 0 if about is None else about.number
-    made = Operation(asked.user.name, name, broker.name, target, total, back, file)
-    site.operations.begin(made, broker, make(asked, file))
-    return link(asked.root_path, "/operation", {"id": made.id})
+    made = Operation(request.user.name, name, broker.name, target, total, back, file)
+    site.operations.begin(made, broker, make(request, file))
+    return link(request.root_path, "/operation", {"id": made.id})
 
 
-def _rate_of(asked: Asked) -> float | None:
-    text = asked.text("rate").strip()
+def _rate_of(request: PageRequest) -> float | None:
+    text = request.text("rate").strip()
     if not text:
         return None
     try:
-        found = float(text)
+        rate = float(text)
     except ValueError:
-        found = 0.0
-    if not _SLOWEST <= found < float("inf"):
+        rate = 0.0
+    if not _SLOWEST <= rate < float("inf"):
         raise ConfigurationError(
             f"expected rate to be at least {_SLOWEST} messages a second, got: {text!r}"
         )
-    return found
+    return rate

@@ -26,9 +26,9 @@ from ..printable import plain
 from . import pages
 from .access import access_of
 from .actions import perform, question
-from .asked import Asked, link, query_of
 from .guard import Guard
 from .live import Hub
+from .page_request import PageRequest, link, query_of
 from .pages import ABOUT_ALL, PAGES, Page, Site
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _AT_ONCE = 4
 _SLOW = frozenset({"/health"})
 _LONGEST_FORM = 100_000
 # Seconds for which the outcome of an action is shown to its user.
-_SAID_S = 60
+_NOTICE_S = 60
 
 
 class _Events(StreamingResponse):
@@ -77,7 +77,7 @@ class Application:
 
     def __init__(self, settings: Settings) -> None:
         self.site = Site(settings)
-        self.hub: Hub[tuple[Page, Asked]] = Hub(
+        self.hub: Hub[tuple[Page, PageRequest]] = Hub(
             settings.interval_s,
             lambda topic: pages.parts(self.site, *topic),
             lambda topic: self._lane(topic[0].path, topic[1]),
@@ -111,78 +111,79 @@ class Application:
         self.hub.close()
         self.site.close()
 
-    def _asked(self, request: Request, query: bytes, page: Page | None = None) -> Asked:
-        user, given = request.scope["reliq.user"], query_of(query)
+    def _page_request(self, http: Request, query: bytes, page: Page | None = None) -> PageRequest:
+        user, given = http.scope["reliq.user"], query_of(query)
         if page is not None:  # drop names that the page does not read: they make no other page
             first = dict(reversed(given))
             given = [
                 (name, first[name]) for name in ("broker", *page.reads.split()) if name in first
             ]
-        return Asked(
+        return PageRequest(
             user,
             self.site.settings.allow_actions and user.role == "operator",
             tuple(given),
-            request.scope.get("root_path", ""),
+            http.scope.get("root_path", ""),
             len(self.site.brokers) > 1,
         )
 
-    async def _page(self, page: Page, request: Request) -> Response:
-        query = request.scope["query_string"]
-        asked = self._asked(request, query, page)
-        here = link("", page.path, dict(asked.query))
-        follow = link(asked.root_path, "/events", {"page": here}) if page.live else ""
-        notice = self.site.log.entry(self._asked(request, query).number("said"))
-        late_ms = (time() - _SAID_S) * 1000
-        if notice is not None and (notice.user != plain(asked.user.name) or notice.at_ms < late_ms):
+    async def _page(self, page: Page, http: Request) -> Response:
+        query = http.scope["query_string"]
+        request = self._page_request(http, query, page)
+        here = link("", page.path, dict(request.query))
+        follow = link(request.root_path, "/events", {"page": here}) if page.live else ""
+        notice = self.site.log.entry(self._page_request(http, query).number("said"))
+        late_ms = (time() - _NOTICE_S) * 1000
+        user = plain(request.user.name)
+        if notice is not None and (notice.user != user or notice.at_ms < late_ms):
             notice = None
-        return await self._whole(page, asked, follow=follow, notice=notice)
+        return await self._whole(page, request, follow=follow, notice=notice)
 
-    async def _whole(self, page: Page, asked: Asked, **more: object) -> Response:
-        lane, about = self._lane(page.path, asked), {"version": self._version, **more}
-        text, status = await self._in_thread(lane, pages.whole, self.site, page, asked, about)
+    async def _whole(self, page: Page, request: PageRequest, **more: object) -> Response:
+        lane, about = self._lane(page.path, request), {"version": self._version, **more}
+        text, status = await self._in_thread(lane, pages.whole, self.site, page, request, about)
         # Escape characters that UTF-8 cannot encode, although all text is already printable.
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
-    async def _confirm(self, request: Request) -> Response:
+    async def _confirm(self, http: Request) -> Response:
         """Show the confirmation page of an action. Ticked messages come as a form."""
-        asked = self._asked(request, await _with_form(request))
+        request = self._page_request(http, await _with_form(http))
         page = Page("/confirm", "confirm.html", "Confirm", question, "", live=False)
-        return await self._whole(page, asked, follow="")
+        return await self._whole(page, request, follow="")
 
-    async def _act(self, request: Request) -> Response:
-        asked = self._asked(request, await _with_form(request))
-        name = request.path_params["name"].replace("-", " ")
+    async def _act(self, http: Request) -> Response:
+        request = self._page_request(http, await _with_form(http))
+        name = http.path_params["name"].replace("-", " ")
         if name == "stop":
-            return self._stop(asked)
+            return self._stop(request)
         try:
-            url = await self._in_thread(self._lane("", asked), perform, self.site, asked, name)
+            url = await self._in_thread(self._lane("", request), perform, self.site, request, name)
         except ReliqError as exc:
             return PlainTextResponse(f"{exc}\n", 404 if isinstance(exc, NotFound) else 400)
         return RedirectResponse(url, 303)
 
-    def _stop(self, asked: Asked) -> Response:
-        if not asked.may_act:
+    def _stop(self, request: PageRequest) -> Response:
+        if not request.may_act:
             return PlainTextResponse("Only operators may stop it, if actions are allowed.\n", 403)
-        name = asked.text("id")
-        found = self.site.operations.stop(name)
-        if found is not None:
-            what = f"{found.action} {found.target}"
-            self.site.log.note(asked.user.name, "stop", found.broker, what, "stopping")
-        return RedirectResponse(link(asked.root_path, "/operation", {"id": name}), 303)
+        name = request.text("id")
+        operation = self.site.operations.stop(name)
+        if operation is not None:
+            what = f"{operation.action} {operation.target}"
+            self.site.log.note(request.user.name, "stop", operation.broker, what, "stopping")
+        return RedirectResponse(link(request.root_path, "/operation", {"id": name}), 303)
 
-    async def _download(self, request: Request) -> Response:
-        asked = self._asked(request, request.scope["query_string"])
-        found = self.site.operations.get(asked.text("id"))
-        if found is None or not found.file or found.state != "done" or self.site.redaction:
+    async def _download(self, http: Request) -> Response:
+        request = self._page_request(http, http.scope["query_string"])
+        item = self.site.operations.get(request.text("id"))
+        if item is None or not item.file or item.state != "done" or self.site.redaction:
             return PlainTextResponse("no such file\n", 404)
-        if not await anyio.Path(found.file).exists():
+        if not await anyio.Path(item.file).exists():
             return PlainTextResponse("this file was deleted: export again\n", 404)
-        name = f"dead-letters-{found.id}.jsonl"
-        return FileResponse(found.file, media_type="application/x-ndjson", filename=name)
+        name = f"dead-letters-{item.id}.jsonl"
+        return FileResponse(item.file, media_type="application/x-ndjson", filename=name)
 
-    def _lane(self, path: str, asked: Asked) -> Hashable:
+    def _lane(self, path: str, request: PageRequest) -> Hashable:
         """Return the lane of a page: its broker, or its path if it shows no broker or all."""
-        broker = min(asked.broker, len(self.site.brokers))
+        broker = min(request.broker, len(self.site.brokers))
         return path if path in ABOUT_ALL else (broker, path in _SLOW)
 
     async def _in_thread(self, lane: Hashable, do: Callable[..., T], *arguments: object) -> T:
@@ -190,17 +191,17 @@ class Application:
         limiter = self._limiters.setdefault(lane, anyio.CapacityLimiter(most))
         return await anyio.to_thread.run_sync(do, *arguments, limiter=limiter)
 
-    async def _events(self, request: Request) -> Response:
-        given = dict(query_of(request.scope["query_string"]))
+    async def _events(self, http: Request) -> Response:
+        given = dict(query_of(http.scope["query_string"]))
         path, _, query = given.get("page", "").partition("?")
         page = next((page for page in PAGES if page.path == path and page.live), None)
         if page is None:
             return PlainTextResponse("no such page", 404)
-        asked = self._asked(request, query.encode("latin-1", "replace"), page)
-        return _Events(self.hub.follow((page, asked), asked.user.name))
+        request = self._page_request(http, query.encode("latin-1", "replace"), page)
+        return _Events(self.hub.follow((page, request), request.user.name))
 
-    async def _file(self, request: Request) -> Response:
-        name = request.path_params["name"]
+    async def _file(self, http: Request) -> Response:
+        name = http.path_params["name"]
         if name not in self._static:
             return PlainTextResponse("no such file", 404)
         kept = "public, max-age=31536000, immutable"

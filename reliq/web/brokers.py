@@ -47,7 +47,7 @@ class Broker:
         self._url, self._options = url, settings.transport_options
         self._idle: list[Inspector] = []
         self._outage: BrokerUnavailable | None = None
-        self._asked_at = float("-inf")
+        self._read_at = float("-inf")
         self._asking: threading.Thread | None = None
 
     @contextmanager
@@ -69,7 +69,7 @@ class Broker:
 
     def _lent(self) -> Inspector:
         with self._lock:
-            due = self._outage is not None and monotonic() - self._asked_at > _RETRY_S
+            due = self._outage is not None and monotonic() - self._read_at > _RETRY_S
             if due and self._asking is None:
                 self._asking = threading.Thread(target=self._ask, name="reliq-web", daemon=True)
                 self._asking.start()
@@ -104,9 +104,9 @@ class Broker:
         finally:
             self._note(outage, monotonic())
 
-    def _note(self, outage: BrokerUnavailable | None, asked_at: float) -> None:
+    def _note(self, outage: BrokerUnavailable | None, read_at: float) -> None:
         with self._lock:
-            self._outage, self._asked_at = outage, asked_at
+            self._outage, self._read_at = outage, read_at
 
     def _keep(self, inspector: Inspector) -> bool:
         with self._lock:
@@ -195,9 +195,9 @@ class Watch:
         """Return the last *minutes* of a queue, at most some seconds old; raises NotFound."""
         key = (queue, minutes)
         with self._lock:
-            at, found = self._histories.get(key, (float("-inf"), None))
-            if found is not None and monotonic() - at < _HISTORY_S:
-                return found
+            at, history = self._histories.get(key, (float("-inf"), None))
+            if history is not None and monotonic() - at < _HISTORY_S:
+                return history
         now_ms = inspector.now_ms()
         since_ms = now_ms - minutes * MINUTE_MS
         snapshots = inspector.history(queue, since_ms, points_of(minutes))
@@ -216,17 +216,17 @@ class Watch:
         with self._lock:
             due = monotonic() - self._checked_at > _CHECKED_EVERY_S and not self._checking
             self._checking = self._checking or due
-            found = self._checkup
+            checkup = self._checkup
         if due:
             threading.Thread(target=self._check, name="reliq-web-doctor", daemon=True).start()
-        return found
+        return checkup
 
     def check_now(self, inspector: Inspector) -> Checkup:
         """Run the doctor now, and return its findings; raises ReliqError."""
-        found = Checkup(inspector.doctor(), time())
+        checkup = Checkup(inspector.doctor(), time())
         with self._lock:
-            self._checkup, self._checked_at = found, monotonic()
-        return found
+            self._checkup, self._checked_at = checkup, monotonic()
+        return checkup
 
     def _check(self) -> None:
         try:
@@ -243,7 +243,7 @@ class Watch:
 
 # Seconds for which a complete count is reused.
 _COUNT_YOUNG_S = 10.0
-_LOOKS = 5000
+_SCANS = 5000
 _MOST_QUEUES = 200
 # Errors with an id in their text may make each dead letter a group of its own.
 _MOST_GROUPS = 5000
@@ -265,7 +265,7 @@ class Counting:
     def __init__(self) -> None:
         self._counts: dict[str, _Count] = {}
 
-    def groups(self, inspector: Inspector, queue: str, looks: int = _LOOKS) -> DeadLetterGroups:
+    def groups(self, inspector: Inspector, queue: str, looks: int = _SCANS) -> DeadLetterGroups:
         """Return the groups of *queue* counted so far; each call counts *looks* more dead letters.
 
         The count ends early when it has found 5,000 groups. Raises NotFound.

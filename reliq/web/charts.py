@@ -32,17 +32,17 @@ def points(
     """Return the points of the values, one list for each stretch without a gap."""
     left, upper, width, height = box
     step = width / max(len(values) - 1, 1)
-    found: Points = []
+    lines: Points = []
     whole = False
     for n, value in enumerate(values):
         if value is None:
             whole = False
             continue
         if not whole:
-            found.append([])
+            lines.append([])
             whole = True
-        found[-1].append((left + n * step, upper + height * (1 - min(value / top, 1))))
-    return found
+        lines[-1].append((left + n * step, upper + height * (1 - min(value / top, 1))))
+    return lines
 
 
 def path(lines: Points) -> str:
@@ -129,13 +129,13 @@ class Series:
         return labels
 
 
-def series(found: Sequence[Snapshot], now_ms: int, minutes: int) -> Series:
+def series(snapshots: Sequence[Snapshot], now_ms: int, minutes: int) -> Series:
     """Return the snapshots of the last *minutes* as a series, each at its step."""
     count = points_of(minutes)
     step_ms = minutes * MINUTE_MS // count
     first_ms = now_ms // MINUTE_MS * MINUTE_MS - minutes * MINUTE_MS + step_ms
     parts: list[Snapshot | None] = [None] * count
-    for snapshot in found:
+    for snapshot in snapshots:
         place = (snapshot.at_ms - first_ms + step_ms - 1) // step_ms
         if 0 <= place < count:
             parts[place] = snapshot
@@ -172,10 +172,10 @@ def _history(
     title: str,
     text: Callable[[float], str],
 ) -> History:
-    lines, said = [], []
+    lines, readings = [], []
     for css, (name, each) in zip(("", "second", "dead"), values.items(), strict=True):
         lines.append((css, each))
         known = [value for value in each if value is not None]
-        said.append(f"{name} {text(known[-1])}" if known else f"{name} unknown")
+        readings.append(f"{name} {text(known[-1])}" if known else f"{name} unknown")
     top = top_of([value for _, each in lines for value in each])
-    return History(lines, top, shown.labels, f"{title}: {', '.join(said)} at the end")
+    return History(lines, top, shown.labels, f"{title}: {', '.join(readings)} at the end")

@@ -80,18 +80,18 @@ class Guard:
             await _page(Refused(500, text, {}))(scope, receive, guarded)
 
     async def _refused(self, scope: Scope) -> Refused | None:
-        asked = HTTPConnection(scope)
-        who = await self._access(asked)
+        connection = HTTPConnection(scope)
+        who = await self._access(connection)
         if isinstance(who, Refused):
             return who
         if scope["method"] in {"GET", "HEAD"}:
             # From another site, only a link that a user follows may open a page.
             names = ("sec-fetch-mode", "sec-fetch-dest")
-            followed = [asked.headers.get(name) for name in names] == ["navigate", "document"]
-            elsewhere = asked.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+            followed = [connection.headers.get(name) for name in names] == ["navigate", "document"]
+            elsewhere = connection.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
             allowed = followed or not elsewhere
         else:
-            allowed = is_same_origin(asked.headers, scope["scheme"])
+            allowed = is_same_origin(connection.headers, scope["scheme"])
         if not allowed:
             return Refused(403, "Refused: the request came from another site.", {})
         scope["reliq.user"] = who
@@ -131,4 +131,4 @@ def is_same_origin(headers: Headers, scheme: str) -> bool:
     host = str(headers.get("host", "")).lower()
     # A proxy may terminate TLS, so https is accepted too, except on this machine.
     schemes = {scheme} if is_loopback(host_of(host)) else {scheme, "https"}
-    return bool(host) and str(origin).lower() in {f"{one}://{host}" for one in schemes}
+    return bool(host) and str(origin).lower() in {f"{own}://{host}" for own in schemes}

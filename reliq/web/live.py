@@ -45,8 +45,8 @@ class _Looker:
     def take(self) -> bytes:
         self.news.clear()
         if self.outage is not None:
-            said, self.outage = self.outage, None
-            return _event("away", {"text": said})
+            text, self.outage = self.outage, None
+            return _event("away", {"text": text})
         parts, self.parts = self.parts, {}
         return _event("parts", parts)
 

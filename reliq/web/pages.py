@@ -11,8 +11,8 @@ from ..admin.names import CHANGEABLE
 from ..errors import BrokerRefused, BrokerUnavailable, NotFound, ReliqError
 from . import charts
 from .action_log import ActionLog, Operations
-from .asked import PAGE, Look, pager
 from .brokers import Broker, Watch
+from .page_request import PAGE, Source, pager
 from .redaction import Redaction
 from .texts import FILTERS, shown
 from .views.jobs import batch, batches, consumer, consumers, shares
@@ -22,7 +22,7 @@ from .views.queues import delayed, health, overview, queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from .asked import Asked
+    from .page_request import PageRequest
     from .settings import Settings
 
 _PART = "part_"
@@ -64,10 +64,10 @@ class Site:
         self.templates = templates()
 
     @contextmanager
-    def look(self, asked: Asked, broker: Broker) -> Iterator[Look]:
+    def source(self, request: PageRequest, broker: Broker) -> Iterator[Source]:
         """Lend the inspector and other parts for one view or action."""
         with broker.inspector() as inspector:
-            yield Look(inspector, asked, self.watches[broker.number], self.redaction)
+            yield Source(inspector, request, self.watches[broker.number], self.redaction)
 
     def close(self) -> None:
         """Close the idle connections, and remove the files of exports."""
@@ -82,7 +82,7 @@ class Page(NamedTuple):
     path: str
     template: str
     title: str
-    make: Callable[[Site, Asked], dict[str, Any]]
+    make: Callable[[Site, PageRequest], dict[str, Any]]
     """Returns the values of its template. Queries brokers, so it is called in a thread."""
     reads: str
     """The query names that it reads, besides `broker`."""
@@ -92,47 +92,47 @@ class Page(NamedTuple):
     """Whether it is updated while viewed."""
 
 
-def broker_of(site: Site, asked: Asked) -> Broker:
+def broker_of(site: Site, request: PageRequest) -> Broker:
     """Return the broker of a page or action; raises NotFound."""
     try:
-        return site.brokers[asked.broker]
+        return site.brokers[request.broker]
     except IndexError:
-        raise NotFound(f"no broker {asked.broker}: there are {len(site.brokers)}") from None
+        raise NotFound(f"no broker {request.broker}: there are {len(site.brokers)}") from None
 
 
-def _of(view: Callable[[Look], Any]) -> Callable[[Site, Asked], dict[str, Any]]:
+def _of(view: Callable[[Source], Any]) -> Callable[[Site, PageRequest], dict[str, Any]]:
     """Return a function that makes a page from *view*, which reads one broker."""
 
-    def make(site: Site, asked: Asked) -> dict[str, Any]:
-        with site.look(asked, broker_of(site, asked)) as look:
-            return {"view": view(look), "now_ms": look.inspector.now_ms()}
+    def make(site: Site, request: PageRequest) -> dict[str, Any]:
+        with site.source(request, broker_of(site, request)) as source:
+            return {"view": view(source), "now_ms": source.inspector.now_ms()}
 
     return make
 
 
-def _overview(site: Site, asked: Asked) -> dict[str, Any]:
-    found = []
+def _overview(site: Site, request: PageRequest) -> dict[str, Any]:
+    views = []
     for broker in site.brokers:
         try:
-            with site.look(asked, broker) as look:
-                found.append(overview(look, broker.number, broker.name))
+            with site.source(request, broker) as source:
+                views.append(overview(source, broker.number, broker.name))
         except ReliqError as exc:  # noqa: PERF203 - one of few brokers
             about = {"number": broker.number, "name": broker.name, "info": None}
-            found.append({**about, "error": str(exc)})
-    return {"views": found}
+            views.append({**about, "error": str(exc)})
+    return {"views": views}
 
 
-def _log(site: Site, asked: Asked) -> dict[str, Any]:
-    entries = site.log.entries(PAGE, asked.number("skip"))
-    page = pager(asked, entries, len(site.log))
+def _log(site: Site, request: PageRequest) -> dict[str, Any]:
+    entries = site.log.entries(PAGE, request.number("skip"))
+    page = pager(request, entries, len(site.log))
     return {"entries": entries, "operations": site.operations.all()[:10], "pager": page}
 
 
-def _operation(site: Site, asked: Asked) -> dict[str, Any]:
-    found = site.operations.get(asked.text("id"))
-    if found is None:
+def _operation(site: Site, request: PageRequest) -> dict[str, Any]:
+    operation = site.operations.get(request.text("id"))
+    if operation is None:
         raise NotFound("unknown operation: another process started it, or it is too old")
-    return {"item": found}
+    return {"item": operation}
 
 
 PAGES = (
@@ -168,10 +168,10 @@ NAVIGATION = (
 )
 
 
-def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
+def context(site: Site, page: Page, request: PageRequest) -> dict[str, Any]:
     """Return the values that every template needs."""
     return {
-        "asked": asked,
+        "request": request,
         "page": page,
         "navigation": NAVIGATION,
         "brokers": site.brokers,
@@ -181,9 +181,9 @@ def context(site: Site, page: Page, asked: Asked) -> dict[str, Any]:
     }
 
 
-def parts(site: Site, page: Page, asked: Asked) -> dict[str, str]:
+def parts(site: Site, page: Page, request: PageRequest) -> dict[str, str]:
     """Return the current blocks ``part_...`` of a page's template; raises ReliqError."""
-    about = {**context(site, page, asked), **page.make(site, asked)}
+    about = {**context(site, page, request), **page.make(site, request)}
     template = site.templates.get_template(page.template)
     return {
         block.removeprefix(_PART): "".join(made(template.new_context(dict(about))))
@@ -192,12 +192,12 @@ def parts(site: Site, page: Page, asked: Asked) -> dict[str, str]:
     }
 
 
-def whole(site: Site, page: Page, asked: Asked, more: Mapping[str, Any]) -> tuple[str, int]:
+def whole(site: Site, page: Page, request: PageRequest, more: Mapping[str, Any]) -> tuple[str, int]:
     """Return the current page and its HTTP status; on an error, a page that reports it."""
-    about = {**context(site, page, asked), **more}
+    about = {**context(site, page, request), **more}
     template, status = page.template, 200
     try:
-        about |= page.make(site, asked)
+        about |= page.make(site, request)
     except ReliqError as exc:
         kind = next(name for name, (error, _) in _KINDS.items() if isinstance(exc, error))
         template, status = "failure.html", _KINDS[kind][1]

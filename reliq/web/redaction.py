@@ -80,7 +80,7 @@ class Redaction:
         if not self or text is None:
             return text
         try:
-            found = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError):
             return UNREADABLE
-        return json.dumps(self.value(found), ensure_ascii=False)
+        return json.dumps(self.value(value), ensure_ascii=False)

@@ -79,16 +79,16 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
 
     Raises ConfigurationError for a host name, which never equals the address of a peer.
     """
-    found: list[Network] = []
+    networks: list[Network] = []
     for text in addresses:
         try:
-            found.append(ip_network(text.strip("[]")))
+            networks.append(ip_network(text.strip("[]")))
         except ValueError as exc:  # noqa: PERF203 - few
             raise ConfigurationError(
                 f"expected a proxy's address, or a network such as 10.0.0.0/24, got: {text!r} "
                 f"({exc})"
             ) from None
-    return tuple(found)
+    return tuple(networks)
 
 
 # -- users: passwords are hashed with scrypt; a hash is one word of text
@@ -121,7 +121,7 @@ def accounts(text: str, where: str) -> dict[str, Account]:
 
     Raises ConfigurationError, which names *where* the text is and the wrong entry.
     """
-    found: dict[str, Account] = {}
+    accounts: dict[str, Account] = {}
     for number, line in enumerate(text.replace(";", "\n").splitlines(), 1):
         entry = line.partition("#")[0].split()
         if not entry:
@@ -132,16 +132,16 @@ def accounts(text: str, where: str) -> dict[str, Account]:
                 "from `reliq web --hash-password`, separated by spaces"
             )
         name, role, stored = entry
-        if name in found:
+        if name in accounts:
             raise ConfigurationError(f"entry {number} of {where}: duplicate user {name!r}")
         try:
             _parts(stored)
         except ConfigurationError as exc:
             raise ConfigurationError(f"entry {number} of {where}, user {name!r}: {exc}") from None
-        found[name] = Account(User(name, cast("Role", role)), stored)
-    if not found:
+        accounts[name] = Account(User(name, cast("Role", role)), stored)
+    if not accounts:
         raise ConfigurationError(f"{where} contains no user")
-    return found
+    return accounts
 
 
 def accounts_in(path: str | Path) -> Mapping[str, Account]:

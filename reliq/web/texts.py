@@ -79,13 +79,13 @@ def labelled(rows: Markup, heads: Sequence[tuple[str, str]]) -> Markup:
     """
     titles: Iterator[tuple[str, str]] = iter(())
 
-    def label(found: re.Match[str]) -> str:
+    def label(matched: re.Match[str]) -> str:
         nonlocal titles
-        if found[0] == "<tr":
+        if matched[0] == "<tr":
             titles = iter(heads)
-            return found[0]
+            return matched[0]
         title, _ = next(titles, ("", ""))
-        return f'{found[0]} data-label="{Markup(title).striptags()}"'  # noqa: S704 - our own
+        return f'{matched[0]} data-label="{Markup(title).striptags()}"'  # noqa: S704 - our own
 
     return Markup(_CELL.sub(label, rows))  # noqa: S704 - our own
 

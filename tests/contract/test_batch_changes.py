@@ -199,7 +199,7 @@ def test_delayed_jobs_of_a_cancelled_batch(change, batches):
     assert () == batches.batch("b").due
     change(begin())
     assert ("complete",) == batches.batch("b").due
-    batches.said("b", "complete")
+    batches.note_published("b", "complete")
     assert [CANCELLED, UNCHANGED] == change(begin(), end("succeeded"))
     assert () == batches.batch("b").due
 
@@ -207,7 +207,7 @@ def test_delayed_jobs_of_a_cancelled_batch(change, batches):
 def test_said_before_it_is_due(change, batches):
     """A callback that is marked as published before it is due still becomes due."""
     change(enter())
-    batches.said("b", "complete")
+    batches.note_published("b", "complete")
     change(begin(), end("succeeded"), SEAL)
     assert {"success", "complete"} == set(batches.batch("b").due)
 

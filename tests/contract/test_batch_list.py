@@ -149,6 +149,6 @@ def test_since_when_something_is_due(batches, change):
     record = batches.batch("b")
     assert ("complete", "failure") == record.due
     assert record.created_ms <= record.due_since_ms == record.ended_ms
-    batches.said("b", "complete")
-    batches.said("b", "failure")
+    batches.note_published("b", "complete")
+    batches.note_published("b", "failure")
     assert 0 == batches.batch("b").due_since_ms

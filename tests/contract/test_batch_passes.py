@@ -68,7 +68,7 @@ def test_a_callback_is_published_once(store, other, batches, opened):
     publish_due(store.store, record)
     publish_due(other.store, record)
     assert 1 == stored(store)
-    assert {"complete", "success"} == set(batches.batch("b").said)
+    assert {"complete", "success"} == set(batches.batch("b").published)
     assert () == batches.batch("b").due
     (taken,) = store.take(queue="done")
     store.ack(taken.tag, queue="done")

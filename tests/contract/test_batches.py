@@ -30,7 +30,7 @@ def test_a_batch_is_made_once(batches):
     assert ("b", "enrol", {"tenant": "7"}) == (record.id, record.name, record.fields)
     assert record.created_ms > 0
     assert (0, 0, 0, 0) == (record.total, record.sealed_ms, record.cancelled_ms, record.ended_ms)
-    assert ((), ()) == (record.due, record.said)
+    assert ((), ()) == (record.due, record.published)
 
 
 def test_there_is_none(batches):
@@ -373,9 +373,9 @@ def test_what_was_said_is_not_due_again(change, batches):
     """A published callback is not due again, even if a replayed job ends later."""
     change(enter(), begin(), lost(), Change("seal"))
     for callback in batches.batch("b").due:
-        batches.said("b", callback)
+        batches.note_published("b", callback)
     record = batches.batch("b")
-    assert ((), {"failure", "complete"}) == (record.due, set(record.said))
+    assert ((), {"failure", "complete"}) == (record.due, set(record.published))
     change(Change("replay", "j", tag=TAG, queue="q"), begin(token=2), end("error", token=2))
     assert () == batches.batch("b").due
     change(Change("replay", "j", tag=TAG, queue="q"), begin(token=3), end("succeeded", token=3))

@@ -103,6 +103,6 @@ def test_a_resting_batch_goes_on(store, batches, ended, pass_over, monkeypatch):
 def test_a_forgotten_batch_stays_forgotten(batches):
     """A late check does not list a forgotten batch again."""
     batches.forget_batch("b")
-    batches.look_later({"b": 2**50})
+    batches.postpone({"b": 2**50})
     batches.open_batch("b", "enrol", {})
     assert ["b"] == due(batches)

@@ -271,7 +271,7 @@ def test_one_at_a_time_looks_after_all(store):
     found = []
 
     def look(consumer, hold_ms=60_000):
-        store.store.post_look(consumer, hold_ms, found.append)
+        store.store.post_elect(consumer, hold_ms, found.append)
         store.store.wait_for_replies()
         return found[-1]
 

@@ -135,14 +135,14 @@ def test_a_message_is_looked_up_by_its_tag(store):
     """A search by tag returns the place, the number of messages before it, and the message."""
     tags = fill(store, 3)
     for place in PLACES:
-        found = store.store.reads.look_up("q", tags[place][0])
+        found = store.store.reads.locate("q", tags[place][0])
         assert place == found.place
         assert f"{place}-0" == decode(found.stored.envelope).headers["id"]
         assert tags[place][0] == found.stored.tag
         assert len(found.stored.envelope) == found.stored.size
-    assert [0, 1, 2] == [store.store.reads.look_up("q", tag).before for tag in tags["ready"]]
-    assert "rejected" == store.store.reads.look_up("q", tags["dead"][0]).stored.reason
-    assert "s/1" == store.store.reads.look_up("q", tags["unacked"][0]).stored.consumer
+    assert [0, 1, 2] == [store.store.reads.locate("q", tag).before for tag in tags["ready"]]
+    assert "rejected" == store.store.reads.locate("q", tags["dead"][0]).stored.reason
+    assert "s/1" == store.store.reads.locate("q", tags["unacked"][0]).stored.consumer
 
 
 def test_a_message_that_expires_says_when(store):
@@ -150,20 +150,20 @@ def test_a_message_that_expires_says_when(store):
     item = message(ttl_ms=LONG_MS)
     before = store.store.now_ms()
     store.publish(item)
-    expires_ms = store.store.reads.look_up("q", item.tag).expires_ms
+    expires_ms = store.store.reads.locate("q", item.tag).expires_ms
     assert before + LONG_MS <= expires_ms <= store.store.now_ms() + LONG_MS
     store.take()
-    assert store.store.reads.look_up("q", item.tag).expires_ms is None
+    assert store.store.reads.locate("q", item.tag).expires_ms is None
 
 
 def test_a_message_that_is_not_there(store):
     """A search for an acked message, or in another or a missing queue, returns None."""
     item = message()
     store.publish(item)
-    assert store.store.reads.look_up("other", item.tag) is None
+    assert store.store.reads.locate("other", item.tag) is None
     store.ack(*(taken.tag for taken in store.take()))
-    assert store.store.reads.look_up("q", item.tag) is None
-    assert store.store.reads.look_up("unknown", item.tag) is None
+    assert store.store.reads.locate("q", item.tag) is None
+    assert store.store.reads.locate("unknown", item.tag) is None
 
 
 def test_delayed_messages_are_counted_by_when_they_are_due(store):

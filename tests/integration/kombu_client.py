@@ -10,7 +10,7 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Queue
 
 from reliq.admin import Inspector
-from reliq.client.calls import LOOK_AFTER_S
+from reliq.client.calls import CHECK_AFTER_S
 from tests.support.audits import assert_balanced
 from tests.support.waiting import wait_until
 
@@ -101,7 +101,7 @@ def client(redis_server, redis_url):
 
 def idle_for_long() -> None:
     """Wait until connections count as idle: before its next use, each is examined for a loss."""
-    ends_at = time.monotonic() + 2 * LOOK_AFTER_S
+    ends_at = time.monotonic() + 2 * CHECK_AFTER_S
     wait_until(lambda: time.monotonic() > ends_at)
 
 

@@ -116,7 +116,7 @@ class JobsModel(RuleBasedStateMachine):
             ),
             "due": set(record.due),
             "due_since": record.due_since_ms,
-            "said": set(record.said),
+            "said": set(record.published),
             "heard": record.heard_ms,
             "jobs": {
                 job.id: (
@@ -228,7 +228,7 @@ class JobsModel(RuleBasedStateMachine):
     @rule(name=batches, callback=st.sampled_from(CALLBACKS))
     def say(self, name: str, callback: Callback) -> None:
         """Record a callback as published, perhaps one that is not due, or again."""
-        self.store.batches.said(name, callback)
+        self.store.batches.note_published(name, callback)
         if name in self.oracles:
             self.oracles[name].say(callback)
         self.step(f"{name}: {callback} is said", None, None)

@@ -33,12 +33,19 @@ class Mutant(NamedTuple):
         return "batches" if self.script in _OF_BATCHES else "queues"
 
 
-_OF_BATCHES = {"change_jobs", "note_job", "said", "open_batch", "list_batch", "next_batches"}
+_OF_BATCHES = {
+    "change_jobs",
+    "note_job",
+    "note_callback",
+    "open_batch",
+    "list_batch",
+    "next_batches",
+}
 
 
 MUTANTS = (
     Mutant("a late ack leaves it ready", "ack", "redis.pcall('ZREM', ready, unpack(tags))", "0"),
-    Mutant("an ack counts twice", "ack", "counter, found)", "counter, 2 * found)"),
+    Mutant("an ack counts twice", "ack", "counter, removed)", "counter, 2 * removed)"),
     Mutant("an ack leaves the count", "ack", "redis.pcall('EXISTS', deliveries) ~= 0", "false"),
     Mutant(
         "release: any token will do", "release", "lease.token == tokens[i] and", "lease.token and"
@@ -241,7 +248,7 @@ MUTANTS = (
     Mutant("survey: rings while paused", "survey", "not about[3] and ", ""),
     Mutant("survey: the pass of another", "survey", "and holder ~= consumer", "and holder == ''"),
     Mutant("survey: expired by a ms", "survey", "tonumber(ends) <= now", "tonumber(ends) < now"),
-    Mutant("expire: not counted", "expire", "stats, counter, found", "stats, counter, 0"),
+    Mutant("expire: not counted", "expire", "stats, counter, removed", "stats, counter, 0"),
     Mutant(
         "expire: too soon by a ms", "expire", "expiry, '-inf', now, ", "expiry, '-inf', now + 1, "
     ),
@@ -598,8 +605,8 @@ MUTANTS = (
     Mutant(
         "batches: a withdrawn job is counted",
         "change_jobs",
-        "else\n    found[id] = nil\n    count(job.state, -1)",
-        "else\n    found[id] = nil",
+        "else\n    current[id] = nil\n    count(job.state, -1)",
+        "else\n    current[id] = nil",
     ),
     Mutant(
         "notes: of what has ended",
@@ -628,11 +635,16 @@ MUTANTS = (
     Mutant("notes: a report is how far it is", "note_job", "rest or '0||0|'", "'0||0|'"),
     Mutant(
         "said: what is not due is said",
-        "said",
+        "note_callback",
         "if not since then\n  return 0\nend",
         "since = since or '1'",
     ),
-    Mutant("said: it is due again", "said", "redis.call('HDEL', batch, 'due_' .. callback)", ""),
+    Mutant(
+        "said: it is due again",
+        "note_callback",
+        "redis.call('HDEL', batch, 'due_' .. callback)",
+        "",
+    ),
     Mutant(
         "open_batch: again", "open_batch", "redis.call('HEXISTS', batch, 'created') == 1", "false"
     ),

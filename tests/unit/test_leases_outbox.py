@@ -30,10 +30,10 @@ class Watched(Leases):
     A buffer keeps their deliveries.
     """
 
-    def take(self, deliveries, asked_at, lease_ms):
+    def take(self, deliveries, requested_at, lease_ms):
         """Record leases, and buffer their deliveries."""
         self.buffer.extend(deliveries)
-        super().take(deliveries, asked_at, lease_ms)
+        super().take(deliveries, requested_at, lease_ms)
 
     def settle(self, tags, now=0.0):
         """Drop leases, and record whether the outbox was filled before."""

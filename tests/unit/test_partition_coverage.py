@@ -15,13 +15,13 @@ def measure(name, partitions=1):
 def test_nothing_is_missing():
     """Without errors, each queue is covered by all of its listed partitions."""
     names = ["other", *NAMES]
-    assert {"other": (1, 0), "q": (4, 0)} == coverage(Partial(map(measure, names), asked=names))
+    assert {"other": (1, 0), "q": (4, 0)} == coverage(Partial(map(measure, names), queried=names))
 
 
 def test_what_could_not_be_read():
     """Partitions are missing because of a lost node or because of unreadable contents."""
     lost = [Untold("a:1", NAMES[1:3], "lost")]
-    found = Partial([measure("q")], lost, asked=[NAMES[0], NAMES[3]])
+    found = Partial([measure("q")], lost, queried=[NAMES[0], NAMES[3]])
     assert {"q": (4, 3)} == coverage(found)
 
 
@@ -37,5 +37,5 @@ def test_a_list_that_cannot_be_read():
     """
     found = [measure("q", 4), measure(NAMES[2], 2)]
     names = ["q", NAMES[2]]
-    assert {"q": (4, 2)} == coverage(Partial(found, asked=names, complete=False))
-    assert {"q": (2, 0)} == coverage(Partial(found, asked=names))
+    assert {"q": (4, 2)} == coverage(Partial(found, queried=names, complete=False))
+    assert {"q": (2, 0)} == coverage(Partial(found, queried=names))

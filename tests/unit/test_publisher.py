@@ -10,7 +10,7 @@ import pytest
 import reliq
 from reliq.message.delivery_tag import rank_of
 from reliq.routing.publish_ids import Publisher, PublishTag
-from reliq.store.publishing import SAID_EVERY_S, kept_ms
+from reliq.store.publishing import RENEW_EVERY_S, kept_ms
 from reliq.values.limits import LONG_MS, SHORT_MS
 
 
@@ -388,5 +388,5 @@ def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publis
 def test_how_long_numbers_are_kept():
     """Numbers are kept for an hour at first; for a day if the process has lasted or has a spool."""
     assert SHORT_MS == kept_ms(0.0, long=False)
-    assert LONG_MS == kept_ms(SAID_EVERY_S, long=False)
+    assert LONG_MS == kept_ms(RENEW_EVERY_S, long=False)
     assert LONG_MS == kept_ms(0.0, long=True)

@@ -108,7 +108,7 @@ def test_thousands_of_keys():
     for number in range(3000):
         assert ("q",) == found.lookup(f"a.{number}")
         assert () == found.lookup(f"b.{number}")
-    assert len(found._found) < 2000
+    assert len(found._matches) < 2000
 
 
 @given(st.lists(st.tuples(BINDINGS, st.sampled_from("pqrs")), max_size=6), KEYS)

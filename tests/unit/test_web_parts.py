@@ -13,9 +13,9 @@ from starlette.datastructures import Headers
 from reliq import ConfigurationError
 from reliq.hosts import host_of, is_loopback
 from reliq.web.action_log import ActionLog
-from reliq.web.asked import Asked, link, query_of
 from reliq.web.charts import MINUTE_MS, History, series, short, top_of
 from reliq.web.guard import is_same_origin
+from reliq.web.page_request import PageRequest, link, query_of
 from reliq.web.pages import templates
 from reliq.web.redaction import HIDDEN, UNREADABLE, Redaction
 from reliq.web.settings import Settings, User, accounts, accounts_in, fits, hashed
@@ -149,7 +149,9 @@ def test_any_name_survives_a_link():
     path, _, query = url.partition("?")
     assert "/under/queue" == path
     assert [("queue", HOSTILE)] == query_of(query.encode())
-    asked = Asked(User("ann", "viewer"), False, (("tag", "1"), ("tag", "2"), ("queue", HOSTILE)))
+    asked = PageRequest(
+        User("ann", "viewer"), False, (("tag", "1"), ("tag", "2"), ("queue", HOSTILE))
+    )
     again = asked.again("/x", asked.query).partition("?")[2]
     assert list(asked.query) == query_of(again.encode())
 
@@ -157,7 +159,7 @@ def test_any_name_survives_a_link():
 @pytest.mark.parametrize("text", ["-1", "1e9", "\u0664", "", "0x10", "1" * 5000, "1 "])
 def test_what_is_no_number_is_none(text):
     """A number in a query is 0 unless it consists of digits."""
-    asked = Asked(User("ann", "viewer"), False, (("skip", text),))
+    asked = PageRequest(User("ann", "viewer"), False, (("skip", text),))
     assert 0 == asked.number("skip")
 
 
@@ -168,7 +170,7 @@ def test_a_query_of_too_much_is_left_out():
 
 def test_two_who_may_do_the_same_share_a_page():
     """Users with the same rights share a page; their names make no difference."""
-    ann = Asked(User("ann", "operator"), True)
+    ann = PageRequest(User("ann", "operator"), True)
     assert ann == replace(ann, user=User("bob", "operator"))
     assert hash(ann) == hash(replace(ann, user=User("bob", "operator")))
     assert ann != replace(ann, may_act=False)

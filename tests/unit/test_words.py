@@ -120,9 +120,20 @@ REPLACED = {
     "goes on": "continues",
     "away": "unreachable",
     "company": "occupancy",
+    "said": "the noun: text, reply, parsed",
+    "unsaid": "pending",
+    "asked": "request",
+    "look": "check, read, examine",
+    "looking": "lookup",
+    "found": "the noun: matches, findings, queues",
 }
-# Names that the documentation promises.
-PROMISED = {"BatchesUntold", "Untold", "untold", "partitions_untold"}
+# Replaced words that may be parts of a name, as in "require_one_of".
+WHOLE = {"one": "the noun: consumer, item"}
+# Names that the documentation promises, stored names, and those of Python.
+PROMISED = {"BatchesUntold", "Untold", "untold", "partitions_untold", "looking"}
+PROMISED |= {"NotFound", "_NOT_FOUND", "FileNotFoundError"}
+# Promised attributes, in results of the Inspector. A local variable has another name.
+ATTRIBUTES = {"found", "asked"}
 
 
 def parts(name):
@@ -130,24 +141,54 @@ def parts(name):
     return f" {' '.join(re.findall('[A-Z]?[a-z]+|[A-Z]+', name)).lower()} "
 
 
+def is_old(name):
+    """Whether *name* contains a replaced word."""
+    words = parts(name)
+    return words.strip() in WHOLE or any(f" {word} " in words for word in REPLACED)
+
+
+def names_of(source):
+    """Yield the identifiers of Python code, without promised attributes and their declarations."""
+    before = ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        declared = re.match(rf"    {re.escape(token.string)}: [^=]+$", token.line)
+        promised = token.string in ATTRIBUTES and (before == "." or declared)
+        if token.type == tokenize.NAME and not promised:
+            yield token.string
+        before = token.string
+
+
 def old_words(source):
     """Return the identifiers of *source* that contain a replaced word."""
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    names = {token.string for token in tokens if token.type == tokenize.NAME} - PROMISED
-    return {name for name in names if any(f" {word} " in parts(name) for word in REPLACED)}
+    return {name for name in names_of(source) if name not in PROMISED and is_old(name)}
+
+
+def old_words_of_lua(source):
+    """Return the identifiers of a script that contain a replaced word."""
+    code = re.sub(r"--.*|'[^'\n]*'", " ", source)
+    return {
+        name for name in re.findall(r"[A-Za-z_]\w*", code) if name not in PROMISED and is_old(name)
+    }
 
 
 def test_identifiers():
-    """No identifier of the package contains a word that the field says otherwise."""
-    found = {
+    """No identifier or file of the package contains a word that the field says otherwise."""
+    checks = {".py": old_words, ".lua": old_words_of_lua}
+    files = [path for path in (ROOT / "reliq").rglob("*") if path.suffix in checks]
+    faulty = {
         str(path.relative_to(ROOT)): names
-        for path in sorted((ROOT / "reliq").rglob("*.py"))
-        if (names := old_words(path.read_text("utf-8")))
+        for path in sorted(files)
+        if (names := checks[path.suffix](path.read_text("utf-8")))
     }
-    assert {} == found
+    assert {} == faulty
+    assert [] == [path.name for path in files if is_old(path.stem)]
 
 
 def test_old_identifiers():
     """A replaced word is found in each form of an identifier, but not inside another word."""
     source = "is_away = Telling(_told); goes_on_by = TELL_RUNNING; foretold = faraway = untold"
     assert {"is_away", "Telling", "_told", "goes_on_by", "TELL_RUNNING"} == old_words(source)
+    source = "found = search.found; require_one_of(_one, asked=looking, looked=NotFound)"
+    assert {"found", "_one", "asked"} == old_words(source)
+    source = "local found = one -- asked\nfor look in 'said' do tags.told() end"
+    assert {"found", "one", "look", "told"} == old_words_of_lua(source)

@@ -59,7 +59,7 @@ class ClusterCalls:
         left = requests
         while True:
             self._call(left)
-            left = [one for one in left if not one.finished and not self._is_late(one)]
+            left = [item for item in left if not item.finished and not self._is_late(item)]
             if not left:
                 return
             if not all(request.at_once for request in left):
@@ -93,7 +93,7 @@ class ClusterCalls:
         try:
             for wire, mine in by_wire.items():
                 try:
-                    begun.append((wire, mine, wire.calls.begin(_asked(mine))))
+                    begun.append((wire, mine, wire.calls.begin(_commands(mine))))
                 except BrokerUnavailable as exc:  # noqa: PERF203 - one of few
                     self._nodes.unreachable(wire, exc)
                     for request in mine:
@@ -124,7 +124,7 @@ class ClusterCalls:
         began = monotonic()
         try:
             ends_at = self._patience.ends_at
-            replies = wire.calls.end(stream, _asked(requests), patience_s, ends_at)
+            replies = wire.calls.end(stream, _commands(requests), patience_s, ends_at)
         except BrokerUnavailable as exc:
             lost = not wire.alive
             for request in requests:  # the reason of an earlier try is more informative
@@ -143,5 +143,5 @@ class ClusterCalls:
                 request.finish(reply)
 
 
-def _asked(requests: Sequence[Request]) -> list[tuple[Command, Script | None]]:
+def _commands(requests: Sequence[Request]) -> list[tuple[Command, Script | None]]:
     return [(request.command, request.script) for request in requests]

@@ -125,12 +125,12 @@ class Nodes:
     def each_master(self) -> Iterator[tuple[Place, Wire | ReliqError]]:
         """Yield each node with slots, and the connections to it or the error."""
         for place in sorted(self._slots.masters):
-            found: Wire | ReliqError
+            outcome: Wire | ReliqError
             try:
-                found = self.connect(place)
+                outcome = self.connect(place)
             except ReliqError as exc:
-                found = again(exc)
-            yield place, found
+                outcome = again(exc)
+            yield place, outcome
 
     def ask_each(self, *command: Any) -> Iterator[tuple[Place, Wire | None, Reply]]:
         """Yield each master with its wire, if any, and its reply or error, within a second each."""
@@ -225,13 +225,13 @@ class Nodes:
             logger.debug("%s", exc)
         self._changed()
 
-    def look_soon(self, place: Place) -> None:
+    def check_soon(self, place: Place) -> None:
         """Check in another thread whether an unreachable node answers, unless one already does."""
         failure = self._failures.get(place)
         if not self._jobs.get(place) and (failure is None or monotonic() >= failure.until):
-            self.do_soon(place, partial(self._look, place))
+            self.do_soon(place, partial(self._check, place))
 
-    def _look(self, place: Place) -> None:
+    def _check(self, place: Place) -> None:
         try:
             self.connect(place).ask(("PING",), PATIENCE_S)  # an existing one may be silent
         except BrokerUnavailable:
@@ -292,9 +292,9 @@ def _unavailable(error: ReliqError) -> ReliqError:
     """
     if isinstance(error, (BrokerUnavailable, ConfigurationError)):
         return error
-    found = BrokerUnavailable(*error.args)
-    found.reply = error.reply
-    return found
+    unavailable = BrokerUnavailable(*error.args)
+    unavailable.reply = error.reply
+    return unavailable
 
 
 def _for_announced(error: ReliqError) -> ReliqError:

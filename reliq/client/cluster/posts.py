@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 SHORTEST_S, LONGEST_S = 0.005, 0.1
 # How often a thread that waits for replies checks the deferred posts, and the other nodes.
-_LOOK_AGAIN_S = 0.005
-_READS_S, _LOOK_EVERY_S = 0.02, 1.0
+_POLL_AGAIN_S = 0.005
+_READS_S, _POLL_EVERY_S = 0.02, 1.0
 
 
 def lengthen(request: Request) -> float:
@@ -127,9 +127,9 @@ class ClusterPosts:
                 self.receive()
             for known, number in posts:
                 with suppress(BrokerUnavailable):  # the handlers were called with the error
-                    known.wait(_READS_S if len(posts) > 1 or put_off else _LOOK_EVERY_S, number)
+                    known.wait(_READS_S if len(posts) > 1 or put_off else _POLL_EVERY_S, number)
             if not posts:
-                time.sleep(_LOOK_AGAIN_S)
+                time.sleep(_POLL_AGAIN_S)
             check()
 
     # -- deferred posts
@@ -146,19 +146,19 @@ class ClusterPosts:
         if not self._put_off:
             return False
         with self._lock:
-            return any(one.number < number for one in self._all())
+            return any(request.number < number for request in self._all())
 
     def _all(self) -> list[Request]:
-        return [one for found in self._put_off.copy().values() for one in found.copy()]
+        return [item for requests in self._put_off.copy().values() for item in requests.copy()]
 
     def _again(self, request: Request, pause_s: float) -> None:
         """Resend *request* after *pause_s*, even if no thread reads replies at that time."""
         with self._lock:
-            found: list[Request] = []
-            while self._put_off.get(request.slot) is not found:  # a nested call may remove it
-                found = self._put_off.setdefault(request.slot, [])
-                if request not in found:
-                    found.append(request)
+            requests: list[Request] = []
+            while self._put_off.get(request.slot) is not requests:  # a nested call may remove it
+                requests = self._put_off.setdefault(request.slot, [])
+                if request not in requests:
+                    requests.append(request)
             request.due = monotonic() + pause_s
             timed, self._timed = self._timed, True
         if not timed:
@@ -184,10 +184,10 @@ class ClusterPosts:
         if not self._put_off:
             return
         with self._lock:
-            found = self._put_off.get(request.slot, [])
-            if request in found:
-                found.remove(request)
-                if not found:
+            requests = self._put_off.get(request.slot, [])
+            if request in requests:
+                requests.remove(request)
+                if not requests:
                     self._put_off.pop(request.slot, None)
 
     def hurry(self) -> None:
@@ -227,6 +227,6 @@ class ClusterPosts:
         """Remove all deferred posts, with *error* as their reply."""
         with self._lock:
             put_off, self._put_off = self._put_off, {}
-        for found in put_off.values():
-            for request in found:
+        for requests in put_off.values():
+            for request in requests:
                 request.finish(error)

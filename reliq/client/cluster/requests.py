@@ -141,15 +141,15 @@ class Unserved:
 
     def redirected(self, request: Request, wire: Wire, error: ReliqError) -> bool:
         """Record a reply by which the node declines the slot; return whether *error* is one."""
-        found = _NOT_HERE.match(error.reply)
-        if found is None:
+        matched = _NOT_HERE.match(error.reply)
+        if matched is None:
             return False
         moved = _MOVED.match(error.reply)
         if moved is not None:
             slot, host, port = moved.groups()
             self._slots.moved(int(slot), host or getattr(wire.address, "host", ""), int(port))
             request.moves += 1
-        elif found[1] not in _ON_ITS_WAY:
+        elif matched[1] not in _ON_ITS_WAY:
             self.doubt()
         request.why = f"{wire.address} says {error.reply}"
         request.advice, request.lost = for_reply(error.reply), False

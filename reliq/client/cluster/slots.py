@@ -73,7 +73,7 @@ class SlotMap:
         self._nodes: set[Place] = set()
         # Replica -> its master.
         self._replicas: dict[Place, Place] = {}
-        self._asked_at = -inf
+        self._queried_at = -inf
         self._pause_s = 0.0
         self._failure: ReliqError | None = None
         self._random = random.Random()  # noqa: S311 - no secret
@@ -134,7 +134,7 @@ class SlotMap:
     @property
     def age_s(self) -> float:
         """The seconds since the last query for the map."""
-        return monotonic() - self._asked_at
+        return monotonic() - self._queried_at
 
     def refresh(self, options: Options, name: str) -> None:
         """Query a node for the map, unless a recent query had a result. Blocks.
@@ -142,9 +142,9 @@ class SlotMap:
         Raises BrokerUnavailable if no node answers, and ConfigurationError if a node that answers
         is not in a cluster.
         """
-        asked_at = self._asked_at
+        queried_at = self._queried_at
         with self._asking:
-            if self._asked_at == asked_at and self.age_s >= self._pause_s:
+            if self._queried_at == queried_at and self.age_s >= self._pause_s:
                 failure: ReliqError | None = None
                 try:
                     self._take(self._ask_one(options, name))
@@ -153,7 +153,7 @@ class SlotMap:
                 # After an interruption, nothing is recorded, and the next caller queries.
                 self._failure = failure
                 self._pause_s = self._random.uniform(_LEAST_S, _MOST_S)
-                self._asked_at = monotonic()
+                self._queried_at = monotonic()
             if self._failure is not None:
                 raise again(self._failure)
 
@@ -170,8 +170,8 @@ class SlotMap:
         for place in places:
             try:
                 reply = list(self._ask(place, options, name))
-                found = {place for *_, places in reply for place in places}
-                if 2 * len(masters & found) >= len(masters):  # it has most of the known masters
+                reported = {place for *_, places in reply for place in places}
+                if 2 * len(masters & reported) >= len(masters):  # it has most of the known masters
                     return reply
                 doubtful = doubtful or reply
             except (BrokerUnavailable, BrokerRefused) as exc:  # noqa: PERF203 - one of few
@@ -212,11 +212,11 @@ class SlotMap:
             self.unreachable &= self._nodes
 
 
-def _place(node: Any, asked: Place) -> Place:
+def _place(node: Any, queried: Place) -> Place:
     """Return the place of a node in a reply; a node without a name is the queried node *asked*."""
     host, port, *_ = node
     name = (host or b"").decode()
-    return Place(asked.host if name in {"", "?"} else name, int(port))
+    return Place(queried.host if name in {"", "?"} else name, int(port))
 
 
 def _explained(error: BrokerRefused, address: Address) -> ReliqError:
@@ -285,15 +285,15 @@ def cluster_address(
     tls: Any = None,
 ) -> ClusterAddress:
     """Return the address of *urls*, one for each node, joined by :func:`..urls.together`."""
-    said = [read(url, (SCHEME,)) for url in urls]
-    whole = together(said, username=username, password=password, tls=tls)
+    parsed = [read(url, (SCHEME,)) for url in urls]
+    whole = together(parsed, username=username, password=password, tls=tls)
     if whole.path not in {"", "0"}:
         raise ConfigurationError(
             f"expected no database, or 0, in a {SCHEME}:// URL: Redis Cluster has no other. Use "
             "the transport option global_keyprefix to separate applications"
         )
     first = address_of(replace(whole, path=""))
-    places = dict.fromkeys((item.host or "localhost", item.port or PORT) for item in said)
-    reachable = tuple((_mapped(one), _mapped(other)) for one, other in options.address_map)
+    places = dict.fromkeys((item.host or "localhost", item.port or PORT) for item in parsed)
+    reachable = tuple((_mapped(name), _mapped(other)) for name, other in options.address_map)
     seeds = tuple(replace(first, host=host, port=port) for host, port in places)
     return ClusterAddress(seeds, reachable)

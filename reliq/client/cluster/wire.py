@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .slots import ClusterAddress, Place
 
 # The interval of queries for the slot map while a slot or node is in doubt.
-_LOOK_EVERY_S = 1.0
+_CHECK_EVERY_S = 1.0
 
 
 class ClusterWire(Commands):
@@ -168,12 +168,12 @@ class ClusterWire(Commands):
     def descriptors(self) -> dict[int, object]:
         """Return the descriptors that a reply, or a new connection, makes readable."""
         self.connect()
-        found: dict[int, object] = {self._pipe.fileno(): self._pipe}
+        descriptors: dict[int, object] = {self._pipe.fileno(): self._pipe}
         for _, wire in self._open():
             if wire.alive and wire.pipeline.stream is not None:
                 with suppress(BrokerUnavailable, OSError):
-                    found[wire.fileno()] = wire
-        return found
+                    descriptors[wire.fileno()] = wire
+        return descriptors
 
     def disable_reconnect(self) -> None:
         """Do nothing: a new connection always replaces a failed one."""
@@ -191,7 +191,7 @@ class ClusterWire(Commands):
                 self.doubt()
             elif wire.silent_s > SILENCE_S:
                 self.doubt()
-        self._look_if_in_doubt()
+        self._check_if_in_doubt()
         self.posts.pump()
 
     def is_unreachable(self, slot: int) -> bool:
@@ -214,7 +214,7 @@ class ClusterWire(Commands):
         self.doubt()
         if place is not None:
             with suppress(BrokerUnavailable):  # no thread can be started: the next call retries
-                self.nodes.look_soon(place)
+                self.nodes.check_soon(place)
         return True
 
     # -- the nodes
@@ -243,20 +243,20 @@ class ClusterWire(Commands):
     def doubt(self) -> None:
         """Query for the slot map soon, in another thread, because a node is lost or silent."""
         self._doubts = True
-        self._look_if_in_doubt()
+        self._check_if_in_doubt()
 
-    def _look_if_in_doubt(self) -> None:
-        if self._doubts and self.slots.age_s > _LOOK_EVERY_S and not self._closed:
+    def _check_if_in_doubt(self) -> None:
+        if self._doubts and self.slots.age_s > _CHECK_EVERY_S and not self._closed:
             with suppress(BrokerUnavailable):  # no thread can be started: the next use retries
-                self.nodes.do_soon(None, self.look_for_nodes)
+                self.nodes.do_soon(None, self.find_nodes)
 
-    def look_for_nodes(self) -> None:
+    def find_nodes(self) -> None:
         """Query for the slot map; drop silent and idle nodes that have no slots."""
         self._doubts = False
         try:
             self.slots.refresh(self.options, self.name)
         except ReliqError:
-            self._look_for_a_word()
+            self._check_nodes()
             return
         masters = self.slots.masters
         for place, wire in self._open():
@@ -264,7 +264,7 @@ class ClusterWire(Commands):
                 self.nodes.drop(place, wire, BrokerUnavailable(f"{wire.address} has been replaced"))
         self._nodes_changed()
 
-    def _look_for_a_word(self) -> None:
+    def _check_nodes(self) -> None:
         """Check whether the whole cluster is lost: no node answers over its connection."""
         for _, wire in self._open():
             with suppress(BrokerUnavailable):

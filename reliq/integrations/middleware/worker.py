@@ -51,7 +51,7 @@ def request_class(base: Any, chain: Chain) -> Any:
 def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
     def execute_using_pool(self: Any, pool: Any, **options: Any) -> Any:
         revoked = self.revoked()
-        error = None if revoked else _asked(self, chain)
+        error = None if revoked else _verdict(self, chain)
         if error is None and not revoked:
             return step(self, pool, **options)
         # Outside of the exception handler: a rejection would otherwise be attributed to the error.
@@ -63,7 +63,7 @@ def _delivering(step: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
     return execute_using_pool
 
 
-def _asked(request: Any, chain: Chain) -> BaseException | None:
+def _verdict(request: Any, chain: Chain) -> BaseException | None:
     context = DeliverContext(
         app=request.app,
         name=request.type,

@@ -2,9 +2,9 @@
 -- use: whole
 -- keys: deliveries
 local function failures_of(tags)
-  local found = redis.call('HMGET', deliveries, unpack(tags))
+  local failures = redis.call('HMGET', deliveries, unpack(tags))
   for i = 1, #tags do
-    found[i] = {tag = tags[i], failed = whole(found[i]), owner = '', token = nil, score = nil}
+    failures[i] = {tag = tags[i], failed = whole(failures[i]), owner = '', token = nil, score = nil}
   end
-  return found
+  return failures
 end

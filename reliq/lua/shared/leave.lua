@@ -2,12 +2,12 @@
 -- use: add
 -- keys: messages, deliveries, stats
 local function leave(tags, counter)
-  local found = redis.call('HDEL', messages, unpack(tags))
+  local removed = redis.call('HDEL', messages, unpack(tags))
   if redis.pcall('EXISTS', deliveries) ~= 0 then
     redis.pcall('HDEL', deliveries, unpack(tags))
   end
-  if found > 0 then
-    add(stats, counter, found)
+  if removed > 0 then
+    add(stats, counter, removed)
   end
-  return found
+  return removed
 end

@@ -2,10 +2,10 @@
 -- use: count_bytes
 -- keys: ready, delayed, expiry
 local function take(tags)
-  local found = redis.pcall('ZREM', ready, unpack(tags))
+  local taken = redis.pcall('ZREM', ready, unpack(tags))
   local later = redis.pcall('ZREM', delayed, unpack(tags))
   redis.pcall('ZREM', expiry, unpack(tags))
-  if found ~= 0 or later ~= 0 then
+  if taken ~= 0 or later ~= 0 then
     count_bytes(tags, -1)
   end
 end

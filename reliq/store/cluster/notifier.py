@@ -39,7 +39,7 @@ _FORGOTTEN_S = 60.0
 # The delay of a wait after which the nodes are checked, because one may be frozen.
 _LATE_S = 1.0
 # How often a waiting thread checks whether other threads still read the replies left to them.
-_LOOK_AGAIN_S = 0.1
+_POLL_AGAIN_S = 0.1
 # The pause before a slot without a wait is tried again.
 _AGAIN_S = 0.25
 # The reason of a wake-up: a call from another thread; a new connection of a part, or a poll.
@@ -114,12 +114,12 @@ class ClusterNotifier:
 
     def descriptors(self) -> dict[int, object]:
         """Return the descriptors that a notification, or a call of :meth:`wake`, makes readable."""
-        found: dict[int, object] = {self._pipe.fileno(): self._pipe}
+        descriptors: dict[int, object] = {self._pipe.fileno(): self._pipe}
         for part in list(self._parts.values()):
             if part.ready and part.wire.alive:
                 with suppress(ReliqError):
-                    found[part.wire.fileno()] = part
-        return found
+                    descriptors[part.wire.fileno()] = part
+        return descriptors
 
     # -- waiting
 
@@ -137,9 +137,9 @@ class ClusterNotifier:
                     self._drop(slot)
             random.shuffle(new)
         self._chosen.update(dict.fromkeys(new[: MOST - len(self._chosen)], now))
-        found = self._chosen.keys() & slots
-        self._chosen.update(dict.fromkeys(found, now))
-        return found
+        chosen = self._chosen.keys() & slots
+        self._chosen.update(dict.fromkeys(chosen, now))
+        return chosen
 
     def listen(self, queues: Sequence[str], timeout_s: float) -> None:
         """Begin the wait for *queues*, and continue the parts that already wait. Does not block."""
@@ -301,7 +301,7 @@ class ClusterNotifier:
             mine = self.descriptors().keys()
             left_s = min(deadline - monotonic(), self._poll_in_s)
             others, taken = self._others()
-            ready = readable([*mine, *others], min(left_s, _LOOK_AGAIN_S) if taken else left_s)
+            ready = readable([*mine, *others], min(left_s, _POLL_AGAIN_S) if taken else left_s)
             woken = _WOKEN in self._pipe.read()
             if not listening:
                 return False
@@ -316,15 +316,15 @@ class ClusterNotifier:
 
         With eventlet, omits those that another thread waits for and reads.
         """
-        found = self._cluster.descriptors()
+        connections = self._cluster.descriptors()
         if many_may_wait():
-            return list(found), False
+            return list(connections), False
         free = [
             number
-            for number, what in found.items()
+            for number, what in connections.items()
             if not (isinstance(what, Wire) and what.posts.read_by_another)
         ]
-        return free, len(free) < len(found)
+        return free, len(free) < len(connections)
 
     def disable_reconnect(self) -> None:
         """Do nothing: a new connection always replaces a failed one."""

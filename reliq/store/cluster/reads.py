@@ -16,11 +16,11 @@ from ...client.cluster.nodes import PATIENCE_S
 from ...client.cluster.requests import COVER, for_node
 from ...client.cluster.slots import slot_of
 from ...doctor.cluster_findings import (
+    examine_replicas,
     judge_clocks,
     judge_open_slots,
     judge_replicas,
     judge_slots,
-    look_at_replicas,
     open_slots,
 )
 from ...doctor.server import Server
@@ -95,15 +95,15 @@ class ClusterReads(RedisReads):
         for name in names:
             owner = cluster.slots.place_of(self._slot(name))
             (missing[owner] if owner in lost else served).append(name)
-        found, stuck = self._served(served)
+        measures, stuck = self._served(served)
         if not missing[None]:
             del lost[None]
-        found.unreachable = [
+        measures.unreachable = [
             Untold(str(place or ""), tuple(missing[place]), why) for place, why in lost.items()
         ]
-        found.unreachable += [*stuck, *unlisted]
-        found.complete = not unlisted
-        return found
+        measures.unreachable += [*stuck, *unlisted]
+        measures.complete = not unlisted
+        return measures
 
     def _names(
         self, lost: dict[Place | None, str], there: Iterable[tuple[Place, Wire]]
@@ -128,7 +128,7 @@ class ClusterReads(RedisReads):
     def _scanned(self, there: Iterable[tuple[Place, Wire]]) -> set[str]:
         """Return the queues found among the keys of these nodes; raises BrokerRefused."""
         pattern = keys.metas(self._prefix)
-        found: set[str] = set()
+        queues: set[str] = set()
         until = time.monotonic() + _SCANNED_S
         for _, wire in there:
             cursor = b""
@@ -136,8 +136,8 @@ class ClusterReads(RedisReads):
                 while cursor != b"0" and time.monotonic() < until:
                     command = ("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", 1000)
                     cursor, page = wire.call(command)
-                    found.update(keys.queue_of_meta(text_of(key), self._prefix) for key in page)
-        return found
+                    queues.update(keys.queue_of_meta(text_of(key), self._prefix) for key in page)
+        return queues
 
     def _served(self, names: list[str]) -> tuple[Partial[Measure], list[Untold]]:
         """Return the measures of queues, and the queues whose slot no node serves now."""
@@ -180,26 +180,26 @@ class ClusterReads(RedisReads):
     def about(self) -> BrokerInfo:
         """Return sums over the masters, and the shortest uptime; raises BrokerUnavailable."""
         self._refresh()
-        found: list[BrokerInfo] = []
+        servers: list[BrokerInfo] = []
         count = 0
         for _, wire in self._cluster.nodes.each_master():
             count += 1
             if not isinstance(wire, ReliqError):
                 with suppress(BrokerUnavailable):
-                    found.append(Server(wire, self._prefix).about(self.broker))
-        if not found:
+                    servers.append(Server(wire, self._prefix).about(self.broker))
+        if not servers:
             raise BrokerUnavailable(f"{self.broker}: none of its {count} masters answers")
-        answer = "" if len(found) == count else f", {len(found)} answer"
+        answer = "" if len(servers) == count else f", {len(servers)} answer"
         return BrokerInfo(
             self.broker,
-            _each(item.engine for item in found),
-            _each(item.version for item in found),
+            _each(item.engine for item in servers),
+            _each(item.version for item in servers),
             f"cluster of {count} master{'' if count == 1 else 's'}{answer}",
-            min((item.uptime_s for item in found if item.uptime_s is not None), default=None),
-            _sum([item.memory_bytes for item in found]),
-            _sum([item.memory_limit_bytes for item in found]),
-            _each(item.persistence for item in found),
-            _sum([item.clients for item in found]),
+            min((item.uptime_s for item in servers if item.uptime_s is not None), default=None),
+            _sum([item.memory_bytes for item in servers]),
+            _sum([item.memory_limit_bytes for item in servers]),
+            _each(item.persistence for item in servers),
+            _sum([item.clients for item in servers]),
         )
 
     def nodes(self) -> list[Node]:
@@ -216,8 +216,8 @@ class ClusterReads(RedisReads):
     def diagnose(self) -> list[Finding]:
         """Check the cluster and each of its masters."""
         self._refresh()
-        found = [*judge_slots(self._cluster.slots.uncovered), *self._open_slots()]
-        said: dict[Finding, list[Place]] = {}
+        findings = [*judge_slots(self._cluster.slots.uncovered), *self._open_slots()]
+        by_finding: dict[Finding, list[Place]] = {}
         clocks: dict[Place, tuple[float, float]] = {}
         replicas: dict[Place, int] = {}
         lacking: set[Command] = set()
@@ -229,7 +229,7 @@ class ClusterReads(RedisReads):
                     raise again(wire)
                 server = Server(wire, self._prefix)
                 for finding in server.diagnose(in_cluster=True):
-                    said.setdefault(finding, []).append(place)
+                    by_finding.setdefault(finding, []).append(place)
                 lacking |= server.lacking
                 connected, clock = server.replicas(), server.clock()
                 if connected is not None:
@@ -237,12 +237,12 @@ class ClusterReads(RedisReads):
                 if clock is not None:
                     clocks[place] = clock
             except (BrokerUnavailable, BrokerRefused) as exc:
-                found.append(_lost(place, exc))
-        found += [_named(finding, places, count) for finding, places in said.items()]
-        found += judge_replicas(replicas)
-        found += look_at_replicas(self._cluster, self._prefix, lacking)
-        found += judge_clocks(clocks)
-        return found
+                findings.append(_lost(place, exc))
+        findings += [_named(finding, places, count) for finding, places in by_finding.items()]
+        findings += judge_replicas(replicas)
+        findings += examine_replicas(self._cluster, self._prefix, lacking)
+        findings += judge_clocks(clocks)
+        return findings
 
     def _open_slots(self) -> list[Finding]:
         """Check for slots that stay open; checks a second time if a slot is open."""
@@ -263,12 +263,12 @@ class ClusterReads(RedisReads):
             ]
 
     def _open_now(self) -> set[OpenSlot]:
-        found: set[OpenSlot] = set()
+        slots: set[OpenSlot] = set()
         for _, wire in self._cluster.nodes.each_master():
             if not isinstance(wire, ReliqError):
                 with suppress(BrokerUnavailable):  # the finding of the node reports it
-                    found |= open_slots(wire.call(("CLUSTER", "NODES")).decode())
-        return found
+                    slots |= open_slots(wire.call(("CLUSTER", "NODES")).decode())
+        return slots
 
     def _refresh(self) -> None:
         self._cluster.slots.refresh(self._cluster.options, self._cluster.name)
@@ -288,8 +288,8 @@ class ClusterBatches(RedisBatches):
         places = {key: self._cluster.slots.place_of(slot_of(key)) for key in keys_}
         there = [key for key in keys_ if places[key] not in lost]
         with self._cluster.calls.patience(SLOT_PATIENCE_S):
-            asked = self._cluster.tried([(("HMGET", key, *names), None) for key in there])
-        replies = dict(zip(there, (request.reply for request in asked), strict=True))
+            requests = self._cluster.tried([(("HMGET", key, *names), None) for key in there])
+        replies = dict(zip(there, (request.reply for request in requests), strict=True))
         for key, place in places.items():
             if place in lost:
                 replies[key] = BrokerUnavailable(f"{place or 'no node'}: {lost[place]}")

@@ -139,10 +139,10 @@ class ClusterStore(RedisStore):
         exchanges = _exchanges(publications)
         groups = list(alike(publications))
         commands: list[Any] = [self._publish_command(items) for items in groups]
-        asked = [
+        queries = [
             (("HGET", keys.bindings(self._prefix, name), "version"), None) for name in exchanges
         ]
-        requests = self._wire.tried([*commands, *asked])
+        requests = self._wire.tried([*commands, *queries])
         _raise_loss(groups, requests)
         replies = raise_first([request.reply for request in requests], ReliqError)
         outcomes = self._outcomes_of(groups, replies[: len(commands)])

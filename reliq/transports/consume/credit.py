@@ -96,7 +96,7 @@ class Credit:
         This is summed over the consumers because another thread may read a reply meanwhile. A
         counter shared by two threads would drift permanently.
         """
-        return sum(len(item.buffer) + item.asked_for for item in _taking(qos))
+        return sum(len(item.buffer) + item.requested for item in _taking(qos))
 
     @property
     def alone(self) -> int:
@@ -111,14 +111,14 @@ class Credit:
         return ISOLATION.queue
 
     def note(
-        self, queue: str, result: Reservation, asked_at: float, began_at: float | None = None
+        self, queue: str, result: Reservation, requested_at: float, began_at: float | None = None
     ) -> None:
         """Record a reserve's reply about isolation; *began_at*: when the requester started."""
         session = self._link.session
         if result.isolated and result.deliveries:
             ISOLATION.given(session, result.deliveries[0])
         elif result.claimed:
-            ISOLATION.wait_for(session, queue, asked_at, began_at or self._began_at)
+            ISOLATION.wait_for(session, queue, requested_at, began_at or self._began_at)
         else:
             ISOLATION.over(session, queue)
 

@@ -48,17 +48,17 @@ class Feed:
     """When to read next."""
     _reads: int = field(default=0, init=False)
 
-    def read(self, store: Store, on_found: Callable[[Sequence[Delivery]], None]) -> None:
+    def read(self, store: Store, on_deliveries: Callable[[Sequence[Delivery]], None]) -> None:
         """Start a read, and pass on what it finds. A failed read is repeated."""
         self.due_at = monotonic() + _LOST_S
         self._reads += 1
-        on_result = partial(self._found, self._reads, on_found)
+        on_result = partial(self._on_entries, self._reads, on_deliveries)
         store.post_read_log(self._exchange, self._place, self._ttl_ms, _AT_ONCE, on_result)
 
-    def _found(
+    def _on_entries(
         self,
         read: int,
-        on_found: Callable[[Sequence[Delivery]], None],
+        on_deliveries: Callable[[Sequence[Delivery]], None],
         result: Logged | ReliqError,
     ) -> None:
         if read != self._reads:
@@ -67,9 +67,9 @@ class Feed:
             self.due_at = monotonic() + EVERY_S
             return
         self._place = result.place
-        found = [Delivery(self._queue, tag, "", -1, body) for tag, body in result.entries]
-        on_found(found)
-        self.due_at = monotonic() + (EVERY_S if len(found) < _AT_ONCE else 0)
+        deliveries = [Delivery(self._queue, tag, "", -1, body) for tag, body in result.entries]
+        on_deliveries(deliveries)
+        self.due_at = monotonic() + (EVERY_S if len(deliveries) < _AT_ONCE else 0)
 
 
 def begin_to_read(

@@ -61,7 +61,7 @@ class PullLoop:
 
         Otherwise, with many queues, each ack would be followed by a reserve of one message.
         """
-        if monotonic() - self._reserver.asked_at >= _ASK_EVERY_S:
+        if monotonic() - self._reserver.requested_at >= _ASK_EVERY_S:
             return False
         taking = {item.qos for item in self._schedule.subscriptions if not item.no_ack}
         return all(map(self._credit.is_well_stocked, taking))
@@ -138,7 +138,7 @@ class PullLoop:
         link = self._link
         if self.duties.due or self.duties.later or self._declarations.owed:
             self.do_duties()
-        if any(item.asked_for for item in self._schedule.subscriptions):
+        if any(item.requested for item in self._schedule.subscriptions):
             self._reserver.wait_for_replies()
             self._reserver.note_interrupted()
         if self._reserver.failure is not None:
@@ -168,9 +168,9 @@ class PullLoop:
     def forget_losses(self) -> None:
         """Close connections that were lost since the last consumer: they concern no new one."""
         # Twice: the end of a connection is read after its last reply.
-        for look in (self._link.store.receive, self.heed_notification) * 2:
+        for step in (self._link.store.receive, self.heed_notification) * 2:
             with suppress(BrokerUnavailable):
-                look()
+                step()
 
     def begin_to_consume(self) -> None:
         """Record the connection over which the consumers start."""
@@ -254,7 +254,7 @@ class PullLoop:
                 item.want()
                 if self._credit.of(item) > 0:
                     unheard.discard(item.queue)
-            elif item.queue in notifier.polled or now - item.asked_at > quiet_s:
+            elif item.queue in notifier.polled or now - item.requested_at > quiet_s:
                 item.want()
         for queue in unheard:
             # This process has no credit for the queue: let another consumer be notified.

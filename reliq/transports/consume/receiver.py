@@ -46,12 +46,12 @@ class Receiver:
         seconds, and again if all known partitions are empty, because others may have been added.
         """
         began_at = monotonic()
-        names, asked_at = self._places.get(queue, ((), 0.0))
-        if began_at >= asked_at + _LAYOUT_KEPT_S:
-            names, asked_at = self._ask_places(queue)
+        names, requested_at = self._places.get(queue, ((), 0.0))
+        if began_at >= requested_at + _LAYOUT_KEPT_S:
+            names, requested_at = self._ask_places(queue)
         first = JITTER.randrange(len(names))
         message = self._get_from((*names[first:], *names[:first]), no_ack)
-        if message is None and len(names) > 1 and asked_at < began_at:
+        if message is None and len(names) > 1 and requested_at < began_at:
             new = [name for name in self._ask_places(queue)[0] if name not in names]
             message = self._get_from(new, no_ack)
         return message
@@ -59,9 +59,9 @@ class Receiver:
     def _ask_places(self, queue: str) -> tuple[Sequence[str], float]:
         if len(self._places) >= MOST_REMEMBERED:
             self._places.clear()
-        asked_at = monotonic()
-        found = self._places[queue] = names_of(self._over.link.store, queue), asked_at
-        return found
+        requested_at = monotonic()
+        place = self._places[queue] = names_of(self._over.link.store, queue), requested_at
+        return place
 
     def _get_from(self, places: Iterable[str], no_ack: bool) -> Message | None:
         for queue in places:

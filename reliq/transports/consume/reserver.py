@@ -51,7 +51,7 @@ class Reserver:
     _credit: Credit
     woken: Callable[[], object] = field(default=bool, init=False)
     """Called after a reservation, perhaps by another thread: wakes an event loop."""
-    asked_at: float = field(default=0.0, init=False)
+    requested_at: float = field(default=0.0, init=False)
     """When the last request was sent."""
     failure: ReliqError | None = field(default=None, init=False)
     """The error of a posted reserve, until it is raised in the application."""
@@ -66,14 +66,14 @@ class Reserver:
             self.wait_for_replies()
         tried: set[Subscription] = set()
         wanting = schedule.wanting(store)
-        while wanting and (asked := self._post_requests(wanting)):
+        while wanting and (requested := self._post_requests(wanting)):
             store.wait_for_replies(_NODE_PATIENCE_S if store.has_nodes else inf)
             if self.failure is not None:
                 self.raise_failure()
-            if any(map(_BUFFER, asked)):
+            if any(map(_BUFFER, requested)):
                 break
             # They returned their credit, which is now available to the others.
-            tried |= asked
+            tried |= requested
             if not schedule.is_round_robin:
                 wanting = schedule.wanting(store)
             wanting = [item for item in wanting if item not in tried]
@@ -96,12 +96,12 @@ class Reserver:
                 return Reservation([], -1, link.session.lease_ms, left=True)
             occupancy = credit.alone
         self._getting = not no_ack
-        asked_at = monotonic()
+        requested_at = monotonic()
         try:
             reservation = link.store.reserve(queue, 1, link.session.lease_ms, no_ack, occupancy)
             if not no_ack:
-                link.session.leases.take(reservation.deliveries, asked_at, reservation.lease_ms)
-                credit.note(queue, reservation, asked_at)
+                link.session.leases.take(reservation.deliveries, requested_at, reservation.lease_ms)
+                credit.note(queue, reservation, requested_at)
         except BaseException:
             if not no_ack:
                 link.session.outbox.reserve_lost(queue, link.store.consumer)
@@ -133,14 +133,14 @@ class Reserver:
         self._post_requests(self._schedule.wanting(self._link.store))
 
     def _post_requests(self, wanting: Sequence[Subscription]) -> set[Subscription]:
-        asked = set()
+        requested = set()
         for item, n in self._credit.shares(wanting):
             if n > 0:
                 self.post_request(item, n)
-                asked.add(item)
+                requested.add(item)
             else:
                 self._promote_for_others(item)
-        return asked
+        return requested
 
     def _read_logs(self) -> bool:
         """Start the due reads of logs; return whether there was one."""
@@ -183,7 +183,7 @@ class Reserver:
                 and ISOLATION.active
                 and self._credit.shuts_out(item)
             ):
-                item.asked(0)
+                item.note_request(0)
                 item.want()
             else:
                 self._post(item, n, self._occupancy)
@@ -203,9 +203,9 @@ class Reserver:
 
     def _post(self, item: Subscription, n: int, occupancy: int) -> None:
         link = self._link
-        self.asked_at = monotonic()
+        self.requested_at = monotonic()
         answer = partial(self._reserved, item)
-        item.asked(n)
+        item.note_request(n)
         try:
             link.store.post_reserve(
                 item.queue, n, link.session.lease_ms, item.no_ack, answer, occupancy
@@ -231,7 +231,7 @@ class Reserver:
         *lost*: the reply may have exceeded ``client-output-buffer-limit``; request fewer messages.
         """
         if lost:
-            self._link.session.fewer[item.queue] = (max(item.asked_for // 2, 1), monotonic())
+            self._link.session.fewer[item.queue] = (max(item.requested // 2, 1), monotonic())
         item.unanswered()
         if not item.no_ack:
             self._link.session.outbox.reserve_lost(item.queue, self._link.store.consumer)
@@ -248,13 +248,13 @@ class Reserver:
             self.woken()
             return
         if result.deliveries and not item.no_ack:
-            if monotonic() - item.asked_at > result.lease_ms / 1000 * _STALE:
+            if monotonic() - item.requested_at > result.lease_ms / 1000 * _STALE:
                 # Read so late that the leases may have expired: other consumers may hold them.
                 link.session.outbox.return_later(result.deliveries)
                 result = result._replace(deliveries=[], left=True)
-            link.session.leases.take(result.deliveries, item.asked_at, result.lease_ms)
+            link.session.leases.take(result.deliveries, item.requested_at, result.lease_ms)
         if not item.no_ack and (ISOLATION.on or result.claimed or result.isolated):
-            self._credit.note(item.queue, result, item.asked_at, item.began_at)
+            self._credit.note(item.queue, result, item.requested_at, item.began_at)
         if result.claimed or result.isolated:
             item.want()  # as soon as this consumer has credit again
         if result.held_back:
@@ -263,7 +263,7 @@ class Reserver:
             item.reserved(result)
             self.woken()
         else:  # cancelled while the reserve was in progress
-            item.asked_for = 0
+            item.requested = 0
             link.session.outbox.return_later(result.deliveries, no_ack=item.no_ack)
 
     def _continues_without(self, item: Subscription, error: ReliqError) -> bool:
@@ -275,8 +275,8 @@ class Reserver:
         if isinstance(error, BrokerRefused):
             left_alone = item.heard and self._credit.of_worker()
         else:  # the node has replied that it cannot serve now
-            said = isinstance(error, BrokerUnavailable) and error.reply
-            left_alone = bool(said) and partly_reachable(self._link.store)
+            replied = isinstance(error, BrokerUnavailable) and error.reply
+            left_alone = bool(replied) and partly_reachable(self._link.store)
         if not left_alone:
             return False
         pause_s = self._link.session.options.poll_interval
@@ -317,7 +317,7 @@ class Reserver:
         occupancy = self._credit.alone
         n = self._credit.of_channel(item.qos)
         if occupancy != ALONE or n <= 0:
-            if monotonic() - item.asked_at < _CLAIM_EVERY_S:
+            if monotonic() - item.requested_at < _CLAIM_EVERY_S:
                 return False
             n = 1
         self._post(item, n, occupancy)

@@ -67,8 +67,8 @@ class Settlement:
         """
         if verdict == "acked":
             readable = [message for message in messages if message.decode_error is None]
-            self._ack([one for one in readable if not self._report_job(one, verdict)])
-            self.settle([one for one in messages if one.decode_error is not None], "dead")
+            self._ack([message for message in readable if not self._report_job(message, verdict)])
+            self.settle([item for item in messages if item.decode_error is not None], "dead")
         elif verdict == "dead":
             for message in messages:
                 self._dead_letter(message)
@@ -87,11 +87,11 @@ class Settlement:
         a worker. Outside of Celery workers, an ack means that the work is done.
         """
         outcome, message.outcome = message.outcome, None
-        found = job_of(message.headers) if BATCH in message.headers else None
-        if found is None:
+        membership = job_of(message.headers) if BATCH in message.headers else None
+        if membership is None:
             return False
         session, acked = self._link.session, verdict == "acked"
-        batch, job, retries = found
+        batch, job, retries = membership
         token, tag = int(message.token), message.delivery_tag
         if acked and outcome is None and not message.begun:
             outcome = SUCCEEDED

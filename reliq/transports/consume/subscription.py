@@ -45,9 +45,9 @@ class Subscription:
     """By name, the subscriptions of the other partitions of its queue."""
     buffer: deque[Delivery] = field(default_factory=deque, init=False)
     began_at: float = field(default_factory=monotonic, init=False)
-    asked_at: float = field(default=0.0, init=False)
+    requested_at: float = field(default=0.0, init=False)
     due_at: float | None = field(default=None, init=False)
-    asked_for: int = field(default=0, init=False)
+    requested: int = field(default=0, init=False)
     """How many messages the pending reserve may bring."""
     heard: bool = field(default=False, init=False)
     """Whether the broker has ever answered a reserve."""
@@ -75,7 +75,7 @@ class Subscription:
     @property
     def in_flight(self) -> bool:
         """Whether a reserve is in progress."""
-        return self.asked_for > 0
+        return self.requested > 0
 
     @property
     def wanted(self) -> bool:
@@ -103,34 +103,34 @@ class Subscription:
     @property
     def running_low(self) -> bool:
         """Whether to reserve now, so that the next messages arrive in time."""
-        return self._wanted and self.asked_for <= 0 and len(self.buffer) <= self._batch // 2
+        return self._wanted and self.requested <= 0 and len(self.buffer) <= self._batch // 2
 
-    def asked(self, n: int) -> None:
+    def note_request(self, n: int) -> None:
         """Record that a reserve of up to *n* messages is in progress."""
-        self.asked_for = n
+        self.requested = n
         self._wanted = False
-        self.asked_at = monotonic()
+        self.requested_at = monotonic()
 
     def unanswered(self) -> None:
         """Record that the reserve ended without a reply, so that it is repeated."""
-        self.asked_for = 0
+        self.requested = 0
         self._wanted = True
 
     def put_off(self, seconds: float) -> None:
         """Record a refusal, and reserve again after *seconds*."""
         self.refused = True
         self.due_at = monotonic() + seconds
-        self.asked_for = 0
+        self.requested = 0
 
     def reserved(self, reservation: Reservation) -> None:
         """Process the reply to a reserve."""
         self.heard, self.refused = True, False
         self._wanted = self._wanted or reservation.left
         # The reply may have been unread while the application was busy.
-        self._note_due(reservation.next_due_ms, min(monotonic(), self.asked_at + _PROMPT_S))
+        self._note_due(reservation.next_due_ms, min(monotonic(), self.requested_at + _PROMPT_S))
         self.buffer.extend(reservation.deliveries)
         self._batch = len(reservation.deliveries)
-        self.asked_for = 0  # last: a concurrent sum may count these twice, but never miss them
+        self.requested = 0  # last: a concurrent sum may count these twice, but never miss them
 
     def promoted(self, promoted: Promoted | ReliqError) -> None:
         """Process the reply to a promotion for others."""
@@ -231,12 +231,12 @@ class Schedule:
         unheard = self._unheard(store)
         if not self.is_round_robin:
             return self._next_of(self._by_rank(store, unheard))
-        found = [
+        ready = [
             item
             for item in self.in_order()
             if not item.buffer and not item.in_flight and (item.wanted or item.queue in unheard)
         ]
-        return found if len(self._of_queue) == len(self.subscriptions) else self._next_of(found)
+        return ready if len(self._of_queue) == len(self.subscriptions) else self._next_of(ready)
 
     def _by_rank(self, store: Store, unheard: set[str]) -> list[Subscription]:
         """Return those to ask, and note which are behind a queue that may have messages.
@@ -247,7 +247,7 @@ class Schedule:
         """
         notifier = store.notifier
         heard = notifier.queues if notifier.listening else ()
-        found: list[Subscription] = []
+        ahead_or_due: list[Subscription] = []
         first: dict[QoS, str] = {}
         ahead: dict[QoS, list[Subscription]] = {}
         for item in self.in_order():
@@ -256,19 +256,19 @@ class Schedule:
             item.behind = first.get(qos, queue) != queue
             if wanted and not item.in_flight and not item.stocked:
                 for other in () if item.behind else before:
-                    unsure = other.asked_at <= item.asked_at and other.queue not in heard
+                    unsure = other.requested_at <= item.requested_at and other.queue not in heard
                     if unsure and other.of_queue != queue and not other.refused:
-                        found.append(other)
+                        ahead_or_due.append(other)
                         first[qos] = other.of_queue
                         item.behind = True
                         break
-                found.append(item)  # if it is behind, for its due messages only
+                ahead_or_due.append(item)  # if it is behind, for its due messages only
             if wanted or item.in_flight:
                 first.setdefault(qos, queue)
             before.append(item)
-        return found
+        return ahead_or_due
 
-    def _next_of(self, found: Sequence[Subscription]) -> list[Subscription]:
+    def _next_of(self, candidates: Sequence[Subscription]) -> list[Subscription]:
         """Keep only the next partition if another one has buffered or requested messages."""
         stocked = {
             (item.qos, item.tag)
@@ -276,12 +276,12 @@ class Schedule:
             if item.is_divided and (item.buffer or item.in_flight)
         }
         left: list[Subscription] = []
-        asked: set[tuple[QoS, str]] = set()
-        for item in found:
+        served: set[tuple[QoS, str]] = set()
+        for item in candidates:
             consumer = (item.qos, item.tag)
-            if consumer not in stocked or consumer not in asked:
+            if consumer not in stocked or consumer not in served:
                 left.append(item)
-            asked.add(consumer)
+            served.add(consumer)
         return left
 
     def _unheard(self, store: Store) -> set[str]:
@@ -302,5 +302,5 @@ class Schedule:
         return {
             item.queue
             for item in subscriptions
-            if item.asked_at < before and item.queue not in heard
+            if item.requested_at < before and item.queue not in heard
         }

@@ -95,7 +95,7 @@ class Chunk:
         """
         if message.declare is not self._declared or not self._opened:
             known = {id(entity) for entity in self._declare}
-            self._declare += [one for one in message.declare or () if id(one) not in known]
+            self._declare += [entity for entity in message.declare or () if id(entity) not in known]
             self._with_retries(self._open)
             self._declared = message.declare
         batch = self._batch

@@ -43,10 +43,10 @@ def take_delay(headers: dict[str, Any], native: bool) -> tuple[dict[str, Any], i
     runs the task when it arrives. An unreadable eta is left to Celery. An ``x-eta`` in *headers*
     belongs to an earlier message and is not stored. Raises MessageRefused.
     """
-    asked, eta = headers.get(DELAY), headers.get(ETA)
-    if asked is None and not eta and NATIVE_ETA not in headers:
+    delay, eta = headers.get(DELAY), headers.get(ETA)
+    if delay is None and not eta and NATIVE_ETA not in headers:
         return headers, 0
-    delay_ms = None if asked is None else _ms(DELAY, asked)
+    delay_ms = None if delay is None else _ms(DELAY, delay)
     stored = dict(headers)
     stored.pop(NATIVE_ETA, None)
     if delay_ms is not None:

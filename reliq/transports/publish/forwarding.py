@@ -35,7 +35,7 @@ def forward(
     journal: Journal,
     broker: Transport,
     stopped: Callable[[], bool] = bool,
-    said: Callable[[str], None] | None = None,
+    on_reason: Callable[[str], None] | None = None,
 ) -> int:
     """Forward the messages of *journal* to *broker*; return how many were stored.
 
@@ -51,7 +51,7 @@ def forward(
         if not items:
             break
         if not after:
-            for kind, name, body in journal.look("SELECT kind, name, body FROM declarations"):
+            for kind, name, body in journal.rows("SELECT kind, name, body FROM declarations"):
                 _declare(kind, name, body, store)
         if not journal.reported:
             logger.warning("forwarding messages from %s to %s", journal, store.broker)
@@ -64,8 +64,8 @@ def forward(
             "is not reachable, so its messages stay in the spool"
         )
     left = journal.holds
-    if left and said is not None:
-        said(journal.reason(data, tried=after > 0))
+    if left and on_reason is not None:
+        on_reason(journal.reason(data, tried=after > 0))
     if journal.reported and not left:
         logger.warning("%s is empty: %d messages forwarded by this process", journal, total)
         journal.reported = False
@@ -141,7 +141,7 @@ def _forward_some(
     """
     confirm = by_default(broker.options)
     confirm = confirm._replace(level="accepted") if confirm.level == "none" else confirm
-    made = {one[0]: _entry(one, _Place(one[6], one[0], lowest), confirm) for one in items}
+    made = {row[0]: _entry(row, _Place(row[6], row[0], lowest), confirm) for row in items}
     expired = [place for place, entry in made.items() if entry is None]
     entries = {place: entry for place, entry in made.items() if entry is not None}
     _send(broker, entries, held)

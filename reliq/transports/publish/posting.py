@@ -89,10 +89,10 @@ class Posting:
     def _post(self, item: Outgoing, _: Store | None = None) -> None:
         """Post the copies that no queue has stored or refused yet."""
         link = self._link  # a duty may have failed back
-        found = self._route(item)
-        if found is None:
+        route = self._route(item)
+        if route is None:
             return
-        queues, version = found
+        queues, version = route
         made = [
             item.publication(queue, link.store, version)
             for queue in queues
@@ -134,12 +134,12 @@ class Posting:
         if not item.exchange:
             return item.route(link.routes)
         with Attempt(link.store, NODE_PATIENCE_S) as attempt:
-            found = item.route(link.routes)
+            queues = item.route(link.routes)
         if attempt.lost is not None:
             self._lost_posts.unrouted(item.exchange, attempt.lost)
             return None
         self._lost_posts.routed(item.exchange)
-        return found
+        return queues
 
     def _posted(
         self, item: Outgoing, made: list[Publication], outcomes: list[int] | ReliqError
@@ -248,7 +248,7 @@ class LostPosts:
 
 
 # Reported broker, exchange and routing key, over all connections of this process.
-_said: set[tuple[str, str, str]] = set()
+_reported: set[tuple[str, str, str]] = set()
 
 
 class UnroutableMessages:
@@ -270,10 +270,10 @@ class UnroutableMessages:
         late_reply = exchange.startswith("reply.") and exchange.endswith(".pidbox")
         if late_reply or (exchange and routes.cached(exchange).type == "fanout"):
             return  # normal: the requester no longer waits, or there is no listener
-        if (place := (store.broker, exchange, routing_key)) not in _said:
-            if len(_said) > MOST_REMEMBERED:
-                _said.clear()
-            _said.add(place)
+        if (place := (store.broker, exchange, routing_key)) not in _reported:
+            if len(_reported) > MOST_REMEMBERED:
+                _reported.clear()
+            _reported.add(place)
             logger.warning(
                 "%s: such messages are "
                 'dropped, as in AMQP (logged once; unroutable="error" raises Unroutable)',

@@ -220,15 +220,15 @@ class PublishBuffer:
             if not item.exchange:
                 return 1
             channel.transport.declarations.settle(item.exchange)
-            found = link.routes.cached(item.exchange).lookup(item.routing_key)
-            if not found:  # the cached routes may be outdated
-                found = link.routes.refresh(item.exchange).lookup(item.routing_key)
+            queues = link.routes.cached(item.exchange).lookup(item.routing_key)
+            if not queues:  # the cached routes may be outdated
+                queues = link.routes.refresh(item.exchange).lookup(item.routing_key)
         except BrokerUnavailable:
             self._blind = True  # wait for the broker only once; the flush queries it again
             return 1
-        if not found:
+        if not queues:
             channel.transport.publishing.unroutable.report(item.exchange, item.routing_key)
-        return len(found)
+        return len(queues)
 
     def _flush(self, remark: str) -> None:
         if self._flushing:
@@ -263,7 +263,7 @@ class PublishBuffer:
             raise
         PUBLISHER.settle(*[item.tag for item in self._uncertain if item.tag is not None])
         flushed, self._uncertain = self._uncertain, []
-        failed = [found for item, found in entered if item.full or not item.reached]
+        failed = [entry for item, entry in entered if item.full or not item.reached]
         if failed:
             withdraw(self._store, failed)
         self.refused = tuple(
@@ -281,8 +281,8 @@ class PublishBuffer:
         """
         routes = self.channel.transport.link.routes
         jobs = [item for item in self._uncertain if BATCH in item.headers]
-        found = [(item, entry_of(item, routes)) for item in jobs]
-        entered = [(item, entry) for item, entry in found if entry is not None]
+        pairs = [(item, entry_of(item, routes)) for item in jobs]
+        entered = [(item, entry) for item, entry in pairs if entry is not None]
         if entered:
             try:
                 enter(self._store, [entry for _, entry in entered])

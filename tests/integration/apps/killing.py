@@ -141,7 +141,7 @@ _OF_BATCHES = {
     "open_batch": _of_batch("open"),
     "change": _of_changes,
     "post_change": lambda store, batch, change, *_: _of_changes(store, batch, (change,)),
-    "said": _of_batch("said"),
+    "note_published": _of_batch("said"),
     "note": _of_note,
     "forget_batch": _of_batch("forget"),
 }
@@ -279,7 +279,7 @@ def _look(url: str, point: Point, step: Step) -> dict[str, Any]:
     return {
         "batch": None if record is None else {k: v for k, v in record.counts.items() if v},
         "due": [] if record is None else record.due,
-        "said": [] if record is None else record.said,
+        "said": [] if record is None else record.published,
         "state": job and job.state,
         "message": place,
         "stored": (found.stored if (found := store.reads.status(queue)) is not None else 0),

@@ -141,7 +141,7 @@ def use_batch(guarded):
         assert batches.note("b", Note("j", 0, 1, progress=(1, 2, ""), report="no price"))
         assert (1, 1) == (len(batches.progress("b", 9)), len(batches.reports("b", 9)))
         batches.change("b", [Change("end", "j", "failed", token=1), Change("seal")])
-        batches.said("b", "complete")
+        batches.note_published("b", "complete")
         batches.change("b", [Change("replay", "j"), Change("cancel")])
         look_at_batch(batches)
 

@@ -159,8 +159,8 @@ def test_a_connection_that_has_ended_is_looked_at_once(cluster, connect):
     wire.post(("GET", key_at(cluster, ended)))
     wire.wait_for_replies()
     asked = []
-    look = wire.look_for_nodes
-    wire.look_for_nodes = lambda: asked.append(look())
+    look = wire.find_nodes
+    wire.find_nodes = lambda: asked.append(look())
     ended.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     def found():

@@ -12,7 +12,7 @@ from kombu import Connection
 from reliq import BrokerUnavailable
 from reliq.admin import Inspector
 from reliq.cli import main
-from reliq.cli.batch_watch import looks
+from reliq.cli.batch_watch import readings
 from reliq.cli.target import Target
 from reliq.client.cluster.slots import slot_of
 from reliq.lua.keys import batch_keys
@@ -155,7 +155,7 @@ def test_a_watch_goes_on_when_its_node_is_back(cluster):
         if not victim.running:
             victim.start()
 
-    looking = looks(Target((cluster.url(),)), batch, 0.1, 60.0, away)
+    looking = readings(Target((cluster.url(),)), batch, 0.1, 60.0, away)
     next(looking)
     victim.kill()
     try:

@@ -386,7 +386,7 @@ def test_a_node_of_another_cluster_is_not_asked(connect):
         wait_until(lambda: all(len(node.ask("CLUSTER", "SLOTS")) >= 2 for node in stay))
         for number in range(20):
             wire.slots._pause_s = 0.0
-            wire.look_for_nodes()
+            wire.find_nodes()
             wire.call(("SET", f"key{number}", "x"))
         assert [] == theirs.masters[0].ask("KEYS", "key*")
         assert {node.port for node in stay} == {place.port for place in wire.slots.masters}

@@ -145,7 +145,7 @@ CALLS = {
     "purge": lambda store, m: store.purge(m.queue),
     "measure": lambda store, m: store.reads.measure([m.queue]),
     "scan": lambda store, m: store.reads.scan(m.queue, "dead", Position()),
-    "look_up": lambda store, m: store.reads.look_up(m.queue, m.died.tag),
+    "locate": lambda store, m: store.reads.locate(m.queue, m.died.tag),
     "configure": lambda store, m: store.configure(m.queue, {"max_length": "9"}),
     "pause": lambda store, m: store.pause(m.queue, True),
     "layout": lambda store, m: store.lay_out(m.queue, 4, 4),
@@ -234,7 +234,7 @@ OF_BATCHES = {
     "note": lambda store, m: store.batches.note(
         m.name, Note("b", token=1, queue="q", progress=(1, 2, "x"), report="no price")
     ),
-    "said": lambda store, m: store.batches.said(m.name, "failure"),
+    "note_callback": lambda store, m: store.batches.note_published(m.name, "failure"),
 }
 
 
@@ -243,7 +243,7 @@ OF_BATCHES = {
 def test_a_script_of_a_batch_is_whole_or_refused(cluster, name, state):
     """During the move, a script changes all or nothing; a refused script succeeds afterwards."""
     moving = MovingBatch(cluster)
-    if name == "said":
+    if name == "note_callback":
         moving.change(moving.source, Change("seal"))
     try:
         call, migration = OF_BATCHES[name], moving.migration
@@ -321,9 +321,16 @@ def test_a_script_of_a_log_is_whole_or_refused(cluster, name, state):
 
 def test_every_script_of_a_queue_is_called():
     """CALLS has every script of a queue; other scripts have one key or are tested elsewhere."""
-    of_others = {"bind", "unbound", "once", "heartbeat", "look", "report_running", "list_queue"}
+    of_others = {"bind", "unbound", "once", "heartbeat", "elect", "report_running", "list_queue"}
     of_others |= {"note_bound", "declare_exchange", "wake", "log", "read_log"}
-    of_batches = {"open_batch", "change_jobs", "note_job", "said", "list_batch", "next_batches"}
+    of_batches = {
+        "open_batch",
+        "change_jobs",
+        "note_job",
+        "note_callback",
+        "list_batch",
+        "next_batches",
+    }
     kombu = {"kombu_take", "kombu_take_unacked", "kombu_accept"}
     everything = {item.name for item in vars(scripts).values() if isinstance(item, scripts.Script)}
     assert everything - of_others - of_batches - kombu <= set(CALLS)

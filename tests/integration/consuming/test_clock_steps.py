@@ -53,7 +53,7 @@ def test_a_duty_of_before_is_another_s(open_store, fresh_redis):
     dead.store.list_queue("q")
     dead.restore()
     dead.heartbeat("dead")
-    dead.store.post_look("dead", 1000, lambda _: None)
+    dead.store.post_elect("dead", 1000, lambda _: None)
     dead.store.wait_for_replies()
     assert not store.restore().granted
     with fresh_redis.client() as client:
@@ -67,6 +67,6 @@ def test_a_duty_of_before_is_another_s(open_store, fresh_redis):
     assert store.restore().granted
     assert ["q"] == store.heartbeat("s", again_ms=20_000)
     found = []
-    store.store.post_look("s", 1000, found.append)
+    store.store.post_elect("s", 1000, found.append)
     store.store.wait_for_replies()
     assert ["dead", "s"] == sorted(found[0])

@@ -63,7 +63,7 @@ class Looker:
 
     def look(self):
         """Check the other consumers of the queue."""
-        self.orphans.first_look("q", self.steps.store)
+        self.orphans.check_first("q", self.steps.store)
         return self.finish()
 
     def finish(self):
@@ -74,7 +74,7 @@ class Looker:
 
     def look_after_all(self):
         """Check the consumers of the register."""
-        self.orphans.look_after(["s"], self.steps.store)
+        self.orphans.check_gone(["s"], self.steps.store)
         return self.finish()
 
     def clear(self):
@@ -244,7 +244,7 @@ def counted_waits(monkeypatch):
 
 
 @pytest.mark.parametrize("silent", [False, True])
-@pytest.mark.parametrize("look", ["first_look", "look_after"])
+@pytest.mark.parametrize("look", ["check_first", "check_gone"])
 def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent):
     """Many dead consumers make many duties, none of which waits for more than a few replies.
 
@@ -269,9 +269,9 @@ def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent
     most = 0
     while any(store.attached(queue).marks for queue in queues):
         time.sleep(GRACE_S)
-        looks = [partial(looker.orphans.first_look, queue) for queue in queues]
+        looks = [partial(looker.orphans.check_first, queue) for queue in queues]
         looker.later += (
-            looks if look == "first_look" else [partial(looker.orphans.look_after, names)]
+            looks if look == "check_first" else [partial(looker.orphans.check_gone, names)]
         )
         while looker.later:
             waits.clear()
@@ -280,11 +280,11 @@ def test_many_dead_are_many_duties(open_store, looker, monkeypatch, look, silent
     assert 0 < most <= Limits.waits
 
 
-@pytest.mark.parametrize("look", ["first_look", "look_after"])
+@pytest.mark.parametrize("look", ["check_first", "check_gone"])
 def test_one_that_comes_back_before_its_end(open_store, looker, holder, look):
     """A consumer that returns before its pending end keeps its lease and its place."""
     holder.store.close()
-    argument = "q" if look == "first_look" else ["s"]
+    argument = "q" if look == "check_first" else ["s"]
     getattr(looker.orphans, look)(argument, looker.steps.store)
     time.sleep(GRACE_S + 0.1)
     getattr(looker.orphans, look)(argument, looker.steps.store)

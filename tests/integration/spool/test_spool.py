@@ -204,7 +204,7 @@ def test_redis_is_away_under_load(spooled, seconds):
 def under_way(path):
     """Return the number of publishes in the spool that a broker may have."""
     query = "SELECT count(*) FROM publishes WHERE broker IS NOT NULL"
-    return JOURNALS.at(str(path)).look(query)[0][0]
+    return JOURNALS.at(str(path)).rows(query)[0][0]
 
 
 @pytest.mark.slow
@@ -668,7 +668,7 @@ def another_programs(path):
 
 def newer(path):
     """Make a spool of a newer format."""
-    JOURNALS.at(str(path)).look("SELECT 1")
+    JOURNALS.at(str(path)).rows("SELECT 1")
     JOURNALS.at(str(path)).close()
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 99")
@@ -851,7 +851,7 @@ def test_a_file_of_an_earlier_version(away):
         other.execute(old)
     taken = journal.take(0, "broker", "data")[0]
     names = [item[6] for item in taken]
-    ((own,),) = journal.look("SELECT publisher FROM about")
+    ((own,),) = journal.rows("SELECT publisher FROM about")
     inode = f"{away.path.stat().st_ino:x}"
     assert [own + inode] * 2 == names[:2]
     assert own not in names[2]
@@ -895,7 +895,7 @@ def test_a_forward_of_nothing_says_why(away, redis_factory):
         journal.take(0, store.broker, store.broker_id())
     code, text = forwarding(away)
     assert (0, True) == (code, "0 forwarded, 1 left in the spool: another process" in text)
-    journal.look("UPDATE publishes SET sent_ms = sent_ms - 4000 RETURNING 1")
+    journal.rows("UPDATE publishes SET sent_ms = sent_ms - 4000 RETURNING 1")
     code, text = forwarding(away)
     assert (0, True) == (code, "1 left in the spool: their queues are full" in text)
     other = Away(redis_factory(), away.path.parent)

@@ -183,7 +183,7 @@ def test_the_outage(away, damage, caplog):
         away.publish(connection, 1)
         away.server.start()
         journal = JOURNALS.at(str(away.path))
-        ((name,),) = journal.look("SELECT publisher FROM publishes")
+        ((name,),) = journal.rows("SELECT publisher FROM publishes")
         journal.done([(1, "", "q", 0, b"", False, name)])
         away.server.kill()
         remedy = damage(away.path)

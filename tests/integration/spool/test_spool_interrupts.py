@@ -27,7 +27,7 @@ STEPS = {
     "add on the disk": lambda journal: journal.add([PUBLISH], 10**9, fsync=True),
     "take": lambda journal: journal.take(0, "broker", "data"),
     "done": lambda journal: journal.done([TAKEN]),
-    "look": lambda journal: journal.look("SELECT 1"),
+    "rows": lambda journal: journal.rows("SELECT 1"),
     "close": lambda journal: (journal.close(), journal.close()),
 }
 

@@ -358,7 +358,7 @@ def test_callbacks_are_told_that_there_are(url, browser):
             inspector._store.batches.open_batch(name, name, fields)
             inspector._store.batches.change(name, [Change("seal")])
             for callback in ("success", "complete"):
-                inspector._store.batches.said(name, callback)
+                inspector._store.batches.note_published(name, callback)
         published = {one.id: one.published for one in inspector.batches()}
         assert {"none": [], "one": ["complete"]} == published
         assert ["complete"] == inspector.batch("one").published

@@ -1,4 +1,4 @@
--- look_up: reads the data of one message, at one instant, without changes.
+-- locate: reads the data of one message, at one instant, without changes.
 --
 -- ARGV[1] tag (delivery tag)
 --

@@ -26,7 +26,7 @@ _LONGEST = 2000
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageRequest:
     """One request for a page. Equal requests show the same page."""
 
     user: User = field(compare=False)
@@ -102,23 +102,23 @@ def _url(path: str, query: Iterable[tuple[str, str]]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Source:
     """The parts with which a view reads one broker for one request."""
 
     inspector: Inspector
-    asked: Asked
+    request: PageRequest
     watch: Watch
     redaction: Redaction
 
     @property
     def queue(self) -> str:
         """The queue of the page."""
-        return self.asked.text("queue")
+        return self.request.text("queue")
 
     @property
     def cursor(self) -> str | None:
         """The position at which a search continues."""
-        return self.asked.text("cursor") or None
+        return self.request.text("cursor") or None
 
     def most(self, place: str) -> list[tuple[str, int]]:
         """Return the requested queues with messages in *place*, with counts, largest first."""
@@ -162,9 +162,9 @@ class Pager(NamedTuple):
     size: int = PAGE
 
 
-def pager(look: Asked, found: Sequence[object], total: int | None) -> Pager:
+def pager(request: PageRequest, rows: Sequence[object], total: int | None) -> Pager:
     """Return the position of a page; *found* may have one row more than the page shows."""
-    skip = look.number("skip")
-    shown = min(len(found), PAGE)
-    more = len(found) > PAGE or (total is not None and skip + shown < total and shown == PAGE)
+    skip = request.number("skip")
+    shown = min(len(rows), PAGE)
+    more = len(rows) > PAGE or (total is not None and skip + shown < total and shown == PAGE)
     return Pager(skip, shown, total, more)

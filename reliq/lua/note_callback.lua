@@ -1,4 +1,4 @@
--- said: records that a callback of a batch was published.
+-- note_callback: records that a callback of a batch was published.
 --
 -- ARGV[1] callback (success, complete or failure)
 --

@@ -22,11 +22,11 @@ KEPT_MS = HISTORY_BLOCKS * PER_BLOCK * MINUTE_MS
 """The period of a queue's history: 72 hours."""
 _MOST_POINTS = 1000
 _NEVER_MS = 2**53
-LOOKS = 20_000
+SCANS = 20_000
 """Messages examined by one call by default, which takes 0.1 to 0.2 s."""
 
 
-class Looking:
+class Lookups:
     """Queries of one broker whose steps take at most a few ms each, whatever the queue's size.
 
     Long queries run in parts: a call examines at most *looks* messages. Its result has ``looked``,
@@ -72,7 +72,7 @@ class Looking:
         totals = [sum(counts) for counts in zip(*ends, strict=True)]
         return [max(end - begin, 0) for begin, end in pairwise([0, *totals])]
 
-    def message(self, queue: str, name: str, looks: int = LOOKS) -> MessageDetails:
+    def message(self, queue: str, name: str, looks: int = SCANS) -> MessageDetails:
         """Return the details of one message of *queue*, by its delivery tag or its id.
 
         A tag is looked up directly; a missing message has the state ``gone``. An id (of a Celery
@@ -83,17 +83,17 @@ class Looking:
         now_ms = self._store.now_ms()
         tag = name
         if not is_tag(name):
-            found = search(
+            result = search(
                 self._store, names, lambda item: item.id == name, 1, looks, None, contains=name
             )
-            if not found.found:
+            if not result.found:
                 raise NotFound(
                     f"no message with the id {name!r} in queue {queue!r}, among "
-                    f"{found.looked} of {found.total}"
+                    f"{result.looked} of {result.total}"
                 )
-            tag = found.found[0].tag
+            tag = result.found[0].tag
         for partition in names:
-            located = self._store.reads.look_up(partition, tag)
+            located = self._store.reads.locate(partition, tag)
             if located is not None:
                 failures = self._store.reads.failures(partition)
                 return details(partition, located, now_ms, failures)
@@ -106,7 +106,7 @@ class Looking:
         queue: str | None = None,
         *,
         limit: int = 20,
-        looks: int = LOOKS,
+        looks: int = SCANS,
         cursor: str | None = None,
     ) -> Search:
         """Search *queue*, or all queues, for messages with *text* in their task's name or their id.
@@ -133,7 +133,7 @@ class Looking:
         )
 
     def held_by(
-        self, consumer: str, *, limit: int = 20, looks: int = LOOKS // 4, cursor: str | None = None
+        self, consumer: str, *, limit: int = 20, looks: int = SCANS // 4, cursor: str | None = None
     ) -> Search:
         """Return the messages held by *consumer*, an id of the register, as :meth:`find` does.
 
@@ -157,7 +157,7 @@ class Looking:
     # -- dead letters by cause
 
     def dead_letter_groups(
-        self, queue: str, before: DeadLetterGroups | None = None, looks: int = LOOKS // 4
+        self, queue: str, before: DeadLetterGroups | None = None, looks: int = SCANS // 4
     ) -> DeadLetterGroups:
         """Count up to *looks* dead letters of *queue* by task, reason and exception.
 
@@ -173,9 +173,9 @@ class Looking:
         now_ms = self._store.now_ms()
         through, total = ground(self._store, names, ("dead",))
         after = None
-        for _, found, after in walk(self._store, through, start, looks):  # noqa: B007
-            messages = [of_stored(queue, "dead", item, now_ms) for item in found.items]
-            groups, counted = added(groups, messages), counted + found.looked
+        for _, page, after in walk(self._store, through, start, looks):  # noqa: B007
+            messages = [of_stored(queue, "dead", item, now_ms) for item in page.items]
+            groups, counted = added(groups, messages), counted + page.looked
         total = max(total, counted) if after else counted
         return DeadLetterGroups(queue, groups, counted, total, after)
 
@@ -185,7 +185,7 @@ class Looking:
         group: str,
         *,
         limit: int = 20,
-        looks: int = LOOKS // 4,
+        looks: int = SCANS // 4,
         cursor: str | None = None,
     ) -> Search:
         """Return dead letters of one *group*, a fingerprint, as :meth:`find` does.

@@ -87,6 +87,6 @@ def packed(signature: Any, batch: str) -> str:
         raw = channel.prepare_message(*sent[:6])
         item = channel.transport.encoder.encode(raw, sent.exchange, sent.routing_key)
     message = CallbackMessage(
-        item.exchange, item.routing_key, item.envelope, item.rank, new_tag(item.rank)
+        item.exchange, item.routing_key, item.envelope, item.rank, new_tag(item.rank, item.headers)
     )
     return as_text(message)

@@ -207,7 +207,7 @@ class Batch:
 
     def seal(self) -> None:
         """Declare that only the batch's own jobs may add more jobs. Idempotent."""
-        self._change(Change("seal", tag=new_tag(0, job=True)))  # named by its publisher
+        self._change(Change("seal", tag=new_tag(0)))  # named by its publisher
 
     def cancel(self, *, terminate: bool = False, signal: str = "SIGTERM") -> None:
         """Cancel the batch: waiting jobs are skipped, running jobs see ``reliq.cancelled()``.

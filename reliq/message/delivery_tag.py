@@ -12,10 +12,18 @@ from __future__ import annotations
 import os
 import re
 import time
+from hashlib import blake2b
 from itertools import count
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from ..forks import PROCESS, Part, here, register
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BATCH = "reliq-batch"
+"""The header that names the batch of a task."""
 JOB = "j"
 """The last character of a job's tag; no other tag ends with it."""
 RANK = slice(0, 2)
@@ -30,16 +38,27 @@ _process = os.urandom(5).hex()
 _counter = count(int.from_bytes(os.urandom(2), "big"))
 
 
-def new_tag(rank: int, *, job: bool = False) -> str:
-    """Return a unique tag; *rank* is 0 to 255.
+def new_tag(rank: int, headers: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return a unique tag for a message with *rank*, 0 to 255, and *headers*.
 
-    *job*: for a message that is a job of a batch.
+    Every tag of a new message is composed here; that of a copy, in the next two functions.
     """
     if not PROCESS[0]:
         here()  # otherwise a child forked without hooks would reuse its parent's random bits
     number = next(_counter) & 0xFFFFFF
-    mark = JOB if job else ""
+    mark = JOB if BATCH in headers else ""
     return f"{rank:02x}{int(time.time() * 1000):012x}{_process}{number:06x}{mark}"
+
+
+def tag_like(tag: str) -> str:
+    """Return a unique tag for a copy of the message with *tag*."""
+    return new_tag(rank_of(tag), {BATCH: ""} if is_of_job(tag) else {})
+
+
+def derived_tag(tag: str, about: str) -> str:
+    """Return the tag of the copy *about* of a job with *tag*: the same one in each process."""
+    digest = blake2b(about.encode("utf-8", "surrogateescape"), digest_size=8)
+    return tag[:-17] + digest.hexdigest() + JOB  # instead of the process and its counter
 
 
 def is_tag(text: str) -> bool:

@@ -47,7 +47,7 @@ def to_move(queue: str, number: int, message: bytes, options: Options, now_ms: i
         dead_letter = DeadLetter(tag, now_ms, "undecodable", 0, "", str(exc))
         return Move(tag, number, encode(raw), dead_letter=dead_letter)
     failed = 0 if redelivered else -1
-    return Move(new_tag(_rank(priority, options)), number, data, delay_ms, -1, failed)
+    return Move(new_tag(_rank(priority, options), headers), number, data, delay_ms, -1, failed)
 
 
 def to_foreign(move: Move) -> tuple[int, bytes, bool]:

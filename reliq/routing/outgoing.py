@@ -171,9 +171,9 @@ class Outgoing:
         if self.spreads and (store.partitions or self.key is not None or (tag and tag.places)):
             place = SPREAD.place(store, queue, tag, self.key, stays=stays)
         if tag is not None:
-            known = tag.publisher.number(tag, place, self.rank, store.broker)
+            known = tag.publisher.number(tag, place, store.broker)
         else:
-            known = Number(new_tag(self.rank), 0, 0, PUBLISHER.id, store.broker)
+            known = Number(new_tag(self.rank, self.headers), 0, 0, PUBLISHER.id, store.broker)
         return Publication(
             queue=place,
             tag=known.tag,

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from ..forks import OwnLock, Part, here, register
-from ..message.delivery_tag import is_of_job, new_tag
+from ..message.delivery_tag import new_tag, tag_like
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _FORGET_BITS = 5  # one in 16, on average
 # Finished names of this process. Records of older names expire.
@@ -50,7 +50,7 @@ class Number:
 class Numbers(Protocol):
     """Assigns publish numbers to messages."""
 
-    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+    def number(self, tag: PublishTag, queue: str, broker: str = "") -> Number:
         """Return the message's identity in *queue*, the same for the same *tag*."""
 
     def take_back(self, tag: PublishTag, queue: str) -> None:
@@ -111,9 +111,8 @@ class GivenNumber:
         self._of = publisher, number, low_water, moved
         self._own_tag = own_tag
 
-    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+    def number(self, _tag: PublishTag, queue: str, broker: str = "") -> Number:
         """Return the message's identity in *queue*, the same for every process."""
-        del tag, rank
         publisher, number, low_water, moved = self._of
         own = self._own_tag(queue)
         return Number(own, number, low_water, publisher, broker, moved=moved)
@@ -158,11 +157,11 @@ class Publisher:
         here()
         return self._id
 
-    def tag(self, rank: int, *, job: bool = False) -> PublishTag:
-        """Return a tag for a new message; *job*: for a job of a batch."""
-        return publish_tag(new_tag(rank, job=job), self)
+    def tag(self, rank: int, headers: Mapping[str, Any]) -> PublishTag:
+        """Return a tag for a new message."""
+        return publish_tag(new_tag(rank, headers), self)
 
-    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+    def number(self, tag: PublishTag, queue: str, broker: str = "") -> Number:
         """Return the message's identity in *queue*: the same one for the same *tag*.
 
         A message that is retried at another *broker* is unconfirmed: only its number can later tell
@@ -172,7 +171,7 @@ class Publisher:
         known = tag.numbers.get(queue) if tag.numbers else None
         if known is not None:
             return self._of_retry(known, broker)
-        own = str(tag) if not tag.numbers else new_tag(rank, job=is_of_job(tag))
+        own = str(tag) if not tag.numbers else tag_like(tag)
         number = 0
         unsettled: dict[int, None] = {}
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..batches.jobs import JobEvent
 from ..lua import keys, scripts
-from ..message.delivery_tag import is_of_job, new_tag, rank_of
+from ..message.delivery_tag import rank_of, tag_like
 from ..values.limits import MOVED_AT_ONCE, chunks
 from ..values.unreadable import number
 from ..values.values import Move
@@ -93,8 +93,7 @@ class RedisDeadLetters(StoreBase):
         args: list[Any] = [low_water]
         for move in moves:
             rank, dead = rank_of(move.tag), move.dead_letter
-            tag = new_tag(rank, job=is_of_job(move.tag))
-            args += tag, move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
+            args += tag_like(move.tag), move.envelope, rank, move.number, move.delay_ms, move.ttl_ms
             args.append(move.failed)
             if dead is None:
                 args += 0, ""

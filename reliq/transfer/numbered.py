@@ -7,12 +7,11 @@ A move of a queue to another broker leaves messages held by consumers until they
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ..batches.jobs import Change, by_batch
 from ..errors import ConfigurationError, NotFound, QueueFull, logger
-from ..message.delivery_tag import is_of_job, new_tag, rank_of
+from ..message.delivery_tag import derived_tag, is_of_job, rank_of, tag_like
 from ..message.envelope import EnvelopeError, decode, is_reply, unpack
 from ..message.queue_arguments import queue_arguments
 from ..message.queue_names import queue_of
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from ..values.inspection import DeadLetter
     from ..values.protocol import Store
     from ..values.values import Move, Publication
-
-# The digits of a tag that make it unique: those of the process and its counter.
-_DIGITS = 16
 
 
 def pages(
@@ -73,20 +69,16 @@ def outgoing(
     source: str, move: Move, low_water: int, envelope: bytes, routing_key: str, exchange: str = ""
 ) -> Outgoing:
     """Return the publish of *move*, which comes from the queue *source*."""
-    rank, of_job = rank_of(move.tag), is_of_job(move.tag)
 
     def own_tag(queue: str) -> str:
-        if not of_job:
-            return new_tag(rank)
+        if not is_of_job(move.tag):
+            return tag_like(move.tag)
         # Derive the tag, so that every process that continues the move gets the same one.
-        begins = len(move.tag) - _DIGITS - 1
-        named = f"{source}\n{queue}\n{move.number}\n{move.tag}".encode("utf-8", "surrogateescape")
-        digest = blake2b(named, digest_size=_DIGITS // 2).hexdigest()
-        return move.tag[:begins] + digest + move.tag[-1]
+        return derived_tag(move.tag, f"{source}\n{queue}\n{move.number}\n{move.tag}")
 
     publisher = GivenNumber(f"move:{source}", move.number, low_water, moved=True, own_tag=own_tag)
     tag = publish_tag(move.tag, publisher)
-    return Outgoing(exchange, routing_key, envelope, rank, tag=tag, spreads=False)
+    return Outgoing(exchange, routing_key, envelope, rank_of(move.tag), tag=tag, spreads=False)
 
 
 def _report_to_batches(store: Store, target: str, sent: Iterable[tuple[Move, Publication]]) -> None:

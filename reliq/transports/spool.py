@@ -143,9 +143,9 @@ class SpoolPublishing(Publishing):
             tag, now, broker, tried = item.tag, int(time() * 1000), None, {}
             for queue, known in list(tag.numbers.items()) if tag is not None else ():
                 # Tried elsewhere; this process publishes under another name from now on.
-                PUBLISHER.number(cast("PublishTag", tag), queue, item.rank, str(journal))
+                PUBLISHER.number(cast("PublishTag", tag), queue, str(journal))
                 tried[queue], broker = (known.tag, known.number, known.publisher), known.broker
-            own = str(tag) if tried else new_tag(item.rank)
+            own = str(tag) if tried else new_tag(item.rank, item.headers)
             times = (item.delay_left_ms, item.ttl_ms)
             kept = pack([own, item.envelope, item.rank, *times, item.create, item.key, tried])
             sent = (broker, BROKERS.data.get(broker or ""), now if tried else None)

@@ -7,13 +7,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..batches.jobs import is_id, require_job_id
+from ..message.delivery_tag import BATCH as BATCH  # noqa: PLC0414 - beside the other headers
 from ..message.envelope import EnvelopeError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-BATCH = "reliq-batch"
-"""The header that names the batch of a task."""
 FAILURES = "reliq-failures"
 """The header with the names of the exceptions that its batch counts as business failures."""
 EARLIER = "reliq-earlier"

@@ -20,7 +20,7 @@ def job_message(job="j", *, body=b"x" * 300, rank=5, **options):
     """Return the message of a job of the batch "b"."""
     headers = {"task": "enrol", "id": job, BATCH: "b"}
     envelope = encode(Envelope(body, "text/plain", "utf-8", headers, {}, "", "q"))
-    return message(envelope=envelope, tag=new_tag(rank, job=True), rank=rank, **options)
+    return message(envelope=envelope, tag=new_tag(rank, {BATCH: "b"}), rank=rank, **options)
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_no_job(store):
 @pytest.mark.parametrize("envelope", [b"", b"\x98", b"\x98\x01\xc6\xff", b"x" * 50])
 def test_what_cannot_be_read(store, batches, envelope):
     """The event of a message that cannot be read is removed without a report."""
-    store.publish(message(envelope=envelope, tag=new_tag(5, job=True)))
+    store.publish(message(envelope=envelope, tag=new_tag(5, {BATCH: "b"})))
     store.purge()
     assert 1 == len(events(store))
     assert [] == told(store)

@@ -6,7 +6,7 @@ import pytest
 
 from reliq.batches.jobs import Change
 from reliq.batches.lost_jobs import MISSING_MS
-from reliq.message.delivery_tag import new_tag
+from reliq.message.delivery_tag import BATCH, new_tag
 from reliq.routing.partitions import declare
 from tests.contract.jobs import begin, job_of, seal, sweep_of
 from tests.contract.steps import LONG_MS, message
@@ -40,7 +40,7 @@ def test_what_waits_is_not_lost(store, sweep, publish):  # noqa: F811
 
 def test_what_is_nowhere(sweep, change, batches):
     """A job without a message and without a worker is lost with the broker's data."""
-    tag = new_tag(5, job=True)
+    tag = new_tag(5, {BATCH: "b"})
     change(Change("enter", "j", "waiting", tag=tag, queue="q"), seal(tag))
     assert 0 == sweep(60_000)
     assert 1 == sweep()
@@ -191,7 +191,7 @@ def test_a_retry_that_was_withdrawn(store, sweep, publish, batches):  # noqa: F8
     first = publish()
     (taken,) = store.take()
     batches.change("b", [begin(token=int(taken.token), tag=first.tag)])
-    retry = new_tag(5, job=True)
+    retry = new_tag(5, {BATCH: "b"})
     batches.change("b", [Change("enter", "j", "waiting", 1, tag=retry, queue="q")])
     batches.change("b", [Change("withdraw", "j", "", 1, tag=retry)])
     assert first.tag == job_of(batches, "b", "j").tag

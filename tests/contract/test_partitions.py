@@ -160,7 +160,7 @@ def test_a_partition_that_is_gone_makes_none(store):
 def test_a_publisher_finds_its_way_after_a_change(store):
     """A refused publisher uses the current layout, or the queue itself without a new one."""
     names = divided(store)
-    tag = PUBLISHER.tag(5)
+    tag = PUBLISHER.tag(5, {})
     tag.places["q"] = names[3]
     partitions.divide(store.store, "q", 2)
     store.store.partitions["q"] = 4  # its outdated number of partitions

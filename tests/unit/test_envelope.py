@@ -122,7 +122,7 @@ class Colour(IntEnum):
 
 def test_subclasses_become_their_base():
     """Subclasses of str and int, such as tags and enumerations, are stored as their base."""
-    tag = Publisher().tag(5)
+    tag = Publisher().tag(5, {})
     assert (str, str(tag)) == (type(there_and_back(tag)), there_and_back(tag))
     assert 1 == there_and_back(Colour.RED)
 

@@ -24,49 +24,49 @@ def lows(publisher, queue="q", tries=500):
     """Return the distinct low-water marks that later messages carry, without 0 (none)."""
     seen = set()
     for _ in range(tries):
-        tag = publisher.tag(5)
-        seen.add(publisher.number(tag, queue, 5).low_water)
+        tag = publisher.tag(5, {})
+        seen.add(publisher.number(tag, queue).low_water)
         publisher.settle(tag)
     return seen - {0}
 
 
 def test_a_retry_has_the_same_number(publisher):
     """A retry with the same tag in the same queue has the same number, however often."""
-    tag = publisher.tag(5)
-    first = publisher.number(tag, "q", 5)
-    publisher.number(publisher.tag(5), "q", 5)
-    assert first == publisher.number(tag, "q", 5)
+    tag = publisher.tag(5, {})
+    first = publisher.number(tag, "q")
+    publisher.number(publisher.tag(5, {}), "q")
+    assert first == publisher.number(tag, "q")
 
 
 def test_messages_have_different_numbers(publisher):
     """Each message of a queue has its own number, which is never 0, as 0 means none."""
-    tags = [publisher.tag(5) for _ in range(100)]
-    numbers = [publisher.number(tag, "q", 5).number for tag in tags]
+    tags = [publisher.tag(5, {}) for _ in range(100)]
+    numbers = [publisher.number(tag, "q").number for tag in tags]
     assert sorted(set(numbers)) == numbers
     assert min(numbers) > 0
 
 
 def test_each_copy_has_its_own_tag(publisher):
     """A message in two queues has two delivery tags; the first is the message's own."""
-    tag = publisher.tag(7)
-    first, second = publisher.number(tag, "q", 7), publisher.number(tag, "r", 7)
+    tag = publisher.tag(7, {})
+    first, second = publisher.number(tag, "q"), publisher.number(tag, "r")
     assert str(tag) == first.tag
     assert first.tag != second.tag
     assert [30, 7] == [len(second.tag), rank_of(second.tag)]
-    assert second == publisher.number(tag, "r", 7)
+    assert second == publisher.number(tag, "r")
 
 
 def test_a_stored_tag_is_plain_text(publisher):
     """A stored tag is plain text, which keeps no number alive."""
-    tag = publisher.tag(5)
-    assert str is type(publisher.number(tag, "q", 5).tag)
+    tag = publisher.tag(5, {})
+    assert str is type(publisher.number(tag, "q").tag)
 
 
 def test_a_tag_is_settled_when_its_publish_returned(publisher):
     """A tag is settled when its publish has returned; its properties are then a new message."""
-    tag = publisher.tag(5)
+    tag = publisher.tag(5, {})
     assert tag.settled
-    publisher.number(tag, "q", 5)
+    publisher.number(tag, "q")
     assert not tag.settled
     publisher.settle(tag)
     assert tag.settled
@@ -75,8 +75,8 @@ def test_a_tag_is_settled_when_its_publish_returned(publisher):
 
 def test_nothing_unsettled_is_forgotten(publisher):
     """While a message may be retried, no low-water mark exceeds its number."""
-    tag = publisher.tag(5)
-    number = publisher.number(tag, "q", 5).number
+    tag = publisher.tag(5, {})
+    number = publisher.number(tag, "q").number
     assert {number} == lows(publisher)
     publisher.settle(tag)
     assert min(lows(publisher)) > number
@@ -84,8 +84,8 @@ def test_nothing_unsettled_is_forgotten(publisher):
 
 def test_the_oldest_unsettled_one_counts(publisher):
     """Settling in any order moves the low-water mark only up to the oldest unsettled number."""
-    tags = [publisher.tag(5) for _ in range(3)]
-    numbers = [publisher.number(tag, "q", 5).number for tag in tags]
+    tags = [publisher.tag(5, {}) for _ in range(3)]
+    numbers = [publisher.number(tag, "q").number for tag in tags]
     publisher.settle(tags[1])
     assert {numbers[0]} == lows(publisher)
     publisher.settle(tags[0])
@@ -94,16 +94,16 @@ def test_the_oldest_unsettled_one_counts(publisher):
 
 def test_queues_are_apart(publisher):
     """A message that may be retried in one queue has no effect on another queue."""
-    tag = publisher.tag(5)
-    number = publisher.number(tag, "q", 5).number
+    tag = publisher.tag(5, {})
+    number = publisher.number(tag, "q").number
     assert number not in lows(publisher, "r")
     assert {number} == lows(publisher, "q")
 
 
 def test_a_tag_that_is_dropped_is_settled(publisher):
     """The number of a dropped tag, which cannot be retried, is settled."""
-    tag = publisher.tag(5)
-    number = publisher.number(tag, "q", 5).number
+    tag = publisher.tag(5, {})
+    number = publisher.number(tag, "q").number
     del tag
     gc.collect()
     assert min(lows(publisher)) > number
@@ -114,8 +114,8 @@ def test_a_tag_in_a_circle_is_settled(publisher):
 
     A failed publish whose exception is kept forms such a cycle.
     """
-    tag = publisher.tag(5)
-    number = publisher.number(tag, "q", 5).number
+    tag = publisher.tag(5, {})
+    number = publisher.number(tag, "q").number
     tag.circle = [tag]
     del tag
     gc.collect()
@@ -131,8 +131,8 @@ def test_no_destructor_is_python_code():
 
 def test_a_tag_may_be_dropped_at_any_moment(publisher):
     """A tag may be dropped at any moment, even by a collection under the publisher's lock."""
-    tags = [publisher.tag(5)]
-    publisher.number(tags[0], "q", 5)
+    tags = [publisher.tag(5, {})]
+    publisher.number(tags[0], "q")
     with publisher._lock:
         thread = threading.Thread(target=tags.clear)
         thread.start()
@@ -144,8 +144,8 @@ def test_a_tag_may_be_dropped_at_any_moment(publisher):
 def test_settled_numbers_take_no_memory(publisher):
     """Settled messages and their queues take no memory."""
     for number in range(2000):
-        tag = publisher.tag(5)
-        publisher.number(tag, f"q{number}", 5)
+        tag = publisher.tag(5, {})
+        publisher.number(tag, f"q{number}")
         publisher.settle(tag)
     assert {} == publisher._open
 
@@ -157,7 +157,7 @@ def test_a_settled_number_is_forgotten_soon(publisher):
 
 def test_a_copy_of_properties_is_no_retry(publisher):
     """A tag that was copied over the wire or to text is plain text, and equal to the original."""
-    tag = publisher.tag(5)
+    tag = publisher.tag(5, {})
     assert PublishTag is not type(str(tag))
     assert str(tag) == tag
     assert hash(str(tag)) == hash(tag)
@@ -169,8 +169,8 @@ def test_threads_share_the_numbers(publisher):
 
     def publish():
         for _ in range(300):
-            tag = publisher.tag(5)
-            numbers.append(publisher.number(tag, "q", 5).number)
+            tag = publisher.tag(5, {})
+            numbers.append(publisher.number(tag, "q").number)
             publisher.settle(tag)
 
     threads = [threading.Thread(target=publish) for _ in range(4)]
@@ -189,8 +189,8 @@ from reliq.routing.publish_ids import PUBLISHER
 reader, writer = os.pipe()
 PUBLISHER._lock.acquire()  # another thread publishes at the moment of the fork
 if os.fork() == 0:
-    tag = PUBLISHER.tag(5)
-    number = PUBLISHER.number(tag, "q", 5)
+    tag = PUBLISHER.tag(5, {})
+    number = PUBLISHER.number(tag, "q")
     os.write(writer, PUBLISHER.id.encode())
     os._exit(0)
 _, status = os.wait()
@@ -202,11 +202,11 @@ assert status == 0 and child and child != PUBLISHER.id, (status, child)
 
 def test_a_forked_child_may_drop_what_its_parent_publishes(publisher):
     """A child that drops an inherited tag settles none of its own numbers."""
-    inherited = publisher.tag(5)
-    publisher.number(inherited, "q", 5)
+    inherited = publisher.tag(5, {})
+    publisher.number(inherited, "q")
     publisher.forget()  # what a fork does
-    own = publisher.tag(5)
-    number = publisher.number(own, "q", 5).number
+    own = publisher.tag(5, {})
+    number = publisher.number(own, "q").number
     del inherited
     gc.collect()
     assert {number} == lows(publisher)
@@ -214,8 +214,8 @@ def test_a_forked_child_may_drop_what_its_parent_publishes(publisher):
 
 def test_many_are_settled_at_once(publisher):
     """A batch settles its messages in one step."""
-    tags = [publisher.tag(5) for _ in range(9)]
-    numbers = [publisher.number(tag, "q", 5).number for tag in tags]
+    tags = [publisher.tag(5, {}) for _ in range(9)]
+    numbers = [publisher.number(tag, "q").number for tag in tags]
     publisher.settle(*tags)
     assert all(tag.settled for tag in tags)
     assert min(lows(publisher)) > max(numbers)
@@ -229,12 +229,12 @@ def test_tried_elsewhere_a_message_is_in_doubt(publisher):
 
     The first broker can thus report whether it has the message.
     """
-    tag = publisher.tag(5)
-    first = publisher.number(tag, "q", 5, "a")
+    tag = publisher.tag(5, {})
+    first = publisher.number(tag, "q", "a")
     assert not first.unconfirmed
-    assert first == publisher.number(tag, "q", 5, "a")
-    assert replace(first, unconfirmed=True) == publisher.number(tag, "q", 5, "b")
-    assert first == publisher.number(tag, "q", 5, "a")
+    assert first == publisher.number(tag, "q", "a")
+    assert replace(first, unconfirmed=True) == publisher.number(tag, "q", "b")
+    assert first == publisher.number(tag, "q", "a")
 
 
 def test_in_doubt_a_number_is_settled_by_nobody(publisher):
@@ -242,22 +242,22 @@ def test_in_doubt_a_number_is_settled_by_nobody(publisher):
 
     Their low-water marks therefore never reach the unconfirmed number.
     """
-    tag = publisher.tag(5)
-    first = publisher.number(tag, "q", 5, "a")
-    publisher.number(tag, "q", 5, "b")
+    tag = publisher.tag(5, {})
+    first = publisher.number(tag, "q", "a")
+    publisher.number(tag, "q", "b")
     publisher.settle(tag)
-    later = publisher.number(publisher.tag(5), "q", 5, "b")
+    later = publisher.number(publisher.tag(5, {}), "q", "b")
     assert later.publisher == publisher.id != first.publisher
 
 
 def test_one_new_name_for_all_that_is_in_doubt(publisher):
     """All messages in progress under the old publisher id get one new id together."""
-    tags = [publisher.tag(5) for _ in range(3)]
+    tags = [publisher.tag(5, {}) for _ in range(3)]
     for tag in tags:
-        publisher.number(tag, "q", 5, "a")
+        publisher.number(tag, "q", "a")
     names = set()
     for tag in tags:
-        publisher.number(tag, "q", 5, "b")
+        publisher.number(tag, "q", "b")
         names.add(publisher.id)
     assert 1 == len(names)
 
@@ -267,8 +267,8 @@ def test_one_new_name_for_all_that_is_in_doubt(publisher):
 
 def published(publisher, queue="q"):
     """Publish a message with a reply; return the publisher id of the message."""
-    tag = publisher.tag(5)
-    name = publisher.number(tag, queue, 5).publisher
+    tag = publisher.tag(5, {})
+    name = publisher.number(tag, queue).publisher
     publisher.settle(tag)
     return name
 
@@ -291,8 +291,8 @@ def test_a_name_that_was_not_used_stays(publisher):
 
 def test_a_name_is_not_finished_while_a_publish_is_under_way(publisher):
     """A publisher id is not finished while another thread has a publish in progress."""
-    tag = publisher.tag(5)
-    name = publisher.number(tag, "q", 5).publisher
+    tag = publisher.tag(5, {})
+    name = publisher.number(tag, "q").publisher
     publisher.retire()
     assert name == publisher.id
     publisher.settle(tag)
@@ -305,9 +305,9 @@ def test_a_name_under_which_something_was_tried_again_is_never_finished(publishe
 
     The broker must know its number then.
     """
-    tag = publisher.tag(5)
-    name = publisher.number(tag, "q", 5).publisher
-    publisher.number(tag, "q", 5)
+    tag = publisher.tag(5, {})
+    name = publisher.number(tag, "q").publisher
+    publisher.number(tag, "q")
     publisher.settle(tag)
     publisher.retire()
     assert not publisher.finished(name)
@@ -324,9 +324,9 @@ def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
     names = {}
     for minute in range(3 * 60):
         now = 1000.0 + 60 * minute
-        tag = publisher.tag(5)
-        names[publisher.number(tag, "q", 5).publisher] = None
-        publisher.number(tag, "q", 5)  # its reply was lost
+        tag = publisher.tag(5, {})
+        names[publisher.number(tag, "q").publisher] = None
+        publisher.number(tag, "q")  # its reply was lost
         publisher.settle(tag)
         publisher.retire()
     assert 4 == len(names)
@@ -335,8 +335,8 @@ def test_of_many_losses_few_names_are_left(publisher, monkeypatch):
 
 def test_a_name_under_which_something_was_given_up_is_never_finished(publisher):
     """A publisher id with an abandoned publish is never finished, as it may still arrive."""
-    tag = publisher.tag(5)
-    name = publisher.number(tag, "q", 5).publisher
+    tag = publisher.tag(5, {})
+    name = publisher.number(tag, "q").publisher
     del tag
     gc.collect()
     publisher.retire()
@@ -348,9 +348,9 @@ def test_a_name_in_doubt_is_never_finished(publisher):
 
     The first broker is queried for its number later.
     """
-    tag = publisher.tag(5)
-    name = publisher.number(tag, "q", 5, "a").publisher
-    assert publisher.number(tag, "q", 5, "b").unconfirmed
+    tag = publisher.tag(5, {})
+    name = publisher.number(tag, "q", "a").publisher
+    assert publisher.number(tag, "q", "b").unconfirmed
     publisher.settle(tag)
     publisher.retire()
     assert not publisher.finished(name)
@@ -372,12 +372,12 @@ def test_what_stays_unsettled_does_not_make_brokers_remember_all_after_it(publis
 
     An application may keep a failed publish. Brokers would otherwise remember all later numbers.
     """
-    kept = publisher.tag(5)
-    first = publisher.number(kept, "q", 5)
+    kept = publisher.tag(5, {})
+    first = publisher.number(kept, "q")
     for _ in range(5000):
         published(publisher)
     assert first.publisher != publisher.id
-    assert publisher.number(kept, "q", 5) == first
+    assert publisher.number(kept, "q") == first
     assert min(lows(publisher)) > 4000
     publisher.settle(kept)
     name = published(publisher)

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliq.message.delivery_tag import is_of_job, is_tag, new_tag, published_ms, rank_of
+from reliq.message.delivery_tag import (
+    BATCH,
+    derived_tag,
+    is_of_job,
+    is_tag,
+    new_tag,
+    published_ms,
+    rank_of,
+    tag_like,
+)
 
 PACKAGE = Path(__file__).parents[2] / "reliq"
 
@@ -33,9 +42,27 @@ def test_a_tag_has_one_form(rank):
 
 def test_the_tag_of_a_job_differs_by_its_last_character():
     """The tag of a job is a tag, and is recognised as that of a job."""
-    tags = {job: new_tag(5, job=job) for job in (False, True)}
+    tags = {job: new_tag(5, {BATCH: "b"} if job else {}) for job in (False, True)}
     assert all(map(is_tag, tags.values()))
     assert {True: True, False: False} == {job: is_of_job(tag) for job, tag in tags.items()}
+
+
+@pytest.mark.parametrize("headers", [{}, {BATCH: "b"}])
+def test_the_tag_of_a_copy(headers):
+    """The tag of a copy is unique, and has the rank and the mark of the first one."""
+    tag = new_tag(7, headers)
+    copies = [tag_like(tag) for _ in range(3)]
+    assert len({tag, *copies}) == 4
+    assert [(7, bool(headers))] * 3 == [(rank_of(copy), is_of_job(copy)) for copy in copies]
+
+
+def test_the_derived_tag_of_a_job():
+    """Each process derives the same tag; another text gives another tag."""
+    tag = new_tag(7, {BATCH: "b"})
+    first, again, other = (derived_tag(tag, about) for about in ("q\n1", "q\n1", "q\n2"))
+    assert first == again != other
+    assert (True, 7, True) == (is_tag(first), rank_of(first), is_of_job(first))
+    assert published_ms(tag) == published_ms(first)
 
 
 def test_the_layout_stands_in_one_place():

@@ -12,7 +12,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from ...errors import BrokerRefused, BrokerUnavailable, logger
-from ...message.delivery_tag import new_tag
+from ...message.delivery_tag import tag_like
 from ...message.envelope import unpack
 from ...message.queue_names import queue_of
 from ...routing.outgoing import Outgoing, by_default
@@ -95,10 +95,10 @@ class _Place:
     place: int
     lowest: int
 
-    def number(self, tag: PublishTag, queue: str, rank: int, broker: str = "") -> Number:
+    def number(self, tag: PublishTag, queue: str, broker: str = "") -> Number:
         """Return the message's identity in *queue*; see ``Publisher.number``."""
         if queue not in tag.numbers:
-            own = new_tag(rank) if tag.numbers else str(tag)
+            own = tag_like(tag) if tag.numbers else str(tag)
             tag.numbers[queue] = Number(own, self.place, self.lowest, self.publisher, broker)
         return tag.numbers[queue]
 

@@ -198,7 +198,7 @@ class PublishBuffer:
         return self.channel.transport.encoder.encode(message, *where)
 
     def _add(self, item: Outgoing, copies: int) -> bool:
-        item.tag = PUBLISHER.tag(item.rank, job=BATCH in item.headers)
+        item.tag = PUBLISHER.tag(item.rank, item.headers)
         self._new.append(item)
         self._copies += copies
         self._bytes += copies * len(item.envelope)

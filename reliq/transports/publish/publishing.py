@@ -57,7 +57,7 @@ class Publishing:
         tag = properties.get("delivery_tag")
         is_job = BATCH in item.headers
         if type(tag) is not PublishTag or not tag.numbers:  # otherwise this is a retry
-            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, job=is_job)
+            tag = properties["delivery_tag"] = PUBLISHER.tag(item.rank, item.headers)
         if item.exchange and properties.get("delivery_mode") == TRANSIENT:
             plain = item.confirm.by_storing and not item.delay_ms and item.ttl_ms < 0
             item.transient = plain and len(item.envelope) <= LOG_BYTES

@@ -10,7 +10,7 @@ from reliq.admin import Inspector
 from reliq.batches.jobs import DONE, Change
 from reliq.client.cluster.slots import slot_of
 from reliq.lua.keys import batch_keys, queue_key
-from reliq.message.delivery_tag import new_tag
+from reliq.message.delivery_tag import BATCH, new_tag
 from reliq.store.urls import connect
 from reliq.values.values import Lease
 from tests.integration.kills import AFTER, ALL_WELL, BEFORE, HANDLED, SENT, SOME_BAD, Case, Killing
@@ -220,10 +220,10 @@ def test_duties(killing):
                 assert [] == store.dead_letter(case.name, "rejected", "why", leases)
                 assert 2 == len(store.replay(case.name, [lease.tag for lease in leases]))
             elif case in LOST:
-                tag = new_tag(5, job=True)
+                tag = new_tag(5, {BATCH: "b"})
                 entered = Change("enter", "lost", "waiting", tag=tag, queue=case.name)
                 # A later change of its publisher shows that the message was stored; it is lost now.
-                changes = [entered, Change("seal", tag=new_tag(0, job=True))]
+                changes = [entered, Change("seal", tag=new_tag(0, {BATCH: "b"}))]
                 assert [DONE, DONE] == store.batches.change(case.name, changes).outcomes
 
         killing.kill_workers(cases, prepare)

@@ -167,7 +167,7 @@ def test_a_message_that_cannot_be_a_job(url, job):
     with Connection(url, transport_options=FAST) as connection:
         queue = connection.SimpleQueue("q")
         connection.default_channel.transport.link.store.publish(
-            (message(envelope=envelope, tag=new_tag(5, job=True)),)
+            (message(envelope=envelope, tag=new_tag(5, {BATCH: "b"})),)
         )
         queue.get(timeout=ENDS_S).ack()
         assert connection.default_channel.transport.link.session.reports.is_empty

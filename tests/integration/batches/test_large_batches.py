@@ -98,7 +98,7 @@ def entered(steps, batch, count):
     """Open a batch and enter *count* jobs; return their changes."""
     steps.store.batches.open_batch(batch, "enrol", {})
     jobs = [str(uuid4()) for _ in range(count)]
-    sent = [Change("enter", job, "waiting", 0, 0, new_tag(5, job=True), "q") for job in jobs]
+    sent = [Change("enter", job, "waiting", 0, 0, new_tag(5, {BATCH: "b"}), "q") for job in jobs]
     for some in parts(sent):
         steps.store.batches.change(batch, some)
     return sent

@@ -8,7 +8,7 @@ import pytest
 
 from reliq.errors import ReliqError
 from reliq.lua.keys import publisher, queue_keys
-from reliq.message.delivery_tag import new_tag
+from reliq.message.delivery_tag import BATCH, new_tag
 from reliq.options import parse
 from reliq.store.store import RedisStore
 from reliq.store.urls import address
@@ -53,7 +53,7 @@ VALUES = ("many", "nan", "-1", "9223372036854775807", b"\xff|\xff")
 
 def job(**changes):
     """Return the message of a job, whose outcome is kept for its batch."""
-    return message(tag=new_tag(5, job=True), **changes)
+    return message(tag=new_tag(5, {BATCH: "b"}), **changes)
 
 
 class Junked:

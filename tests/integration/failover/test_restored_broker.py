@@ -11,7 +11,7 @@ from kombu import Connection, Exchange, Queue
 
 from reliq import transports
 from reliq.batches.jobs import Change
-from reliq.message.delivery_tag import new_tag
+from reliq.message.delivery_tag import BATCH, new_tag
 from reliq.message.envelope import pack
 from reliq.options import parse
 from reliq.routing.publish_ids import PUBLISHER
@@ -123,7 +123,7 @@ def test_a_job_of_a_restored_queue_counts(redis, redis_factory, open_store):
         return outcome
 
     store = open_store(redis.server)
-    tag = new_tag(5, job=True)
+    tag = new_tag(5, {BATCH: "b"})
     store.publish(message(tag=tag))
     assert change("enter", "waiting", tag=tag)
     redis.save()
@@ -161,10 +161,10 @@ def test_publishes_afterwards_are_stored(redis):
 def test_a_retry_after_the_restore(redis, open_store):
     """A publish that is retried after the restore is stored if the copy lacks it, else known."""
     store = open_store(redis.server)
-    tags = [PUBLISHER.tag(5) for _ in range(3)]
+    tags = [PUBLISHER.tag(5, {}) for _ in range(3)]
     copies = []
     for tag in tags:
-        number = PUBLISHER.number(tag, "q", 5, "b")
+        number = PUBLISHER.number(tag, "q", "b")
         named = {"publisher": number.publisher, "low_water": number.low_water}
         copies.append(message(tag=number.tag, number=number.number, **named))
     assert [2, STORED] == store.publish(*copies[:2])

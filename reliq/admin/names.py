@@ -17,11 +17,13 @@ LEFT = ("acked", "expired", "purged", "dropped", "moved")
 """Counters of a ledger for messages that left the queue."""
 
 CHANGEABLE = (
+    "x-concurrency",
     "x-delivery-limit",
     "x-max-length",
     "x-message-ttl",
     "x-overflow",
     "x-partitions",
+    "x-rate",
     "x-visibility-timeout",
 )
 """Arguments of a queue that can change while it is in use; a change applies at once."""

@@ -8,7 +8,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import ConfigurationError
-from ..message.queue_arguments import FIELDS, queue_arguments
+from ..message.queue_arguments import FIELDS, LIMITS, queue_arguments, refuse_divided_limits
 from ..message.queue_arguments import WHOLE as WHOLE_FIELDS
 from ..message.queue_names import number_of, partition_names, queue_of
 from ..routing.partitions import configure, divide
@@ -175,7 +175,7 @@ def _divide(store: Store, queue: str, partitions: int) -> None:
     divide(store, queue, partitions, attached)
 
 
-_TEXTS = frozenset({"x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key"})
+_TEXTS = frozenset({"x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-rate"})
 
 
 def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -201,12 +201,14 @@ def settings(store: Store, queue: str, changes: Mapping[str, Any] | None = None)
         if value is not None:
             # Check an overflow alone here, and with the current limits below.
             companion = {"x-max-length": 1} if name == "x-overflow" else {}
-            wanted[field] = queue_arguments(queue, False, {name: value, **companion})[1][field]
+            wanted[field] = queue_arguments(queue, False, {name: value, **companion})[1].get(field)
     merged = {**before, **wanted}
     if merged.get("overflow") and not (merged.get("max_length") or merged.get("max_bytes")):
         raise ConfigurationError(
             f"queue {queue!r}: x-overflow has no effect without x-max-length or x-max-length-bytes"
         )
+    limited = [name for name in LIMITS if merged.get(FIELDS[name])]
+    refuse_divided_limits(queue, limited, int(merged.get("partitions") or 1))
     count = wanted.pop("partitions", "")
     after = configure(store, queue, wanted) if wanted else before
     if count != "":

@@ -159,8 +159,9 @@ def _setting(text: str) -> tuple[str, Any]:
 def set_(target: Target, queue: str, settings: tuple[str, ...], partitions: int | None) -> None:
     """Change settings of QUEUE while it is in use, or show the current settings.
 
-    The settings are x-delivery-limit, x-max-length, x-message-ttl, x-overflow, x-partitions and
-    x-visibility-timeout. The prefix x- is optional; times are in milliseconds. The values apply
+    The settings are x-concurrency, x-delivery-limit, x-max-length, x-message-ttl, x-overflow,
+    x-partitions, x-rate and x-visibility-timeout. The prefix x- is optional; times are in
+    milliseconds. The values apply
     from the next publish, delivery or lease, until the queue is deleted. Applications may
     still declare the old values. NAME= restores the declared value.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ConfigurationError, unknown
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _TEMPORARY = frozenset({"auto_delete", "expires", "x-expires"})
 _LONGEST_MS = 10 * 366 * 86_400_000
 _LARGEST = 2**53 - 1
+_RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]( burst [1-9][0-9]{0,5})?")
 INSTANT_MS = 100
 """The TTL in ms stored for a TTL of 0: waiting consumers receive a message within this time."""
 
@@ -33,6 +35,19 @@ def _ttl(value: Any) -> str:
 
 def _limit(value: Any) -> str:
     return "0" if whole(value, -1, _LARGEST) == -1 else str(whole(value, 1, _LARGEST))
+
+
+def _concurrency(value: Any) -> str:
+    return "" if whole(value, -1, _LARGEST) == -1 else str(whole(value, 1, _LARGEST))
+
+
+def _rate(value: Any) -> str:
+    if value == "none":
+        return ""
+    found = _RATE.fullmatch(str(value))
+    if found is None:
+        raise ValueError(value)
+    return found[0]
 
 
 def _flag(value: Any) -> str:
@@ -59,11 +74,19 @@ _RULES: dict[str, tuple[str, Rule]] = {
     "x-dead-letter-routing-key": ("dead_letter_routing_key", typed(str, "a routing key")),
     "x-dead-letter-expired": ("dead_expired", ("True or False", _flag)),
     "x-partitions": ("partitions", _number(1, MOST_PARTITIONS)),
+    "x-concurrency": (
+        "concurrency",
+        ("a whole number of messages, at least 1, or -1 for no limit", _concurrency),
+    ),
+    "x-rate": ("rate", ("a rate such as '500/s', '100/m burst 10' or 'none'", _rate)),
 }
+LIMITS = ("x-concurrency", "x-rate")
+"""The arguments that limit how many messages consumers take. A new declaration changes them."""
 WHOLE = {"max_length": "queue_max_length", "max_bytes": "queue_max_bytes"}
 """Limit of one partition -> limit of the whole divided queue; both are stored."""
 FIELDS = {name: field for name, (field, _) in _RULES.items()}
 """Argument -> field of the queue's meta."""
+_UNLIMITED = frozenset(FIELDS[name] for name in LIMITS)
 
 # Arguments of RabbitMQ that have no effect here.
 _IGNORED = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator"})
@@ -101,6 +124,7 @@ def queue_arguments(
             ) from exc
         kept[name] = value
     _refuse_contradictions(queue, kept)
+    meta = {field: value for field, value in meta.items() if value or field not in _UNLIMITED}
     if "dead_letter_exchange" in meta:
         meta["dead_expired"] = "1"
     elif not meta.get("dead_expired", "1"):
@@ -117,12 +141,29 @@ def declared(stored: bytes) -> dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def differ_in_partitions(declaration: bytes, other: bytes) -> bool:
-    """Whether two declarations differ only in x-partitions, which operators may change."""
+def agree_in_essence(declaration: bytes, other: bytes) -> bool:
+    """Whether two declarations differ at most in x-partitions and in limits."""
     first, second = declared(declaration), declared(other)
     if first is None or second is None:
         return False
-    return {**first, "x-partitions": 0} == {**second, "x-partitions": 0}
+    free: dict[str, Any] = dict.fromkeys((*LIMITS, "x-partitions"))
+    return {**first, **free} == {**second, **free}
+
+
+def with_limits(declaration: bytes, other: bytes) -> bytes:
+    """Return *declaration* with the limits that the *other* one names."""
+    named = declared(other) or {}
+    limits = {name: named[name] for name in LIMITS if name in named}
+    return pack(dict(sorted({**(declared(declaration) or {}), **limits}.items())))
+
+
+def refuse_divided_limits(queue: str, arguments: Iterable[str], partitions: int) -> None:
+    """Raise ConfigurationError for limits of a queue that is, or is to be, divided."""
+    if partitions > 1 and (limits := sorted(set(LIMITS).intersection(arguments))):
+        raise ConfigurationError(
+            f"queue {queue!r}: {limits[0]} is not possible for a queue with several partitions, "
+            f"which consumers serve separately, got: x-partitions {partitions}; use one partition"
+        )
 
 
 def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
@@ -139,6 +180,7 @@ def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
             f"queue {queue!r}: x-partitions requires a durable queue; this queue is temporary "
             "(auto_delete, x-expires)"
         )
+    refuse_divided_limits(queue, kept, kept.get("x-partitions", 1))
 
 
 def is_auto_delete(declaration: bytes) -> bool:

@@ -137,7 +137,9 @@ class RedisTopology(StoreBase):
         """
         return bool(self._run(scripts.PAUSE, queue, (1 if paused else 0,)))
 
-    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
+    def configure(
+        self, queue: str, changes: Mapping[str, str | bytes | None]
+    ) -> dict[str, str] | None:
         """Change the arguments of *queue* that scripts use; None removes a field.
 
         Atomic; the stored declaration is unchanged. Returns all fields as they are now (without

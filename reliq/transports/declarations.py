@@ -17,7 +17,16 @@ from ..errors import BrokerUnavailable, NotFound, PreconditionFailed, logger
 from ..forks import here
 from ..lazy import Lazy
 from ..message.envelope import unpack
-from ..message.queue_arguments import differ_in_partitions, is_durable, queue_arguments
+from ..message.queue_arguments import (
+    FIELDS,
+    LIMITS,
+    agree_in_essence,
+    is_durable,
+    queue_arguments,
+    refuse_divided_limits,
+    with_limits,
+)
+from ..message.queue_arguments import declared as arguments_of
 from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
@@ -65,13 +74,14 @@ class Declarations:
 
         If the node is unreachable, a worker's queue is declared when the worker consumes from it,
         and a divided queue when the node answers; its other partitions accept publishes meanwhile.
-        Raises PreconditionFailed if the queue exists with other arguments (x-partitions may
-        differ), and NotFound if *passive* and the queue is missing.
+        Other limits than those stored replace them, unless an operator has set them. Raises
+        PreconditionFailed if the queue exists with other arguments (x-partitions may differ), and
+        NotFound if *passive* and the queue is missing.
         """
         refuse_partition(queue)
         encoded, meta = queue_arguments(queue, auto_delete, arguments)
-        if self._partitions > 1 and is_durable(meta):  # default for queues without x-partitions
-            meta.setdefault("partitions", str(self._partitions))
+        if self._partitions > 1 and is_durable(meta) and not _limits(encoded):
+            meta.setdefault("partitions", str(self._partitions))  # without x-partitions
         here()  # after a fork, the child has its own link
         durable = is_durable(meta)
         try:
@@ -195,10 +205,16 @@ class Declarations:
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store
     ) -> QueueDeclared:
         declared = declare(store, queue, arguments, meta)
-        if declared.outcome != "differs" or not differ_in_partitions(declared.arguments, arguments):
+        before = declared.arguments
+        differs = declared.outcome == "differs"
+        if differs and not agree_in_essence(before, arguments):
+            return declared
+        if declared.outcome != "created" and store.has_partitions and _limits(arguments):
+            self._declare_limits(queue, arguments, before, store)
+        if not differs:
             return declared
         # Keep the current number of partitions: x-partitions in code applies to new queues only.
-        declared = declare(store, queue, declared.arguments, meta)
+        declared = declare(store, queue, with_limits(before, arguments), meta)
         wanted, there = int(meta.get("partitions", 1)), store.partitions.get(queue, 1)
         if wanted > 1 and wanted != there and store.has_partitions and queue not in self.queues:
             logger.warning(
@@ -211,6 +227,31 @@ class Declarations:
                 wanted,
             )
         return declared
+
+    def _declare_limits(self, queue: str, wanted: bytes, before: bytes, store: Store) -> None:
+        """Apply the limits that a declaration names to a queue that was declared with *before*.
+
+        A limit that an operator has set is kept. Each difference is logged. Raises
+        ConfigurationError for limits of a divided queue.
+        """
+        there = store.configure(queue, {}) or {}
+        new = with_limits(before, wanted)
+        old_limits, limits = (
+            queue_arguments(queue, False, arguments_of(each))[1] for each in (before, new)
+        )
+        changes: dict[str, str | bytes | None] = {}
+        for name in LIMITS:
+            held, limit = there.get(FIELDS[name]), limits.get(FIELDS[name])
+            if held == limit:
+                continue
+            text = _KEPT
+            if held == old_limits.get(FIELDS[name]):
+                text, changes[FIELDS[name]] = _REPLACED, limit
+            logger.warning(text, queue, name, limit or "none", held or "none", word(queue))
+        if new != before:
+            named = [name for name in LIMITS if FIELDS[name] in limits]
+            refuse_divided_limits(queue, named, int(there.get("partitions", 1)))
+            store.configure(queue, {**changes, "arguments": new})
 
     def delete_queue(self, queue: str, if_unused: bool, if_empty: bool) -> int:
         """Delete *queue* as :meth:`Channel.queue_delete` does; return its number of messages."""
@@ -310,6 +351,18 @@ class Declarations:
             return False
         self.queues[queue] = declared
         return True
+
+
+_REPLACED = "queue %r was declared with %s %s, which replaces %s; see `reliq limit show %s`"
+_KEPT = (
+    "queue %r was declared with %s %s, but an operator has set %s, which stays; to apply the "
+    "declaration, run `reliq limit clear %s`"
+)
+
+
+def _limits(declaration: bytes) -> bool:
+    """Whether a declaration names limits."""
+    return not set(LIMITS).isdisjoint(arguments_of(declaration) or ())
 
 
 def _in_words(declaration: bytes) -> str:

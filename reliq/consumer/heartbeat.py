@@ -178,6 +178,7 @@ class Heartbeat:
             "queues": "\n".join(self._registration.queues),
             "held": str(len(self._leases.held)),
             "processes": str(HOST.processes()),
+            "enforces": "limits",
             "unprotected": "\n".join(unprotected),
             "failing": json.dumps(self._reported_failing),
         }

@@ -65,8 +65,12 @@ class Host:
     """The name of this worker, such as celery@host; "" in other processes."""
     processes: Callable[[], int] = int
     """How many tasks this worker runs at a time; 0 in other processes."""
+    free: Callable[[], int] = int
+    """How many further tasks this worker can start at once."""
     unprotected: Callable[[], list[str]] = list
     """Tasks of this worker that do not run again if their pool process is killed."""
+    bounded: bool = False
+    """Whether the log of this process says that limits bound what it takes in advance."""
     warned: bool = False
     """Whether the log of this process has its unprotected tasks."""
 

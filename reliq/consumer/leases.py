@@ -58,11 +58,16 @@ class Held:
     """Set at the delivery."""
     failed: bool = False
     """Whether the application raised at the delivery. The return of the message then counts."""
+    begun: bool = False
+    """Whether the message was acked as its task began; its lease lasts until the task ends."""
 
     @property
     def how(self) -> How:
         """How the message goes back if the application has not settled it."""
-        if self.message is None:
+        message: Any = None if self.message is None else self.message()
+        if self.begun:
+            return "begun"
+        if self.message is None or getattr(message, "unbegun", False):
             return "undelivered"
         return "nacked" if self.failed else "released"
 
@@ -85,6 +90,8 @@ class Leases:
         self.adrift: dict[str, weakref.ref[Any]] = {}
         """Messages in progress whose lease was lost; read-only for other modules."""
         self._overstayed: set[str] = set()
+        self.limited: set[str] = set()
+        """Queues with limits, as their last reserve reported; the reserver changes it."""
         # Filled when an owner is collected: at any point of any thread.
         self._abandoned: deque[Any] = deque()
         self.period_s = min(1.0, options.visibility_timeout / 6, options.restore_interval)
@@ -135,7 +142,11 @@ class Leases:
         limit, now = self._options.consumer_timeout, monotonic()
         if limit is None:
             return {}
-        late = {tag: held for tag, held in self._held.copy().items() if now - held.since > limit}
+        late = {
+            tag: held
+            for tag, held in self._held.copy().items()
+            if now - held.since > limit and not held.begun
+        }
         lost = {tag: held for tag, held in late.items() if self.lost(tag, held.token)}
         self._overstayed.update(tag for tag in lost if tag in self.adrift)
         return lost
@@ -151,6 +162,16 @@ class Leases:
                     due.setdefault(held.queue, []).append(Lease(tag, held.token))
         return due
 
+    def begin_task(self, tag: str, token: str) -> bool:
+        """Keep a lease, now due for renewal, until the task of its acked message ends.
+
+        Returns False if the lease was lost.
+        """
+        held = self.own(tag, token)
+        if held is not None:
+            held.begun, held.granted = True, 0.0
+        return held is not None
+
     def renewed(self, leases: Iterable[Lease], lease_s: float) -> None:
         """Record renewed leases and their length, which an operator may have changed."""
         self._heed(lease_s)
@@ -158,6 +179,10 @@ class Leases:
             if (held := self.own(*lease)) is not None:
                 held.lease_s = lease_s
                 held.until = max(held.until, held.granted + lease_s)
+
+    def begun(self, leases: Iterable[Lease]) -> set[str]:
+        """Return the tags of those whose message was acked as its task began."""
+        return {tag for tag, _ in leases if (held := self._held.get(tag)) and held.begun}
 
     def not_renewed(self, leases: Iterable[Lease]) -> None:
         """Record a failed renewal: *leases* are due again."""

@@ -148,7 +148,8 @@ class Outbox:
                     store.check()
                 if HOST.worked:
                     self._running.before_ack(store, queue)
-                store.post_ack(queue, chunk, partial(self._acked, chunk, trusted))
+                marked = (*chunk, "") if queue in self._leases.limited else chunk
+                store.post_ack(queue, marked, partial(self._acked, chunk, trusted))
             except BrokerTimeout:  # noqa: PERF203 - one of few chunks
                 self._unsent.update(tags)
                 raise

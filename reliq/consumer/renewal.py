@@ -46,7 +46,8 @@ class Renewal:
         lease_ms = int(self._options.visibility_timeout * 1000)
         for queue, leases in self._leases.due(all_of_them).items():
             for chunk in chunks(leases):
-                store.post_renew(queue, lease_ms, chunk, partial(self._renewed, queue, chunk))
+                on_result = partial(self._renewed, queue, chunk)
+                store.post_renew(queue, lease_ms, chunk, on_result, self._leases.begun(chunk))
 
     def _renewed(self, queue: str, leases: Sequence[Lease], result: Lost | ReliqError) -> None:
         if isinstance(result, ReliqError):
@@ -60,6 +61,15 @@ class Renewal:
             held = self._leases.lost(tag, tokens[tag])
             if held is None:
                 continue  # acked or returned meanwhile
+            if held.begun:
+                logger.warning(
+                    "lease lost: the running task of message %s of %r, which is acked, no longer "
+                    "counts towards the limits of its queue; this process did not renew it within "
+                    "visibility_timeout (%g s): raise that if processes freeze for longer",
+                    *(tag, queue, self._options.visibility_timeout),
+                )
+                self._report_lost(tag, held, "gone")
+                continue
             if tag in result.gone:
                 logger.warning(
                     "lease lost: message %s of %r no longer exists; it was finished elsewhere "

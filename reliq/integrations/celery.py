@@ -59,7 +59,7 @@ class WorkerWatch:
             HOST.forks, HOST.inline, HOST.running = self.forks, self.inline, self.running
             HOST.will_consume, HOST.takes_from = self.will_consume, self.takes_from
             HOST.jobs_of, HOST.dropped, HOST.pool = self.jobs_of, self.dropped, self.pool
-            HOST.node, HOST.processes = self.node, self.processes
+            HOST.node, HOST.processes, HOST.free = self.node, self.processes, self.free
             HOST.unprotected = self.unprotected
         if not self._connected and "celery.signals" in sys.modules:
             signals = sys.modules["celery.signals"]
@@ -182,11 +182,26 @@ class WorkerWatch:
         """How many tasks this worker runs at a time; 0 in other processes."""
         return sum(int(getattr(item.pool, "num_processes", None) or 1) for item in self._workers)
 
+    def free(self) -> int:
+        """How many further tasks this worker can start at once, after its pool has grown."""
+        most = 0
+        for item in self._workers:
+            scaler = getattr(item.controller, "autoscaler", None)
+            most += int(
+                getattr(scaler or item.pool, "max_concurrency" if scaler else "num_processes", None)
+                or 1
+            )
+        return most - len(sys.modules["celery.worker.state"].reserved_requests)
+
     def running(self) -> dict[str, int]:
-        """Return the number of running tasks that are or will soon be acked, by queue."""
+        """Return the number of running tasks that are or will soon be acked, by queue.
+
+        Without those of queues with limits, whose messages stay unacked until the end.
+        """
         counts: dict[str, int] = {}
         for request in _active_requests():
-            queue = getattr(getattr(request, "message", None), "queue", None)
+            message = getattr(request, "message", None)
+            queue = "" if getattr(message, "limited", False) else getattr(message, "queue", "")
             if queue and (request.acknowledged or not request.task.acks_late):
                 counts[queue_of(queue)] = counts.get(queue_of(queue), 0) + 1
         return counts

@@ -86,13 +86,15 @@ def _is(error: BaseException, name: str) -> bool:
 def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     """Return the *callbacks* of a pool for *request*, each of which records the outcome first.
 
-    A job reports the outcome to its batch; any task with late acks keeps it for a dead letter.
+    A job reports the outcome to its batch; any task with late acks keeps it for a dead letter. The
+    message of a task that was acked early, from a queue with limits, stays until the task ends.
     """
     headers = getattr(request, "request_dict", None) or {}
     message = getattr(request, "message", None)
     noted = dict(callbacks)
     is_job = bool(headers.get(BATCH))
-    if not hasattr(message, "outcome") or not (is_job or request.task.acks_late):
+    limited = getattr(message, "limited", False)
+    if not hasattr(message, "outcome") or not (is_job or request.task.acks_late or limited):
         return noted
     named = headers.get(FAILURES) or ()
 
@@ -115,7 +117,7 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     for name, learn in learns.items():
         if noted.get(name) is not None:
             noted[name] = _noting(request, noted[name], learn)
-    if is_job and noted.get("accept_callback") is not None:
+    if (is_job or limited) and noted.get("accept_callback") is not None:
         noted["accept_callback"] = _begun(request, noted["accept_callback"])
     return noted
 
@@ -132,13 +134,14 @@ def _noting(
     @wraps(function)
     def noting(*args: Any, **kwargs: Any) -> Any:
         outcome, settled = learn(*args, **kwargs), request.acknowledged
+        ended = outcome is not None or (message.limited and learn.__name__ != "of_timeout")
         if outcome is not None:
             message.outcome = outcome if BATCH in message.headers else None
             message.error = outcome.text  # for the dead letter, if it becomes one
         try:
             return function(*args, **kwargs)
         finally:
-            if outcome is not None and settled:
+            if ended and settled:
                 message.channel.settlement.settle([message], "ended")
             elif outcome is not None and not request.acknowledged:
                 message.outcome = None  # it stays unacked, and will be delivered again

@@ -3,7 +3,9 @@
 -- ARGV[1..] field, value (pairs; an empty value removes the field)
 --
 -- Returns {field, value, ...} of all settings, or {} if the queue does not exist.
--- keys: meta, guard
+-- keys: meta, ready, guard
+
+-- use: notify
 
 if redis.call('HEXISTS', meta, 'exists') == 0 then
   return {}
@@ -11,10 +13,17 @@ end
 -- begin: HDEL meta
 for i = 1, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]
+  local changes = value ~= (redis.call('HGET', meta, field) or '')
   if value == '' then
     redis.call('HDEL', meta, field)
   else
     redis.call('HSET', meta, field, value)
+  end
+  if changes and field == 'rate' then
+    redis.call('HDEL', meta, 'rate_state') -- earlier starts count for the earlier rate
+  end
+  if (field == 'rate' or field == 'concurrency') and redis.pcall('EXISTS', ready) == 1 then
+    notify()
   end
   if field == 'expires' then
     -- It counts from now, because earlier use was not recorded.

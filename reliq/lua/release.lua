@@ -1,10 +1,12 @@
 -- release: returns leased messages to their old place in the queue.
 --
 -- A nack is a failed delivery: it is counted, and the message may wait (back-off). At the
--- limit, the message is dead-lettered instead.
+-- limit, the message is dead-lettered instead. A message that was acked when its task began is
+-- finished. An undelivered one gives its start back to the rate of the queue.
 --
--- ARGV[1] how ("undelivered": the application never received it;
---         "released": not counted as failed; "nacked": counted as a failed delivery)
+-- ARGV[1] how ("undelivered": the application never received it, or has not begun it;
+--         "released": not counted as failed; "nacked": counted as a failed delivery;
+--         "begun": finished)
 -- ARGV[2] delivery_limit (failed deliveries; 0: no limit; the queue's own takes precedence)
 -- ARGV[3] backoff_min (ms that a message waits after its first failure; 0: none)
 -- ARGV[4] backoff_max (ms)
@@ -22,15 +24,21 @@ local dead_letter_max, error = tonumber(ARGV[5]), ARGV[6]
 
 -- clock: now
 -- use: add, whole, notify, intact, held_leases, tags_of, backoff, count_failures, note_failures
--- use: bury, wait, end_leases, permitted
+-- use: bury, wait, end_leases, permitted, leave
 
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead, job_events})
 permitted(unacked, ready)
-delivery_limit = whole(redis.call('HGET', meta, 'delivery_limit')) or delivery_limit
+local own_limit, own_rate, rate_state =
+  unpack(redis.call('HMGET', meta, 'delivery_limit', 'rate', 'rate_state'))
+delivery_limit = whole(own_limit) or delivery_limit
 
-local held, refused = held_leases(7)
-local died, back, dead_ones = {}, {}, {}
+local all, refused = held_leases(7)
+local held, begun, died, back, dead_ones = {}, {}, {}, {}, {}
+for _, lease in ipairs(all) do
+  local list = (how == 'begun' or lease.score == 'begun') and begun or held
+  list[#list + 1] = lease
+end
 for _, lease in ipairs(held) do
   if how == 'nacked' then
     lease.failed = (lease.failed or 0) + 1
@@ -54,7 +62,28 @@ if #held > 0 then
   end
   bury(dead_ones, 'delivery_limit', error)
   wait(back)
-  end_leases(tags_of(held))
+end
+if #begun > 0 then
+  leave(tags_of(begun), 'acked')
+end
+if #all > 0 then
+  end_leases(tags_of(all))
+end
+if how == 'undelivered' and own_rate and #back > 0 then
+  -- use: read_rate, keep_rate
+
+  local rate = read_rate(own_rate, rate_state)
+  for _, lease in ipairs(rate and back or {}) do
+    local token = tonumber(lease.token)
+    for _, start in ipairs(rate) do
+      if start[2] <= token and token < start[2] + start[3] then
+        start[4] = math.max(start[4] - 1, 0)
+      end
+    end
+  end
+  if rate then
+    keep_rate(rate, 0, 0)
+  end
 end
 if #back > 0 then
   add(stats, how, #back)

@@ -1,14 +1,15 @@
 -- renew: extends valid leases.
 --
 -- ARGV[1] lease_ms (ms from now; the queue's own takes precedence)
--- ARGV[2..] tag, token (pairs: delivery tag, lease token)
+-- ARGV[2..] tag, token (pairs: delivery tag, lease token; with the suffix "|begun", its task runs
+--         and is acked already: when this lease ends, the message is finished)
 --
 -- Returns {tags of lost leases, those of them whose message is no longer stored,
 --   extension of the other leases in ms}
 -- keys: unacked_index, unacked, meta, messages
 local lease_ms = tonumber(ARGV[1])
 
--- use: whole, lease
+-- use: whole, lease, lease_of
 
 -- begin: ZREM unacked_index
 -- clock: now
@@ -20,7 +21,12 @@ end
 local records = redis.call('HMGET', unacked, unpack(tags))
 local extended, lost, gone = {}, {}, {}
 for i, tag in ipairs(tags) do
-  if records[i] and string.match(records[i], '^%d+') == ARGV[2 * i + 1] then
+  local token, begun = string.match(ARGV[2 * i + 1], '^(%d+)(.*)$')
+  if records[i] and string.match(records[i], '^%d+') == token then
+    local _, score, expires, owner = lease_of(begun == '|begun' and records[i])
+    if score and score ~= 'begun' then
+      lease({now, tag}, {tag, string.format('%s|begun|%s|%s', token, expires, owner)})
+    end
     extended[#extended + 1] = now + lease_ms
     extended[#extended + 1] = tag
   else

@@ -19,12 +19,15 @@
 -- message while it holds others claims it ("isolating" in meta: tag, consumer, end of the claim).
 -- It gets nothing else until it has settled the others.
 --
--- Returns {ms until the next delayed message is due or -1, lease in ms,
+-- A queue with limits gives no more messages than its free slots (x-concurrency) and its rate
+-- (x-rate) allow. A slot is a lease. At a limit, the queue appears empty; the end of a lease notifies.
+--
+-- Returns {ms until the next delayed message is due, or the rate allows the next, or -1, lease in ms,
 --   0 when no message is left ready, 1 when some are, 2 when some are, but not for this consumer
 --   while it holds its poison candidate, 3 when it has claimed one, 4 when this is isolated,
---   first token, tags, envelopes, counts, {score, expires, ...}}
--- A count is the number of failed deliveries, or -1 for a message never delivered. The last item,
--- only with no_ack, is the input of hand_back (expires: ms, "" for none).
+--   first token, tags, envelopes, counts, {score, expires, ...}, 1 when the queue has limits or 0}
+-- A count is the number of failed deliveries, or -1 for a message never delivered. The list after
+-- them, only with no_ack, is the input of hand_back (expires: ms, "" for none).
 -- keys: messages, ready, delayed, unacked, deliveries, expiry, dead, dead_info
 -- keys: stats, meta, job_events, guard
 -- limits: BATCH, CANDIDATE_FAILURES, ROUNDS
@@ -36,9 +39,14 @@ local mark = 'candidate:' .. consumer
 -- use: whole, add, next_number
 
 -- clock: now
-local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating =
-  unpack(redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark, 'delivery_limit',
-    'dead_expired', 'max_bytes', 'isolating'))
+local paused, own_lease, expires_itself, marked, own_limit, dead_expired, max_bytes, isolating,
+  concurrency, own_rate = unpack(redis.call('HMGET', meta, 'paused', 'lease', 'expires', mark,
+    'delivery_limit', 'dead_expired', 'max_bytes', 'isolating', 'concurrency', 'rate'))
+local limited, open, rate = concurrency or own_rate, math.huge, nil
+if limited and no_ack then
+  return {err = 'LIMITED queue ' .. string.match(ready, '{(.-)}')
+    .. ' has limits (x-concurrency, x-rate), which need acks: consume it with no_ack=False'}
+end
 lease_ms = own_lease and whole(own_lease) or lease_ms
 delivery_limit = own_limit and whole(own_limit) or delivery_limit
 local candidate_failures = 0
@@ -73,6 +81,21 @@ end
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local next_due = head[2] and math.max(0, head[2] - now) or -1
 
+-- The number of messages that the limits allow now.
+if concurrency then
+  open = (whole(concurrency) or math.huge) - redis.call('ZCARD', unacked_index)
+end
+if own_rate then
+  -- use: read_rate, next_start
+
+  rate = read_rate(own_rate, redis.call('HGET', meta, 'rate_state'))
+  if rate then
+    local spent = math.max(next_start(rate) - now, 0)
+    open = math.min(open, math.floor(rate.burst - spent / rate.every))
+  end
+end
+n = math.min(n, open)
+
 local candidate, shut, blocked, isolated, claims = nil, false, false, nil, false
 if marked then
   -- use: lease_of
@@ -96,7 +119,7 @@ if not paused and shut then
   blocked = true
 elseif not paused and own and occupancy < 2 then
   claims = true
-elseif not paused then
+elseif not paused and n > 0 then
   -- The taken messages, as {tag, score, ...}; and the first one that needs an isolated delivery later.
   local taken, waits = {}, nil
   local cut, examined = false, 0
@@ -228,6 +251,12 @@ elseif not paused then
           '%d|%s|%s|%s', token + i - 1, taken[2 * i], expires[i] or '', consumer)
       end
       lease(index, records)
+      open = open - #tags
+    end
+    if rate then
+      -- use: keep_rate
+
+      keep_rate(rate, token, #tags)
     end
     take(tags)
     if no_ack then
@@ -246,6 +275,15 @@ if expires_itself then
   redis.call('HSET', meta, 'used_at', now)
 end
 local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
+if left == 1 and open < 1 then
+  left = 0
+  if rate then
+    -- use: next_start
+
+    local wait = math.ceil(next_start(rate) - (rate.burst - 1) * rate.every - now)
+    next_due = wait <= 0 and next_due or next_due < 0 and wait or math.min(next_due, wait)
+  end
+end
 -- Another consumer may take the rest; an idle one takes a claimed message at once. Do not notify
 -- if the notification would wake this consumer first, or was sent with the claim.
 if left == 1 and (not blocked or (claims and not own)) and not (claims and own) then
@@ -267,4 +305,4 @@ end
 if left > 1 then
   next_due = next_due < 0 and 1000 or math.min(next_due, 1000)
 end
-return {next_due, lease_ms, left, token, tags, envelopes, counts, places}
+return {next_due, lease_ms, left, token, tags, envelopes, counts, places, limited and 1 or 0}

@@ -4,7 +4,8 @@
 -- for more than four intervals, it was set before the server's clock was set back.
 -- Each failed delivery is counted, and the message may wait (back-off). A delivery that was not
 -- isolated raises the count at most to the limit less one. At the limit, after an isolated
--- delivery (which the mark of its consumer records), the message is dead-lettered.
+-- delivery (which the mark of its consumer records), the message is dead-lettered. A message that
+-- was acked when its task began does not return: it is finished.
 --
 -- ARGV[1] consumer (id of the caller)
 -- ARGV[2] interval (ms for which the mutex excludes others; 0: a pass without the mutex,
@@ -33,7 +34,7 @@ local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- clock: now
 -- use: add, whole, notify, intact, leave, unbury, trim_dead, marks_of, read_leases, backoff
--- use: forget_marks, count_failures, note_failures, bury, wait, end_leases
+-- use: forget_marks, count_failures, note_failures, bury, wait, end_leases, tags_of
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
@@ -119,8 +120,13 @@ local by_consumer, restored, died = {}, {}, {}
 -- isolated delivery, to the dead letters.
 local function return_expired(ended)
   local envelopes = detailed and redis.call('HMGET', messages, unpack(ended)) or {}
-  local leases, marks, held = read_leases(ended), {}, {}
+  local leases, begun, marks, held = {}, {}, {}, {}
   local back, dead_ones, later = {}, {}, false
+  for i, lease in ipairs(read_leases(ended)) do
+    lease.envelope = envelopes[i] or ''
+    local list = lease.score == 'begun' and begun or leases
+    list[#list + 1] = lease
+  end
   for i = 1, #leases do
     local lease = leases[i]
     local owner, before = lease.owner, lease.failed or 0
@@ -148,7 +154,7 @@ local function return_expired(ended)
       report[#report + 1] = lease.tag
       report[#report + 1] = failed
       report[#report + 1] = owner
-      report[#report + 1] = envelopes[i] or ''
+      report[#report + 1] = lease.envelope
     end
   end
   for owner, number in pairs(held) do
@@ -157,6 +163,9 @@ local function return_expired(ended)
   end
   count_failures(leases)
   wait(back)
+  if #begun > 0 then
+    leave(tags_of(begun), 'acked')
+  end
   if later then
     notify()
   end
@@ -164,7 +173,7 @@ local function return_expired(ended)
   note_failures(leases, 'lapsed')
   end_leases(ended)
   add(stats, 'restored', #back)
-  add(stats, 'lapsed', #ended)
+  add(stats, 'lapsed', #leases)
 end
 
 local ended = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', expiry_cutoff(), 'LIMIT', 0, BATCH)

@@ -44,10 +44,9 @@ def _concurrency(value: Any) -> str:
 def _rate(value: Any) -> str:
     if value == "none":
         return ""
-    found = _RATE.fullmatch(str(value))
-    if found is None:
+    if not _RATE.fullmatch(str(value)):
         raise ValueError(value)
-    return found[0]
+    return str(value)
 
 
 def _flag(value: Any) -> str:

@@ -32,7 +32,7 @@ from ..values.values import (
 from .base import StoreBase, flat_of, text_of, texts, then
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from ..client.pipeline import OnReply
     from ..client.stream import Reply
@@ -64,7 +64,7 @@ class RedisConsuming(StoreBase):
 
     @staticmethod
     def _reservation(queue: str, reply: Reply) -> Reservation:
-        next_due_ms, lease_ms, left, token, tags, envelopes, counts, places = reply
+        next_due_ms, lease_ms, left, token, tags, envelopes, counts, places, limited = reply
         deliveries = [
             Delivery(queue, str(tag, *_TEXT), str(token + i), count, envelope)
             for i, (tag, envelope, count) in enumerate(zip(tags, envelopes, counts, strict=True))
@@ -84,6 +84,7 @@ class RedisConsuming(StoreBase):
             left == _HELD_BACK,
             left == _CLAIMED,
             left == _ISOLATED,
+            limited == 1,
         )
 
     def reserve(
@@ -113,7 +114,10 @@ class RedisConsuming(StoreBase):
         self._post(scripts.RESERVE, queue, args, then(partial(self._reservation, queue), on_result))
 
     def post_ack(self, queue: str, tags: Sequence[str], on_result: OnResult[int]) -> None:
-        """Finish messages, whichever consumer holds their lease. Acking twice is harmless."""
+        """Finish messages, whichever consumer holds their lease. Acking twice is harmless.
+
+        A last tag of "" marks a queue with limits: another consumer is notified of the free slot.
+        """
         try:  # for each message: saves a call of _post
             prefix = self._prefixes[scripts.ACK, queue, ""]
         except KeyError:
@@ -161,8 +165,8 @@ class RedisConsuming(StoreBase):
         """Give messages back to their old place.
 
         A nacked message is counted and may have to wait (``redelivery_backoff``); at its delivery
-        limit, it is dead-lettered with *error* instead. Ordered with posts: a reserve that is
-        posted later finds the messages.
+        limit, it is dead-lettered with *error* instead. A begun one is finished. Ordered with
+        posts: a reserve that is posted later finds the messages.
         """
         result = Released([], [])
         for chunk in chunks(leases):
@@ -175,16 +179,29 @@ class RedisConsuming(StoreBase):
         return result
 
     def post_renew(
-        self, queue: str, lease_ms: int, leases: Sequence[Lease], on_result: OnResult[Lost]
+        self,
+        queue: str,
+        lease_ms: int,
+        leases: Sequence[Lease],
+        on_result: OnResult[Lost],
+        begun: Collection[str] = (),
     ) -> None:
-        """Extend leases; the result, once for each chunk, is the lost leases."""
+        """Extend leases; the result, once for each chunk, is the lost leases.
+
+        The messages with the tags *begun* are acked, and their tasks run: when such a lease ends,
+        the message is finished.
+        """
 
         def parse(reply: Reply) -> Lost:
             tags, gone, extended_ms = reply
             return Lost(texts(tags), texts(gone), extended_ms)
 
         for chunk in chunks(leases):
-            args = (lease_ms, *flat_of(chunk))
+            marked = (
+                Lease(tag, f"{token}|begun") if tag in begun else Lease(tag, token)
+                for tag, token in chunk
+            )
+            args = (lease_ms, *flat_of(marked))
             self._post(scripts.RENEW, queue, args, then(parse, on_result))
 
     def post_end_leases(

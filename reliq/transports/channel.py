@@ -310,7 +310,12 @@ class Channel(virtual.Channel):
         message = self.qos_.delivered.pop(delivery_tag, None) or self.qos_.take(delivery_tag)
         if message is None:
             return
-        if message.decode_error is not None or BATCH in message.headers or self.closed:
+        if (
+            message.decode_error is not None
+            or BATCH in message.headers
+            or self.closed
+            or message.limited
+        ):
             self.settlement.settle([message], "acked")
         else:  # the hot path: an ordinary message has no one else to report to
             self.transport.loop.ack(message.queue, (delivery_tag,))

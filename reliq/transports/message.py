@@ -84,9 +84,11 @@ class Message(virtual.Message):
     """For a task in Celery's worker: the eta for which it was delayed at the broker."""
 
     begun = False
-    """For a job, or after a failure, in a worker: whether the pool has accepted the task."""
+    """For a job, with limits, or after a failure, in a worker: whether the pool has its task."""
     acked_early = False
     """For a task in a worker: whether it is acknowledged when it starts."""
+    limited = False
+    """For a task in a worker: whether its queue has limits, so that its lease lasts as long."""
     outcome: Outcome | None = None
     """The outcome of a task, until it is reported to its batch."""
 
@@ -117,6 +119,11 @@ class Message(virtual.Message):
     def lease(self) -> Lease:
         """Its lease, by which it can be returned or dead-lettered."""
         return Lease(self.delivery_tag, self.token)
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether its queue has limits, and the worker has not begun its task."""
+        return self.limited and not self.begun
 
     @property
     def failed(self) -> int:

@@ -89,6 +89,8 @@ PUBLISHER_FROM, PUBLISHER_TO = PUBLISHER.start + 1, PUBLISHER.stop
 
 CANDIDATE_FAILURES = 2
 """The failures that make a message a poison candidate; with a low limit, one less than that."""
+STARTS_LISTED = 16
+"""The number of instants whose starts a queue's rate remembers, to take back those unused."""
 ROUNDS = 4
 """How often a reserve searches further for messages to take besides a poison candidate."""
 

@@ -16,9 +16,10 @@ T = TypeVar("T")
 OnResult: TypeAlias = Callable[[T | ReliqError], None]
 """Receives the result of a posted step, or its error."""
 
-How: TypeAlias = Literal["undelivered", "released", "nacked"]
-"""How a message returns to its queue. *undelivered*: the application never received it.
-*released*: it counts as redelivered, not as failed. *nacked*: it counts as a failed delivery."""
+How: TypeAlias = Literal["undelivered", "released", "nacked", "begun"]
+"""How a message returns to its queue. *undelivered*: the application never received it, or a
+worker did not begin its task. *released*: it counts as redelivered, not as failed. *nacked*: it
+counts as a failed delivery. *begun*: it was acked as its task began, and is finished."""
 
 
 class Lease(NamedTuple):
@@ -63,6 +64,8 @@ class Reservation(NamedTuple):
     """Whether a message waits for an isolated delivery to this consumer, which gets no other."""
     isolated: bool = False
     """Whether this is an isolated delivery: the consumer gets no other until it is settled."""
+    limited: bool = False
+    """Whether the queue has limits (``x-concurrency``, ``x-rate``)."""
 
 
 class Logged(NamedTuple):

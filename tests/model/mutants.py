@@ -71,7 +71,7 @@ MUTANTS = (
         "- dead_letter_max - 1,",
     ),
     Mutant("dead_letter: still unacked", "dead_letter", "end_leases(tags_of(held))", ""),
-    Mutant("renew: any token will do", "renew", "== ARGV[2 * i + 1]", "~= nil"),
+    Mutant("renew: any token will do", "renew", "== token then", "~= nil"),
     Mutant("end_leases: any token will do", "end_leases", "== token then", "then"),
     Mutant(
         "end_leases: the end is a time like others",
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "reserve: a paused queue gives",
         "reserve",
-        "elseif not paused then",
+        "elseif not paused and n > 0 then",
         "else",
     ),
     Mutant(

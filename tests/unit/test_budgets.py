@@ -30,7 +30,7 @@ BUDGETS = {
     "failover": 310,
     "integrations": 2_520,
     "lua": 3_990,
-    "message": 675,
+    "message": 720,
     "metrics": 505,
     "migration": 670,
     "routing": 1_660,

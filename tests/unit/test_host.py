@@ -30,7 +30,7 @@ def test_a_plain_program_loads_no_code_for_celery():
 def test_every_question_is_answered_for_celery():
     """Once Celery is loaded, each question to the host gets an answer from Celery."""
     HOST.prepare()
-    own = {"prepare", "at_child_end", "worked", "warned"}
+    own = {"prepare", "at_child_end", "worked", "warned", "bounded"}
     asked = {field.name for field in fields(Host)} - own
     assert set() == {name for name in asked if getattr(HOST, name) is getattr(Host, name)}
     assert (False, "", 0) == (HOST.worker(), HOST.pool(), HOST.processes())

@@ -56,12 +56,19 @@ class Credit:
         return known[item.qos]
 
     def of_channel(self, qos: QoS) -> int:
-        """Return how many messages a channel may reserve now."""
+        """Return how many messages a channel may reserve now.
+
+        A worker that consumes a queue with limits takes no more than it can start at once: others
+        could start what it held in advance.
+        """
         if _one_by_one(qos):
             return 0 if self._reserved(qos) or not qos.can_consume() else 1
+        most = _UNLIMITED
+        if self._link.session.leases.limited and self.of_worker():
+            most = HOST.free() - self._reserved(qos)
         if not qos.prefetch_count:
-            return _UNLIMITED
-        return min(qos.prefetch_count - len(qos.delivered) - self._reserved(qos), _UNLIMITED)
+            return most
+        return min(qos.prefetch_count - len(qos.delivered) - self._reserved(qos), most)
 
     def shares(self, wanting: Sequence[Subscription]) -> list[tuple[Subscription, int]]:
         """Return each subscription with its share of the credit of its channel."""
@@ -69,6 +76,7 @@ class Credit:
             return [(wanting[0], self.of(wanting[0]))]
         shares: list[tuple[Subscription, int]] = []
         known: dict[QoS, int] = {}
+        limited = self._link.session.leases.limited
         rivals = Counter(item.qos for item in wanting if not item.no_ack)
         for item in wanting:
             n = self.of(item, known)
@@ -76,7 +84,7 @@ class Credit:
                 if self._split and n > 1:
                     n = max(1, n // rivals[item.qos])
                 rivals[item.qos] -= 1
-                if n > 0 and (item.qos.prefetch_count or _one_by_one(item.qos)):
+                if n > 0 and (item.qos.prefetch_count or _one_by_one(item.qos) or limited):
                     known[item.qos] -= n
             shares.append((item, n))
         return shares

@@ -121,6 +121,8 @@ class Receiver:
             self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
+        if delivery.queue in session.leases.limited and not no_ack:
+            message.limited = HOST.takes_from(self._over)
         if LEASE in message.delivery_info:  # a job: the register knows this process by its session
             message.delivery_info[LEASE] += [session.id, link.store.broker]
         if NATIVE_ETA in message.headers:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ...consumer.host import HOST
 from ...consumer.isolation import ISOLATION
 from ...errors import BrokerRefused, BrokerUnavailable, ReliqError, again, logger
 from ...values.protocol import partly_reachable
@@ -56,7 +57,7 @@ class Reserver:
     failure: ReliqError | None = field(default=None, init=False)
     """The error of a posted reserve, until it is raised in the application."""
     held_back: set[str] = field(default_factory=set, init=False)
-    """Queues that give no more messages until a poison candidate is settled."""
+    """Queues that give no more messages until one is settled: a poison candidate, or a slot."""
     _getting: bool = field(default=False, init=False)
 
     def request(self) -> None:
@@ -102,6 +103,8 @@ class Reserver:
             if not no_ack:
                 link.session.leases.take(reservation.deliveries, requested_at, reservation.lease_ms)
                 credit.note(queue, reservation, requested_at)
+                if reservation.limited:
+                    link.session.leases.limited.add(queue)
         except BaseException:
             if not no_ack:
                 link.session.outbox.reserve_lost(queue, link.store.consumer)
@@ -247,24 +250,50 @@ class Reserver:
                 self.failure = result
             self.woken()
             return
+        if result.held_back or result.limited or link.session.leases.limited:
+            result = self._note_limits(item.queue, result)
         if result.deliveries and not item.no_ack:
             if monotonic() - item.requested_at > result.lease_ms / 1000 * _STALE:
                 # Read so late that the leases may have expired: other consumers may hold them.
-                link.session.outbox.return_later(result.deliveries)
-                result = result._replace(deliveries=[], left=True)
+                result = self._without(result, 0)._replace(left=True)
             link.session.leases.take(result.deliveries, item.requested_at, result.lease_ms)
         if not item.no_ack and (ISOLATION.on or result.claimed or result.isolated):
             self._credit.note(item.queue, result, item.requested_at, item.began_at)
         if result.claimed or result.isolated:
             item.want()  # as soon as this consumer has credit again
-        if result.held_back:
-            self.held_back.add(item.queue)
         if item in self._schedule.subscriptions:
             item.reserved(result)
             self.woken()
         else:  # cancelled while the reserve was in progress
             item.requested = 0
             link.session.outbox.return_later(result.deliveries, no_ack=item.no_ack)
+
+    def _without(self, result: Reservation, kept: int) -> Reservation:
+        """Return a reply without the messages after the first *kept*, which go back."""
+        self._link.session.outbox.return_later(result.deliveries[kept:])
+        return result._replace(deliveries=result.deliveries[:kept])
+
+    def _note_limits(self, queue: str, result: Reservation) -> Reservation:
+        """Record what withholds messages; a worker that learns of limits returns its surplus."""
+        limited = self._link.session.leases.limited
+        if result.held_back or (result.limited and not result.left):
+            self.held_back.add(queue)
+        if not result.limited:
+            limited.discard(queue)
+            return result
+        if queue in limited:
+            return result
+        limited.add(queue)
+        if not self._credit.of_worker():
+            return result
+        if not HOST.bounded:
+            HOST.bounded = True
+            logger.warning(
+                "queue %r has limits: this worker takes at most as many messages, from all its "
+                "queues, as it has free processes, whatever worker_prefetch_multiplier says",
+                queue,
+            )
+        return self._without(result, max(HOST.free(), 0))
 
     def _continues_without(self, item: Subscription, error: ReliqError) -> bool:
         """Whether to pause one queue and continue with the others.

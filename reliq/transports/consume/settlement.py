@@ -7,6 +7,7 @@ The channel handles single acks, the hot path. A worker leaves the outcome of a 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -75,7 +76,9 @@ class Settlement:
         else:
             for message in messages:
                 self._report_job(message, verdict)
-            if verdict != "ended":
+            if verdict == "ended":
+                self._end_tasks(messages)
+            else:
                 self._release(verdict, messages, error)
                 self._over.pull.credit_regained()
 
@@ -118,7 +121,28 @@ class Settlement:
         )
         return acked
 
+    def _end_tasks(self, messages: Sequence[Message]) -> None:
+        """Free the slots that tasks, acked as they began, have occupied until now."""
+        held = [message for message in messages if message.limited]
+        for message in held:
+            message.limited = False
+        self._ack(held)
+
+    def _keeps_slot(self, message: Message) -> bool:
+        """Whether a message acked as its task begins keeps its lease until the task ends.
+
+        A failed report of the begin is repeated with the next renewals.
+        """
+        session = self._link.session
+        early = message.limited and message.acked_early
+        if not early or not session.leases.begin_task(*message.lease):
+            return False
+        with suppress(BrokerUnavailable):
+            session.duties.renewal.renew(self._store)
+        return True
+
     def _ack(self, messages: Sequence[Message]) -> None:
+        messages = [message for message in messages if not self._keeps_slot(message)]
         for queue, group in groupby(messages, attrgetter("queue")):
             tags = [message.delivery_tag for message in group]
             if self._qos.closed:
@@ -158,7 +182,9 @@ class Settlement:
                 self._link.session.outbox.release_later(message.queue, how, (message.lease,))
 
     def _how(self, how: How, message: Message) -> How:
-        """Return how to return *message*: *how*, but counted after a failed delivery."""
+        """Return how to return *message*: counted after a failed delivery, or as unbegun."""
+        if how == "released" and message.unbegun:
+            return "undelivered"
         failed = how == "released" and self._link.session.leases.failed(message.delivery_tag)
         return "nacked" if failed else how
 

@@ -233,6 +233,8 @@ class Options:
         in the URL is for the master. Default to None.
     credential_provider, sentinel_credential_provider: a CredentialProvider of redis-py, or the
         dotted path of its class or factory; it replaces user and password. Default to None.
+    credential_interval: seconds until a provider that does not stream is asked for another token;
+        0: only for a new connection. Defaults to 300.
     """
 
     visibility_timeout: float = _option(60.0, _seconds(0.1))
@@ -293,6 +295,7 @@ class Options:
     sentinel_password: str | None = _option(None, _optional(typed(str, "a string")))
     credential_provider: Login | None = _option(None, _PROVIDER)
     sentinel_credential_provider: Login | None = _option(None, _PROVIDER)
+    credential_interval: float = _option(300.0, _seconds_or_zero())
 
     def __repr__(self) -> str:
         """Return the options that differ from the defaults, with passwords hidden."""
@@ -342,8 +345,11 @@ def parse(transport_options: Mapping[str, Any] | None) -> Options:
         expected, check = RULES[name]
         try:
             values[name] = check(_from_text(value) if name in _FROM_TEXT else value)
-        except (TypeError, ValueError, OverflowError, OSError, ImportError, AttributeError):
+        except (TypeError, ValueError, OverflowError, OSError, ImportError, AttributeError) as exc:
             got = "a secret value" if name in _SECRETS else repr(value)
+            path = name in _SECRETS and not {".", ":"}.isdisjoint(str(value))
+            if path and isinstance(exc, (ImportError, AttributeError)):
+                got = f"{exc}: correct the path, or install its module in each process"
             problems.append(f"expected {name} to be {expected}, got: {got}")
     if problems:
         raise ConfigurationError("; ".join(problems))

@@ -35,12 +35,6 @@ def as_text(command: Command, script: Script | None) -> Command:
     return command if script is None else ("EVAL", script.text, *parts_of(command)[2:])
 
 
-def _texts(
-    commands: Sequence[tuple[Command, Script | None]],
-) -> list[tuple[Command, Script | None]]:
-    return [(as_text(*item), None) for item in commands]
-
-
 def needs_text(stream: Stream, text: str, address: Broker) -> bool:
     """Whether the error *text* refuses only the digest of a script."""
     if text.startswith("NOSCRIPT"):
@@ -100,23 +94,23 @@ class Calls:
             stream = self._idle.pop()
         except IndexError:
             return self._dial()
-        if stream.login is not None and stream.token is not stream.login.token:
-            stream.close()
-            return self.take()
-        if monotonic() - stream.used > CHECK_AFTER_S and not self._serves(stream):
+        auth = b"" if stream.login is None else stream.renewal()
+        if (auth or monotonic() - stream.used > CHECK_AFTER_S) and not self._serves(stream, auth):
             stream.close()
             self.broken += 1
             return self.take()
         return stream
 
-    def _serves(self, stream: Stream) -> bool:
-        """Whether an idle connection is open and, after *health_check_s*, whether it answers."""
+    def _serves(self, stream: Stream, auth: bytes) -> bool:
+        """Whether an idle connection is open and answers *auth*, or PING after *health_check_s*."""
         try:
             if stream.read():
                 return False  # unexpected data: no command is pending
-            if monotonic() - stream.used > self._health_check_s:
-                stream.write(pack(_PING[0][0]))
-                self._read(stream, _PING, self._timeout_s, inf)
+            if auth or monotonic() - stream.used > self._health_check_s:
+                stream.write(auth or pack(_PING[0][0]))
+                replies, _ = self._read(stream, _PING, self._timeout_s, inf)
+                if stream.login is not None:
+                    stream.login.report(replies[0])
         except FAILURES:
             return False
         return True
@@ -144,7 +138,7 @@ class Calls:
         stream = self.take()
         try:
             if stream.sends_texts:
-                commands = _texts(commands)
+                commands = [(as_text(*item), None) for item in commands]
             data = bytearray()
             for command, _ in commands:
                 data += pack(command)
@@ -208,7 +202,7 @@ class Calls:
                 error = replies[place] = translate_reply(text, self._address)
                 dismissed = dismissed or dismissal(error)
         if resend:
-            texts = _texts([commands[place] for place in resend])
+            texts = [(as_text(*commands[place]), None) for place in resend]
             stream.write(b"".join([pack(command) for command, _ in texts]))
             resent, dismissed_later = self._read(stream, texts, limit_s, ends_at)
             for place, reply in zip(resend, resent, strict=True):

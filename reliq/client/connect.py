@@ -12,20 +12,18 @@ import socket
 import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from inspect import signature
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 import redis.exceptions
 from hiredis import HiredisError, Reader, ReplyError, pack_command
 from redis.connection import (
-    AbstractConnection,
     Connection,
     SSLConnection,
     UnixDomainSocketConnection,
 )
 
-from .. import client as engine
 from .._version import __version__
 from ..errors import BrokerTimeout, BrokerUnavailable, ConfigurationError, ReliqError, again
 from ..forks import here
@@ -34,6 +32,7 @@ from ..lua import keys
 from ..values.limits import FORMAT
 from . import refusals
 from .error_replies import code_of, translate_reply
+from .tls import require_tls_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,12 +59,6 @@ _QUIET = {
     for kind in (socket.socket, ssl.SSLSocket)
     if issubclass(kind, _socket.socket)
 }
-# No CLIENT SETINFO: the oldest versions of redis-py name the library in other arguments.
-_SILENT = (
-    {"driver_info": None}
-    if "driver_info" in signature(AbstractConnection).parameters
-    else {"lib_name": None, "lib_version": None}
-)
 # redis-py's connections close in a destructor of Python, in which a handler of a signal may run.
 _TCP, _TLS, _UNIX = (
     type(kind.__name__, (kind,), {"__del__": object.__hash__})
@@ -105,8 +98,7 @@ class Address:
         """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
         connection = Dialled(self, options.socket_connect_timeout)
         with connection.dialling():
-            if self.tls is not None:
-                self._require_files(self.tls)
+            require_tls_files(self.tls or {})  # one that was there may be being replaced
             connection.take(self._opened(options, connection))
             # Not CLIENT SETINFO: a user without that right would fill the ACL LOG.
             ask_all(connection, self, ("CLIENT", "SETNAME", name))
@@ -121,10 +113,10 @@ class Address:
             "socket_connect_timeout": timeout_s,
             "protocol": 2,  # neither HELLO nor maintenance notifications
             "parser_class": lambda **_: parser,
-            **_SILENT,
         }
         if isinstance(self.password, Login):
             given["credential_provider"] = parser.login = self.password
+            parser.login.interval_s = options.credential_interval or inf
             parser.token = parser.login.token  # before it is asked: a newer one counts
         else:
             given |= {"username": self.username, "password": self.password}
@@ -136,15 +128,10 @@ class Address:
             own = dict(options.socket_keepalive_options)
             given["socket_keepalive_options"] = {**_KEEPALIVE, **own}
             opened = _TCP(**given) if self.tls is None else _TLS(**given, **self.tls)
-        opened.driver_info = None  # 7.1 takes None for the default
+        # No CLIENT SETINFO, in the oldest versions of redis-py and in the later ones.
+        opened.lib_name = opened.lib_version = opened.driver_info = None
         opened.connect()
         return opened
-
-    def _require_files(self, tls: dict[str, Any]) -> None:
-        try:
-            engine.require_tls_files(tls)
-        except ConfigurationError as exc:  # valid before: a file is being replaced
-            raise BrokerUnavailable(f"{self} is not reachable: {exc}") from exc
 
 
 class Dialled:

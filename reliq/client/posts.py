@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from ..errors import ReliqError, again
 from ..forks import Part, register
 from .pipeline import POLL_AGAIN_S, Post
-from .stream import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,10 +54,9 @@ class Posts:
         if pipeline.pending and now - pipeline.since >= pipeline.timeout_s:
             self.check()
         stream = pipeline.stream
-        if stream and stream.login is not None and stream.token is not stream.login.token:
-            stream.token = stream.login.token
+        if stream and stream.login is not None and (auth := stream.renewal()):
             hidden = Post(("AUTH",), None, 0.0, stream.login.report)  # its repr shows no token
-            self.post(pack(("AUTH", *stream.token)), hidden)
+            self.post(auth, hidden)
         try:
             stream, end = pipeline.write(data, post, now)
         except BaseException:

@@ -140,6 +140,13 @@ class Stream:
         """Return the descriptor."""
         return self._sock.fileno()
 
+    def renewal(self) -> bytes:
+        """Return the packed login with a token that is newer than the connection's, or b""."""
+        if self.login is None or (token := self.login.newest()) is self.token:
+            return b""
+        self.token = token
+        return pack(("AUTH", *token))
+
     # -- out
 
     def write(self, data: bytes | bytearray) -> None:

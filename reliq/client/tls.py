@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from functools import cache
@@ -20,25 +21,29 @@ UNVERIFIED = (
     "TLS: the server's certificate or its name is not verified (ssl_cert_reqs, "
     "ssl_check_hostname): an attacker on the network can read and change everything"
 )
-_CERT_REQS = {
-    "none": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,
-    "required": ssl.CERT_REQUIRED,
+_YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_CHOICES: dict[str, dict[str, Any]] = {
+    "ssl": _YES_OR_NO,
+    "ssl_check_hostname": _YES_OR_NO,
+    "ssl_cert_reqs": {
+        "none": ssl.CERT_NONE,
+        "optional": ssl.CERT_OPTIONAL,
+        "required": ssl.CERT_REQUIRED,
+    },
+    "ssl_min_version": {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3},
 }
-# Options that are used together, and the one of them that no error shows.
-_TOGETHER: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"), ()),
-    (("ssl_certfile", "ssl_keyfile"), ("ssl_password",)),
-    (("ssl_ciphers",), ()),
+_PREFIX = re.compile(r"^(tlsversion\.)?(cert\.|tlsv)")
+# Options that redis-py uses together.
+_TOGETHER = (
+    ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"),
+    ("ssl_certfile", "ssl_keyfile", "ssl_password"),
+    ("ssl_ciphers",),
+    ("ssl_include_verify_flags",),
+    ("ssl_exclude_verify_flags",),
 )
 _TLS_OPTIONS = frozenset(
     name for name in signature(SSLConnection).parameters if name.startswith("ssl_")
 )
-_YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_VERSIONS = {
-    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
-    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
-}
 
 
 def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
@@ -49,7 +54,7 @@ def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
     unknown name, a wrong value, and a missing or invalid file.
     """
     mapping = given if isinstance(given, dict) else {}
-    wanted = bool(given) if isinstance(given, dict) else _yes_or_no("ssl", given or False)
+    wanted = bool(given) if isinstance(given, dict) else _chosen("ssl", given or False)
     if not (wanted or always):
         return None
     options: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
@@ -57,13 +62,18 @@ def tls_options(given: Any, *, always: bool = False) -> dict[str, Any] | None:
         full = name if name.startswith("ssl_") else f"ssl_{name}"
         if full not in _TLS_OPTIONS:
             raise unknown("TLS option", full, _TLS_OPTIONS)
+        if "ocsp" in full and value:
+            raise ConfigurationError(
+                f"{full} is not supported: redis-py asks for the revocation of a certificate "
+                "without a time limit. Remove the option"
+            )
         options[full] = value
-    options["ssl_cert_reqs"] = _cert_reqs(options["ssl_cert_reqs"])
-    options["ssl_check_hostname"] = options["ssl_cert_reqs"] != ssl.CERT_NONE and _yes_or_no(
+    options["ssl_cert_reqs"] = _chosen("ssl_cert_reqs", options["ssl_cert_reqs"])
+    options["ssl_check_hostname"] = options["ssl_cert_reqs"] != ssl.CERT_NONE and _chosen(
         "ssl_check_hostname", options["ssl_check_hostname"]
     )
     if options.get("ssl_min_version") is not None:
-        options["ssl_min_version"] = _version(options["ssl_min_version"])
+        options["ssl_min_version"] = _chosen("ssl_min_version", options["ssl_min_version"])
     # Without a password, OpenSSL would prompt for one at the terminal.
     options["ssl_password"] = options.get("ssl_password") or ""
     _require_usable(options)
@@ -82,58 +92,38 @@ def _warn(text: str) -> None:
     logger.warning(text)
 
 
-def _yes_or_no(name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    choice = _YES_OR_NO.get(str(value).lower())
-    if choice is None:
-        raise ConfigurationError(f"expected {name} to be true or false, got: {value!r}")
-    return choice
+def _chosen(name: str, value: Any) -> Any:
+    """Return the constant that *value* is, or names in the spelling of Python, Kombu or users."""
+    for word, constant in _CHOICES[name].items():
+        if value == constant or _plain(value) == _plain(word):
+            return constant
+    known = ", ".join(_CHOICES[name])
+    raise ConfigurationError(f"expected {name} to be one of {known}, got: {value!r}")
 
 
-def _cert_reqs(value: Any) -> ssl.VerifyMode:
-    if value is None:
-        return ssl.CERT_NONE
-    if isinstance(value, str):  # from a URL that Kombu did not parse
-        mode = _CERT_REQS.get(value.lower().removeprefix("cert_"))
-        if mode is not None:
-            return mode
-    elif value in set(_CERT_REQS.values()):
-        return ssl.VerifyMode(value)
-    raise ConfigurationError(
-        f"expected ssl_cert_reqs to be one of {', '.join(_CERT_REQS)}, got: {value!r}"
-    )
-
-
-def _version(value: Any) -> ssl.TLSVersion:
-    if isinstance(value, str):
-        name = value.lower().replace("_", ".").removeprefix("tlsversion.").removeprefix("tlsv")
-        version = _VERSIONS.get(f"TLSv{name}")
-    else:
-        version = next((known for known in _VERSIONS.values() if known == value), None)
-    if version is None:
-        raise ConfigurationError(
-            f"expected ssl_min_version to be one of {', '.join(_VERSIONS)}, got: {value!r}"
-        )
-    return version
+def _plain(word: Any) -> str:
+    return _PREFIX.sub("", str(word).lower().replace("_", "."))
 
 
 def require_tls_files(options: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError, which names the option, if a file or folder does not exist."""
+    """Raise FileNotFoundError, which names the option, if a file or folder does not exist."""
     for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).exists():
-            raise ConfigurationError(
+            raise FileNotFoundError(
                 f"expected {name} to be an existing file or folder, got: {str(path)!r}"
             )
 
 
 def _require_usable(options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError, which names the options, if redis-py cannot use them."""
-    require_tls_files(options)
-    for names, secret in _TOGETHER:
-        given = {name: options.get(name) for name in (*names, *secret)}
-        if not any(given.values()):
+    try:
+        require_tls_files(options)
+    except FileNotFoundError as exc:
+        raise ConfigurationError(str(exc)) from None
+    for names in _TOGETHER:
+        given = {name: options[name] for name in names if options.get(name)}
+        if not given:
             continue
         opened: Any = SSLConnection(**given)
         try:
@@ -141,7 +131,7 @@ def _require_usable(options: Mapping[str, Any]) -> None:
             with socket.socket() as plain:
                 opened._wrap_socket_with_ssl(plain).close()  # noqa: SLF001
         except (OSError, TypeError, ValueError) as exc:  # ssl.SSLError is an OSError
-            shown = [value for name, value in given.items() if name not in secret]
+            shown = [value for name, value in given.items() if name != "ssl_password"]
             raise ConfigurationError(
-                f"{', '.join((*names, *secret))} cannot be used ({exc}), got: {shown!r}"
+                f"{', '.join(names)} cannot be used ({exc}), got: {shown!r}"
             ) from None

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from .. import client as engine
 from ..errors import ConfigurationError
 from ..options import parse
 from .connect import Address
+from .tls import tls_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -172,7 +172,7 @@ def address_of(parsed: Parsed, *, default_port: int = PORT, show: bool = False) 
         db=database(parsed.path, show=show),
         username=parsed.username,
         password=parsed.password,
-        tls=engine.tls_options(parsed.tls, always=secure) if secure or parsed.tls else None,
+        tls=tls_options(parsed.tls, always=secure) if secure or parsed.tls else None,
     )
 
 

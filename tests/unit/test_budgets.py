@@ -18,7 +18,7 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 
 # Lines of all text files, and 5 % of air; those of a listed subfolder count only there.
 BUDGETS = {
-    "": 1_780,
+    "": 1_850,
     "admin": 2_910,
     "batches": 1_670,
     "cli": 4_390,

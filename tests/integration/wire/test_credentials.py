@@ -8,6 +8,8 @@ import subprocess
 import sys
 import traceback
 from contextlib import suppress
+from threading import Event
+from time import monotonic
 
 import pytest
 from kombu import Connection
@@ -309,6 +311,133 @@ def test_a_new_token_logs_in_each_connection(server, caplog):
     assert_balanced(server.url("reliq"))
 
 
+class Plain(CredentialProvider):
+    """A provider that does not stream, whose answer a test changes; it may raise or wait."""
+
+    def __init__(self):
+        self.answer, self.error, self.open = ("rotating", "first-token"), None, Event()
+        self.open.set()
+
+    def get_credentials(self):
+        """Return the current credentials."""
+        self.open.wait(30)
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+class Worker:
+    """A process that publishes and consumes until it sees what a test waits for."""
+
+    def __init__(self, connection):
+        self.connection, self.number = connection, 0
+        self.taker = Taker(connection, "q")
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.05)  # opens the notifier's connection
+        self.works_until(lambda: True, what="a message")
+
+    def works_until(self, done, what):
+        """Publish and take a message again and again, until *done*."""
+
+        def work():
+            self.number += 1
+            publish(self.connection, "q", self.number)
+            assert [self.number] == self.taker.take_bodies(1)
+            return done()
+
+        wait_until(work, timeout_s=20, what=what)
+
+
+@pytest.fixture
+def renewed(server):
+    """Return a worker whose provider does not stream and is asked each second, and the provider."""
+    allow(server.client(), "other", "other-token")
+    provider = Plain()
+    options = {"credential_provider": provider, "credential_interval": 1, "poll_interval": 0.2}
+    with Connection(server.url("reliq"), transport_options=options) as connection:
+        yield Worker(connection), provider
+
+
+def test_a_provider_that_does_not_stream_is_asked_again(server, renewed):
+    """After the interval, each connection logs in with the new answer in place; none is lost."""
+    worker, provider = renewed
+    before = {number for _, number in users(server)}
+    provider.answer = ("other", "other-token")
+    worker.works_until(
+        lambda: {"other"} == {user for user, _ in users(server)}, what="the new user everywhere"
+    )
+    assert before <= {number for _, number in users(server)}
+    assert_balanced(server.url("reliq"))
+
+
+def test_an_answer_that_stays_logs_in_once(server, renewed):
+    """The same answer logs in no connection again."""
+    worker, provider = renewed
+    asked = []
+    provider.open.wait = lambda _: asked.append(1)
+    worker.works_until(lambda: len(asked) > 2, what="questions")
+    before = server.client().info("commandstats")["cmdstat_auth"]["calls"]
+    worker.works_until(lambda: len(asked) > 4, what="questions")
+    assert before == server.client().info("commandstats")["cmdstat_auth"]["calls"]
+
+
+def test_a_renewal_that_fails_is_retried(server, renewed, caplog):
+    """An error of the provider is logged once, without its text; the connections stay."""
+    worker, provider = renewed
+    before = {number for _, number in users(server)}
+    provider.error = ValueError("first-token")
+    worker.works_until(lambda: "no new token (ValueError)" in caplog.text, what="the warning")
+    tried = monotonic()
+    worker.works_until(lambda: monotonic() > tried + 0.5, what="more failures")
+    provider.answer, provider.error = ("other", "other-token"), None
+    worker.works_until(
+        lambda: {"other"} == {user for user, _ in users(server)}, what="the new user everywhere"
+    )
+    assert before <= {number for _, number in users(server)}
+    assert 1 == caplog.text.count("no new token")
+    assert "-token" not in caplog.text
+
+
+def test_a_refused_renewal_is_retried(server, renewed, caplog):
+    """A token that the server accepts only later is sent again; the refusal is logged once."""
+    worker, provider = renewed
+    provider.answer = ("other", "later-token")
+    worker.works_until(lambda: "no new token (WRONGPASS)" in caplog.text, what="the warning")
+    allow(server.client(), "other", "later-token")
+    worker.works_until(
+        lambda: {"other"} == {user for user, _ in users(server)}, what="the new user everywhere"
+    )
+    assert 1 == caplog.text.count("no new token")
+
+
+def test_a_provider_that_hangs_holds_nothing_up(server, renewed):
+    """While a provider does not answer a renewal, messages go on over the old login."""
+    worker, provider = renewed
+    provider.open.clear()
+    hangs_since = monotonic()
+    worker.works_until(lambda: monotonic() > hangs_since + 1.5, what="an interval")
+    provider.answer = ("other", "other-token")
+    provider.open.set()
+    worker.works_until(
+        lambda: {"other"} == {user for user, _ in users(server)}, what="the new user everywhere"
+    )
+
+
+def test_a_stream_that_has_ended_is_asked(server, caplog):
+    """After an error, redis-py's streams pass nothing on: the provider is asked instead."""
+    allow(server.client(), "other", "other-token")
+    provider = Streaming("rotating", "first-token")
+    options = {"credential_provider": provider, "credential_interval": 1, "poll_interval": 0.2}
+    with Connection(server.url("reliq"), transport_options=options) as connection:
+        worker = Worker(connection)
+        provider.report(OSError("first-token"))
+        provider.current = ("other", "other-token")
+        worker.works_until(
+            lambda: {"other"} == {user for user, _ in users(server)}, what="the new user"
+        )
+    assert 1 == caplog.text.count("no new token (OSError)")
+
+
 def test_a_refused_token_leaves_the_old_login(server, caplog):
     """A refused token is logged once, without the token, and no connection is lost."""
     caplog.set_level(logging.DEBUG)
@@ -347,11 +476,17 @@ def test_a_provider_that_fails(server):
 
 
 def test_a_wrong_provider():
-    """What is no provider is refused at once, without its text."""
-    for wrong in ("no.such:Thing", "os:sep", 5, object()):
+    """What is no provider is refused at once; a path says what cannot be imported."""
+    for wrong in ("hush", "os:sep", "hush-hush", 55555, object()):
         with pytest.raises(ConfigurationError, match="CredentialProvider") as caught:
             parse({"credential_provider": wrong})
-        assert str(wrong) not in str(caught.value) or wrong == 5
+        assert str(wrong) not in str(caught.value)
+    for wrong, text in {
+        "no_such.login:Provider": "No module named 'no_such'",
+        "reliq.login:Nothing": "module 'reliq.login' has no attribute 'Nothing'",
+    }.items():
+        with pytest.raises(ConfigurationError, match=f"got: {text}: correct the path, or install"):
+            parse({"credential_provider": wrong})
     assert "Rotating" not in repr(parse({"credential_provider": Rotating()}))
     assert symbol_by_name(PATH) is Rotating
     kept = login_of(PATH)

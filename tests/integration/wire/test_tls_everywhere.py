@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import NameOID
 from kombu import Connection
+from redis.connection import SSLConnection
 
 import reliq
-from reliq import ConfigurationError
+from reliq import BrokerUnavailable, ConfigurationError
 from reliq.admin import Inspector
 from reliq.cli import main
+from reliq.client.urls import address_of, read
 from reliq.metrics import Collector
 from reliq.migration.kombu_url import connect_kombu
 from reliq.migration.migrate import Migration
+from reliq.options import Options
 from tests.integration.kombu_client import declare, publish
+from tests.integration.process import test_plugging_in
 from tests.support.audits import assert_balanced
 from tests.support.commands import RELIQ, data, environment, run
 
 PASSWORD = "geheim-123"
+OCSP = (
+    "ssl_validate_ocsp",
+    "ssl_validate_ocsp_stapled",
+    "ssl_ocsp_context",
+    "ssl_ocsp_expected_cert",
+)
 HANDSHAKE = 0x16  # the first byte of TLS; a command begins with "*"
 
 
@@ -176,6 +194,90 @@ def test_a_version_that_is_there(tls_server, version):
     url = f"{tls_server.url('reliqs')}&ssl_min_version={version}"
     with Inspector(url) as inspector:
         assert [] == inspector.queues()
+
+
+def secured(server, **options):
+    """Return the TLS context of a connection, which has logged in."""
+    connection = address_of(replace(read(server.url("reliqs"), ["reliqs"]), tls=options)).connect(
+        Options(), "test"
+    )
+    connection.close()
+    return connection.sock.context
+
+
+def hashed_folder(folder, ca):
+    """Put *ca* into *folder* under the name that OpenSSL looks for; return the folder."""
+    name = x509.load_pem_x509_certificate(ca.read_bytes()).subject
+    (part,) = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    lower = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, part.value.lower())])
+    digest = hashlib.sha1(lower.public_bytes()[2:]).digest()
+    (folder / f"{int.from_bytes(digest[:4], 'little'):08x}.0").write_bytes(ca.read_bytes())
+    return str(folder)
+
+
+def test_each_way_to_name_the_authority(tls_server, certificates, tmp_path):
+    """The CA is a file, a folder or text, under the names of Kombu and redis-py."""
+    for options in (
+        {"ca_certs": str(certificates.ca)},
+        {"ssl_ca_data": certificates.ca.read_text()},
+        {"ca_path": hashed_folder(tmp_path, certificates.ca)},
+    ):
+        assert secured(tls_server, **options)
+    with pytest.raises(BrokerUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        secured(tls_server, ca_data=certificates.wrong_ca.read_text())
+
+
+def test_effect_of_verify_flags(tls_server, certificates):
+    """A flag that is included demands what is missing here, a CRL, unless it is excluded."""
+    ca, flags = str(certificates.ca), [ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF]
+    with pytest.raises(BrokerUnavailable, match="unable to get certificate CRL"):
+        secured(tls_server, ca_certs=ca, include_verify_flags=flags)
+    both = {"include_verify_flags": flags, "exclude_verify_flags": flags}
+    assert secured(tls_server, ca_certs=ca, **both)
+    for name in both:
+        with pytest.raises(ConfigurationError, match=f"ssl_{name} cannot be used"):
+            secured(tls_server, ca_certs=ca, **{name: "VERIFY_X509_STRICT"})
+
+
+def test_effect_of_versions_and_ciphers(tls_server, certificates):
+    """The context has the lowest version and only the ciphers that are named."""
+    cipher, ca = "ECDHE-ECDSA-AES128-GCM-SHA256", str(certificates.ca)
+    context = secured(tls_server, ca_certs=ca, min_version="1.3", ciphers=cipher)
+    assert ssl.TLSVersion.TLSv1_3 == context.minimum_version
+    names = {one["name"] for one in context.get_ciphers() if one["protocol"] != "TLSv1.3"}
+    assert {cipher} == names
+
+
+def test_effect_of_a_client_certificate(tls_server, certificates, tmp_path):
+    """A key with a password is used with this password, and refused with another."""
+    key = serialization.load_pem_private_key(certificates.client_key.read_bytes(), None)
+    locked = tmp_path / "locked.pem"
+    form, way = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    secret = serialization.BestAvailableEncryption(b"hush")
+    locked.write_bytes(key.private_bytes(form, way, secret))
+    options = {"ca_certs": str(certificates.ca), "certfile": str(certificates.client_cert)}
+    options["keyfile"] = str(locked)
+    assert secured(tls_server, **options, password="hush")
+    with pytest.raises(ConfigurationError, match="ssl_password cannot be used") as caught:
+        secured(tls_server, **options, password="wrong-hush")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [True, "true"])
+def test_the_revocation_of_certificates_is_not_queried(tls_server, value):
+    """redis-py's OCSP options are refused: each of its queries would wait without a limit."""
+    for name in OCSP:
+        with pytest.raises(ConfigurationError, match=f"{name} is not supported: .* time limit"):
+            secured(tls_server, **{name: value})
+    with pytest.raises(ConfigurationError, match="ssl_validate_ocsp is not supported"):
+        Inspector(f"{tls_server.url('reliqs')}&ssl_validate_ocsp=true")
+
+
+def test_each_option_of_redis_py_has_a_test():
+    """Each TLS option of the installed redis-py is tested in this file or refused."""
+    known = {name for name in signature(SSLConnection).parameters if name.startswith("ssl_")}
+    text = Path(__file__).read_text("utf-8") + Path(test_plugging_in.__file__).read_text("utf-8")
+    assert [] == [name for name in known - {*OCSP} if name.removeprefix("ssl_") not in text]
 
 
 AN_OPEN_CONNECTION = """

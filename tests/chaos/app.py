@@ -7,14 +7,17 @@ them.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import os
+import random
 import signal
 import sys
 import time
+from pathlib import Path
 
-from celery import Celery
+from celery import Celery, signals
 from celery.exceptions import Retry
 from kombu import Exchange, Queue
 
@@ -24,9 +27,14 @@ from reliq.consumer import batch_passes
 from reliq.transports import failback_rounds
 from reliq.values.job_headers import BATCH
 from tests.chaos import broken
+from tests.chaos.gate import PUBLISH, Gate
 from tests.chaos.ledger import (
+    CONFIRMED,
+    FAILED,
     FINISHED,
     HANDED_ON,
+    IMMEDIATE,
+    INTENT,
     JOINED,
     RAISED,
     REFUSED,
@@ -103,6 +111,48 @@ app = Celery("chaos", broker=os.environ["RELIQ_TEST_BROKER"])
 app.conf.update(BASE)
 app.conf.update(json.loads(os.environ.get("RELIQ_TEST_CONFIG", "{}")))
 ledger = Writer(os.environ["RELIQ_TEST_JOURNAL"])
+
+
+def publish_at_alarms(every_s):
+    """Publish a task in a handler of SIGALRM, at random times, over a connection of its own.
+
+    Does so while the producers publish.
+
+    The pool of producers of Kombu has a lock that a handler would wait for in vain.
+    """
+    gate = Gate(Path(os.environ["RELIQ_CHAOS_ALARMS"]))
+    producer = app.amqp.Producer(app.connection_for_write(), auto_declare=False)
+
+    def arm():
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.1, 1.9) * every_s)
+
+    def publish(*_):
+        if gate.state == PUBLISH:
+            publish_one()
+        arm()
+
+    def publish_one():
+        task_id, queue = f"{IMMEDIATE}a{os.getpid()}-{time.monotonic_ns()}", QUEUES[0]
+        ledger.write(INTENT, task_id, 0, queue)
+        try:
+            app.send_task("chaos.work", task_id=task_id, queue=queue, producer=producer)
+        except Exception as exc:  # noqa: BLE001 - a handler must not end the process
+            ledger.write(FAILED, task_id, type(exc).__name__)
+        else:
+            ledger.write(CONFIRMED, task_id)
+
+    gevent = sys.modules.get("gevent")
+    if gevent is not None and sys.modules["gevent.monkey"].is_module_patched("threading"):
+        gevent.signal_handler(signal.SIGALRM, publish)  # in a greenlet: the hub must not wait
+    else:
+        signal.signal(signal.SIGALRM, publish)
+    atexit.register(signal.signal, signal.SIGALRM, signal.SIG_IGN)  # by default, it ends a process
+    arm()
+
+
+if "RELIQ_CHAOS_ALARMS" in os.environ:
+    for begun in (signals.worker_ready, signals.worker_process_init):
+        begun.connect(lambda **_: publish_at_alarms(1.0), weak=False)
 
 
 def _identity(request):

@@ -81,6 +81,11 @@ class Broker:
         """The transport options that the URL needs."""
         return {}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment that its clients need."""
+        return {}
+
     def wait_failover(self, old: RedisServer) -> RedisServer:
         """Wait until another server than *old* is the master."""
         raise NotImplementedError

@@ -69,11 +69,11 @@ _WIDTH_OF_A_FILE = 140
 )
 @click.option(
     "--brokers",
-    type=click.Choice(["one", "two", "sentinels", "cluster", "embedded"]),
+    type=click.Choice(["one", "two", "sentinels", "cluster", "embedded", "logins"]),
     default="one",
     show_default=True,
     help="One server and its replica behind a proxy; the same and a second URL; a Sentinel group; "
-    "a cluster; an embedded broker.",
+    "a cluster; an embedded broker; a server whose logins end.",
 )
 @click.option(
     "--starve-every",

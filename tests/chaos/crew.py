@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 APP = "tests.chaos.app"
 _WARM_S = 40.0
+_TASKS_OF_A_CHILD = 50
 _ORPHANED_S = 3.0
 _STACKS_S = 2.0
 """Time for a process to write its stacks."""
@@ -73,7 +74,14 @@ class Slot:
 class Crew:
     """All processes that use the broker."""
 
-    def __init__(self, settings: Settings, url: str, more: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        more: Mapping[str, object],
+        environment: Mapping[str, str],
+    ) -> None:
+        """*more* are transport options, and *environment* variables, that the broker needs."""
         self.settings, self.url = settings, url
         self.exits: list[Exit] = []
         self.findings: list[str] = []
@@ -95,10 +103,14 @@ class Crew:
         self._environment = {
             "RELIQ_CHAOS_QUEUES": json.dumps(settings.queues),
             **({"RELIQ_CHAOS_BATCHES": "1"} if settings.has_batches else {}),
+            **environment,
             **settings.environment,
         }
         if settings.brokers == "two":
             self._config["broker_failover_strategy"] = "primary"
+        if settings.brokers == "logins":
+            self._config["worker_max_tasks_per_child"] = _TASKS_OF_A_CHILD
+            self._environment["RELIQ_CHAOS_ALARMS"] = str(settings.directory / "gate")
 
     # -- start
 

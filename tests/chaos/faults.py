@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from tests.chaos import cluster_faults, sentinel_faults
+from tests.chaos import cluster_faults, login_broker, sentinel_faults
 from tests.chaos.embedded_broker import EmbeddedKill
 from tests.chaos.kind import FaultKind
 from tests.chaos.model import Fault
@@ -335,6 +335,7 @@ FAULTS: dict[str, type[FaultKind]] = {
         NetReplyLost,
         *sentinel_faults.KINDS,
         EmbeddedKill,
+        *login_broker.KINDS,
         *cluster_faults.KINDS,
         Starve,
     )

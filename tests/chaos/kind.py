@@ -35,7 +35,7 @@ class FaultKind:
     """Shortest and longest seconds until it is undone."""
     about: ClassVar[str]
     brokers: ClassVar[frozenset[Brokers]] = frozenset(
-        {"one", "two", "sentinels", "cluster", "embedded"}
+        {"one", "two", "sentinels", "cluster", "embedded", "logins"}
     )
     """The broker setups in which it can occur."""
     second: ClassVar[bool] = False

@@ -15,7 +15,7 @@ from pathlib import Path
 from celery.exceptions import OperationalError
 
 from tests.chaos import ledger as record
-from tests.chaos.app import app, ledger
+from tests.chaos.app import app, ledger, publish_at_alarms
 from tests.chaos.gate import END, PUBLISH, Gate
 from tests.chaos.settings import CALLBACKS
 
@@ -104,4 +104,6 @@ class Producer:
 
 
 if __name__ == "__main__":
+    if "RELIQ_CHAOS_ALARMS" in os.environ:
+        publish_at_alarms(0.2)
     Producer(json.loads(os.environ["RELIQ_CHAOS_PRODUCER"])).run()

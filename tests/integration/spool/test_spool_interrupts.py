@@ -46,7 +46,7 @@ def works(journal, path):
 
     thread = threading.Thread(target=use, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     return not thread.is_alive() and not failed and not is_locked(path)
 
 

@@ -252,8 +252,9 @@ def test_handlers_may_use_each_others_connections(fresh_redis):
     assert sorted([b"crossed", b"own", b"posted"] * 2) == sorted(got)
 
 
-def test_a_command_larger_than_the_socket_takes(wire, fresh_redis):
+def test_a_command_larger_than_the_socket_takes(fresh_redis):
     """A command beyond the socket's buffer is written as the server reads, and others follow it."""
+    wire = dialled(fresh_redis, socket_timeout=20.0, socket_connect_timeout=20.0)
     large = b"x" * 30_000_000
     replies: list[object] = []
     fresh_redis.freeze()
@@ -268,6 +269,7 @@ def test_a_command_larger_than_the_socket_takes(wire, fresh_redis):
     for thread in (posts, small):
         thread.join(20)
     wire.wait_for_replies()
+    wire.close()
     assert {large, b"small"} == set(replies)
 
 

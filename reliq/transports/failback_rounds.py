@@ -125,7 +125,9 @@ class FailbackRounds:
             transport.broker_answers(home)
         elif primary and transport.consumed:
             for url in transport.urls[1:]:
-                if url != transport.spool and self._is_due(self._swept, url, _SWEPT_EVERY_S):
+                if url == transport.spool or BROKERS.in_back_off(url):
+                    continue
+                if self._is_due(self._swept, url, _SWEPT_EVERY_S):
                     self._sweep(transport, url)
         if transport.spool:
             if self._is_due(self._forwarded, transport.url, _FORWARDED_EVERY_S):
@@ -171,11 +173,10 @@ class FailbackRounds:
 
     def _sweep(self, transport: Failback, url: str) -> None:
         """Move messages from *url* to the primary, in the queues that *transport* consumes."""
-        if BROKERS.in_back_off(url):
-            return
         try:
             BROKERS.ask(url)
         except ReliqError:
+            self._swept.pop(url, None)  # its back-off sets the time of the next try
             return
         with transport.temporary_connection(url) as visited:
             there = visited.link.store

@@ -14,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import pytest
 from celery import Celery
@@ -135,11 +136,15 @@ class Spooled:
         """Wait until every confirmed task has run; fail if any ran twice."""
         missing = self.confirmed()
 
-        def done():
+        def goes_on(before):
             missing.difference_update(self.site.journal.finished())
-            return not missing
+            return len(missing) < before
 
-        wait_until(done, timeout_s=90, what=lambda: f"{len(missing)} are missing\n{self.tails()}")
+        while missing:
+            wait_until(
+                partial(goes_on, len(missing)),
+                what=lambda: f"{len(missing)} are missing\n{self.tails()}",
+            )
         twice = {task: n for task, n in self.site.journal.started().items() if n > 1}
         assert {} == twice
         wait_until(lambda: 0 == spooled_in(self.path), timeout_s=60, what=self.tails)
@@ -167,11 +172,9 @@ def redis_is_away(spooled, seconds):
     publishers = [spooled.publisher() for _ in range(3)]
     spooled.wait_confirmed(50)
     spooled.redis.kill()
-    before = len(spooled.confirmed())
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         spooled.wait_confirmed(10)
-    assert len(spooled.confirmed()) > before + 10 * seconds
     spooled.redis.start()
     for process in publishers:
         wait_until(lambda p=process: "answers again" in p.log(), timeout_s=30, what=process.tail)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from reliq.embedded.start import candidates, server_at
+from reliq.embedded.server import candidates, server_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

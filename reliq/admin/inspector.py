@@ -20,7 +20,8 @@ from .batches import JobBatches, require_page
 from .dead_letters import DeadLetters
 from .lookups import Lookups
 from .names import STATES
-from .partitions import for_each_part, settings
+from .partitions import for_each_part
+from .queue_settings import settings
 from .reporting import Report, report
 from .views import Message, of_stored
 from .walking import page_of_parts

@@ -17,7 +17,7 @@ import click
 from reliq.embedded import start
 from reliq.embedded.folder import SCHEME, folder_of
 from reliq.embedded.keeper import ask, free_space, lock, logs, open_own, write_state
-from reliq.embedded.start import find, writer_of
+from reliq.embedded.server import find, writer_of
 from reliq.errors import BrokerUnavailable
 from reliq.options import parse
 from reliq.units import duration, size

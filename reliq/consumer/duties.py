@@ -19,7 +19,7 @@ from .batch_passes import BatchPasses
 from .dead_consumers import DeadConsumers
 from .heartbeat import Heartbeat
 from .host import HOST
-from .registration import LostQueues
+from .lost_queues import LostQueues
 from .renewal import Renewal
 from .restore_passes import RestorePasses
 from .runner import Runner

@@ -1,4 +1,4 @@
-"""Kombu's stored format of messages (JSON with the body in base64), and its bindings.
+"""Kombu's stored format of messages: JSON with the body in base64.
 
 Reading never unpickles: the body stays bytes. The JSON functions are Kombu's, because they
 support its extra types (datetime, UUID, Decimal, bytes).
@@ -7,23 +7,15 @@ support its extra types (datetime, UUID, Decimal, bytes).
 from __future__ import annotations
 
 import base64
-import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kombu.transport.virtual.exchange import TopicExchange
 from kombu.utils.json import dumps, loads
 
-from ..message.envelope import NOT_STORED, Envelope, EnvelopeError, pack, unpack
-from .kombu_url import KombuBinding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..values.protocol import Store
+from ..message.envelope import NOT_STORED, Envelope, EnvelopeError
 
 _UNACKED_PARTS = 3  # message, exchange, routing key
 _MOST_PRIORITY = 9
-_UNREADABLE = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError)
+UNREADABLE = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError)
 
 
 def read(data: bytes) -> tuple[Envelope, int, bool]:
@@ -54,7 +46,7 @@ def read(data: bytes) -> tuple[Envelope, int, bool]:
             info.get("exchange") or "",
             info.get("routing_key") or "",
         )
-    except _UNREADABLE as exc:
+    except UNREADABLE as exc:
         raise EnvelopeError(f"not a Kombu message: {type(exc).__name__}: {exc}") from exc
     return envelope, priority, unacked or redelivered
 
@@ -100,65 +92,3 @@ def _priority(properties: dict[str, Any]) -> int:
         return min(max(int(properties["priority"]), 0), _MOST_PRIORITY)
     except (KeyError, TypeError, ValueError):
         return 0
-
-
-_REPLIES, _EVENTS = ".pidbox", "celeryev"
-
-
-def of_durable_queue(binding: KombuBinding) -> bool:
-    """Whether Kombu's *binding* belongs to a queue that outlives its consumer."""
-    own = binding.exchange.endswith(_REPLIES) or binding.exchange == _EVENTS
-    return not (binding.temporary or own)
-
-
-def queues_of(message: bytes, bindings: Iterable[KombuBinding]) -> list[str]:
-    """Return the queues to which Kombu would restore an unacked message; [] if unreadable."""
-    try:
-        _, exchange, routing_key = ("" if part is None else part for part in loads(message))
-    except _UNREADABLE:
-        return []
-    if not (isinstance(exchange, str) and isinstance(routing_key, str)):
-        return []
-    if not exchange:
-        return [routing_key] if routing_key else []
-    return sorted(
-        {
-            item.queue
-            for item in bindings
-            if item.exchange == exchange
-            and (
-                re.match(item.pattern, routing_key)
-                if item.pattern
-                else item.routing_key == routing_key
-            )
-        }
-    )
-
-
-def bind_in_reliq(store: Store, queue: str, bindings: Iterable[KombuBinding]) -> None:
-    """Bind *queue* in reliq as in Kombu. *bindings*: of all queues.
-
-    Exchanges are not declared, because Kombu does not store their types. An exchange is direct
-    until a process of the application declares it.
-    """
-    for item in bindings:
-        if item.queue == queue and item.exchange and of_durable_queue(item):
-            binding = pack([item.routing_key, queue])
-            if binding not in store.exchange_table(item.exchange).bindings:
-                store.bind(item.exchange, True, [binding], queue)
-
-
-def kombu_bindings_of(store: Store, queue: str) -> list[KombuBinding]:
-    """Return the bindings of *queue* in reliq, in Kombu's format."""
-    bindings = []
-    for exchange in store.exchanges():
-        table = store.exchange_table(exchange)
-        type_ = "direct" if table.declaration is None else unpack(table.declaration)["type"]
-        for binding in table.bindings:
-            routing_key, name = unpack(binding)
-            if name == queue:
-                pattern = ""
-                if type_ == "topic":  # Kombu stores the pattern with the binding
-                    pattern = TopicExchange(None).key_to_pattern(routing_key)
-                bindings.append(KombuBinding(exchange, routing_key, pattern, queue))
-    return bindings

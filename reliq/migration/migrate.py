@@ -24,13 +24,8 @@ from ..values.limits import MOVED_AT_ONCE
 from ..values.protocol import status_of
 from ..values.values import NO_QUEUE, Lease
 from .convert import to_foreign, to_move
-from .kombu_messages import (
-    bind_in_reliq,
-    is_task,
-    kombu_bindings_of,
-    of_durable_queue,
-    queues_of,
-)
+from .kombu_bindings import bind_in_reliq, kombu_bindings_of, of_durable_queue, queues_of
+from .kombu_messages import is_task
 from .kombu_url import connect_kombu, is_kombu
 
 if TYPE_CHECKING:

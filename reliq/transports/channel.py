@@ -21,8 +21,8 @@ from ..forks import PROCESS, here
 from ..lazy import Lazy
 from ..routing.partitions import in_each, names_of, refuse_partition, waiting
 from ..values.job_headers import BATCH
+from .client import Client
 from .consume.subscription import Subscription
-from .link import Client
 from .message import Message, QoS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from reliq.embedded.folder import Folder
-from reliq.embedded.start import candidates
+from reliq.embedded.server import candidates
 from tests.support.waiting import wait_until
 
 _SLOW_FSYNC = r"""

@@ -13,7 +13,7 @@ from reliq.cli.commands import COMMANDS
 from reliq.cli.demo.command import kombu_side, reliq_side
 from reliq.cli.demo.run import Outcome, audit_line
 from reliq.cli.endings import Group
-from reliq.embedded import start as embedded_server
+from reliq.embedded import server as embedded_server
 from reliq.embedded.folder import Folder
 from reliq.errors import ConfigurationError
 

@@ -10,7 +10,7 @@ import pytest
 from kombu import Connection
 
 import reliq
-from reliq.embedded.start import candidates
+from reliq.embedded.server import candidates
 from tests.integration.embedded.test_embedded import alive, put, take
 from tests.support.disks import run_on_small_disk
 from tests.support.embedded import Place

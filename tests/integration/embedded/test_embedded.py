@@ -23,7 +23,8 @@ from reliq.admin import Inspector
 from reliq.embedded import keeper
 from reliq.embedded.folder import folder_of
 from reliq.embedded.keeper import ask
-from reliq.embedded.start import candidates, ensure, server_at, stop, was_used
+from reliq.embedded.server import candidates, server_at, was_used
+from reliq.embedded.start import ensure, stop
 from reliq.options import parse
 from reliq.testing import broker as own_broker
 from reliq.testing import broker_fixture  # noqa: F401 - taken as `broker`
@@ -711,7 +712,7 @@ def test_it_has_no_port(place):
 
 def test_without_a_server_it_says_what_to_install(place, monkeypatch):
     """Without a server, or with an invalid one, the error states what to install."""
-    monkeypatch.setattr("reliq.embedded.start._WHEELS", ())
+    monkeypatch.setattr("reliq.embedded.server._WHEELS", ())
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(reliq.ConfigurationError, match=r"kombu-reliq\[embedded\].* or "):
         ensure(place.folder, STAYING)
@@ -858,9 +859,9 @@ def test_two_containers_and_two_machines(place, tmp_path):
 @pytest.mark.slow
 def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
     """The default memory limit is a quarter of the cgroup's memory, 256 MB at most."""
-    from reliq.embedded import start
+    from reliq.embedded import server
 
-    assert start.memory_limit() <= 256_000_000
+    assert server.memory_limit() <= 256_000_000
     groups = Path("/sys/fs/cgroup/memory")
     if not os.access(groups, os.W_OK) or os.geteuid():
         pytest.fail("this test needs a writable cgroup of memory (v1)")
@@ -868,7 +869,7 @@ def test_the_memory_of_a_cgroup_counts(monkeypatch, tmp_path):
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(160 * 10**6))
-        script = "from reliq.embedded.start import memory_limit; print(memory_limit())"
+        script = "from reliq.embedded.server import memory_limit; print(memory_limit())"
         command = f'echo $$ > {group}/cgroup.procs && exec "$@"'
         done = subprocess.run(
             ["sh", "-c", command, "sh", sys.executable, "-c", script],

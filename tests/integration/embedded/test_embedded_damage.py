@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import reliq
 from reliq.cli import main
 from reliq.cli.schema import SCHEMAS
-from reliq.embedded.start import Server, stop, writer_of
+from reliq.embedded.server import Server, writer_of
+from reliq.embedded.start import stop
 from tests.integration.embedded.test_embedded import put, take
 from tests.support.disks import run_on_small_disk
 from tests.support.embedded import Place

@@ -10,7 +10,7 @@ import pytest
 from kombu import Connection, Exchange, Queue
 
 import reliq
-from reliq.embedded.start import candidates
+from reliq.embedded.server import candidates
 from tests.support.embedded import Place, slow_disk
 
 QUEUE = Queue("q", Exchange("", type="direct"), routing_key="q")

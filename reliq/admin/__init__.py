@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .audit import AuditResult, BatchAudit
     from .dead_letter_choice import DeadLetterGroup, DeadLetterGroups
     from .inspector import Inspector
+    from .limits import QueueLimits
     from .permissions import acl_rule
     from .reporting import QueueReport, Report
     from .views import Message, MessageDetails, MessageEvent
@@ -50,6 +51,7 @@ __all__ = [
     "MessageDetails",
     "MessageEvent",
     "Partial",
+    "QueueLimits",
     "QueueReport",
     "QueueStatus",
     "Report",
@@ -70,6 +72,7 @@ __getattr__ = names_of(
         ".audit": "AuditResult BatchAudit",
         ".dead_letter_choice": "DeadLetterGroup DeadLetterGroups",
         ".inspector": "Inspector",
+        ".limits": "QueueLimits",
         ".permissions": "acl_rule",
         ".reporting": "QueueReport Report",
         ".views": "Message MessageDetails MessageEvent",

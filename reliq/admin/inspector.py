@@ -13,11 +13,13 @@ from ..routing.partitions import delete, in_each, names_of
 from ..routing.routes import Routes
 from ..store.urls import connect, require_url
 from ..transfer.numbered import move_queue
+from ..values.inspection import Partial
 from ..values.protocol import no_queue, status_of
 from . import doctor, partitions
 from .audit import AuditResult, audit
 from .batches import JobBatches, require_page
 from .dead_letters import DeadLetters
+from .limits import QueueLimits, limits_of
 from .lookups import Lookups
 from .names import STATES
 from .partitions import for_each_part
@@ -29,7 +31,7 @@ from .walking import page_of_parts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..values.inspection import AnyPlace, BrokerInfo, Consumer, Finding, Partial, QueueStatus
+    from ..values.inspection import AnyPlace, BrokerInfo, Consumer, Finding, QueueStatus
 
 
 class Inspector(DeadLetters, JobBatches, Lookups, AbstractContextManager["Inspector"]):
@@ -112,6 +114,20 @@ class Inspector(DeadLetters, JobBatches, Lookups, AbstractContextManager["Inspec
         Each queue is read at one instant. Queues on unreachable cluster nodes are in ``untold``.
         """
         return report(self._store, since)
+
+    def limits(self, queue: str | None = None) -> Partial[QueueLimits]:
+        """Return the limits of *queue*, or of each queue that has one, with their use now.
+
+        The counts of a queue are from one instant, and its limits from a moment later. Queues on
+        unreachable nodes are in ``unreachable``. A divided queue has no limits. Raises NotFound.
+        """
+        reads = self._store.reads
+        if queue is not None:
+            measures = reads.measure(partitions.parts_of(self._store, queue))
+            return Partial(limits_of(self._store, partitions.merged_measures(measures)))
+        measures = reads.measure_all()
+        limits = limits_of(self._store, partitions.merged_measures(measures))
+        return Partial((item for item in limits if item.limited), measures.unreachable)
 
     def consumers(self) -> list[Consumer]:
         """Return the processes that consume from this broker, by id.
@@ -225,9 +241,10 @@ class Inspector(DeadLetters, JobBatches, Lookups, AbstractContextManager["Inspec
     def configure(self, queue: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change arguments of *queue* while it is in use; return the current ones.
 
-        The arguments are ``x-delivery-limit``, ``x-max-length``, ``x-message-ttl``,
-        ``x-overflow``, ``x-partitions`` and ``x-visibility-timeout``; None restores the declared
-        value. They apply from the next publish, delivery or lease, until the queue is deleted.
+        The arguments are ``x-concurrency``, ``x-delivery-limit``, ``x-max-length``,
+        ``x-message-ttl``, ``x-overflow``, ``x-partitions``, ``x-rate`` and
+        ``x-visibility-timeout``; None restores the declared value. They apply from the next
+        publish, delivery or lease, until the queue is deleted.
         Raises NotFound, and ConfigurationError before any change.
         """
         if changes:

@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": "Find problems of brokers, permissions, consumers and queues, with their remedies.",
     "embedded": "Inspect, run, stop, repair or copy an embedded broker (reliq-embedded:////FOLDER).",
     "exporter": "Serve metrics for Prometheus on http://HOST:PORT/metrics.",
+    "limit": "Set, show or clear the limits of a queue: messages in hand, and starts in a time.",
     "migrate": "Move messages from Kombu's Redis transport to reliq, or back.",
     "move": "Move ready, delayed and dead messages of QUEUE, or of all queues, to another broker.",
     "peek": "Show messages of QUEUE without reserving them.",

@@ -73,6 +73,7 @@ _BATCH = {
     "counts": _object(**dict.fromkeys(JOB_STATES, _WHOLE)),
     "failures": _list(_of(admin.JobFailure)),
 }
+_LIMITS = _list(_of(admin.QueueLimits, **_BROKER))
 _MESSAGES = _list(_of(admin.Message, **_BROKER))
 _ROUTE = _object(exchange=_TEXT, routing_key=_TEXT, publishes=_WHOLE, oldest_s=_NUMBER)
 _SPOOL = _object(
@@ -121,6 +122,7 @@ SCHEMAS: dict[str, Schema] = {
         **dict.fromkeys(("uptime_s", "error_at"), _nullable(_NUMBER)),
     ),
     "embedded stop": _object(stopped=_FLAG),
+    **dict.fromkeys(("limit clear", "limit set", "limit show"), _LIMITS),
     "migrate": {"anyOf": [_list(_of(Plan)), _list(_of(Step, queue=_TEXT))]},
     "move": {"type": "object", "additionalProperties": _WHOLE},
     "peek": _MESSAGES,

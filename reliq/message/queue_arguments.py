@@ -75,7 +75,7 @@ _RULES: dict[str, tuple[str, Rule]] = {
     "x-partitions": ("partitions", _number(1, MOST_PARTITIONS)),
     "x-concurrency": (
         "concurrency",
-        ("a whole number of messages, at least 1, or -1 for no limit", _concurrency),
+        ("a whole number of messages such as 200, at least 1, or -1 for no limit", _concurrency),
     ),
     "x-rate": ("rate", ("a rate such as '500/s', '100/m burst 10' or 'none'", _rate)),
 }
@@ -179,7 +179,8 @@ def _refuse_contradictions(queue: str, kept: dict[str, Any]) -> None:
             f"queue {queue!r}: x-partitions requires a durable queue; this queue is temporary "
             "(auto_delete, x-expires)"
         )
-    refuse_divided_limits(queue, kept, kept.get("x-partitions", 1))
+    limits = (name for name, value in kept.items() if value not in (-1, "none"))
+    refuse_divided_limits(queue, limits, kept.get("x-partitions", 1))
 
 
 def is_auto_delete(declaration: bytes) -> bool:

@@ -126,6 +126,13 @@ class RedisReads:
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
         return scripts.MEASURE.over(self._keys(queue), ())
 
+    def limits(self, queues: Sequence[str]) -> list[list[str]]:
+        """Return concurrency, rate and the state of the rate of each of *queues*; "" if not set."""
+        fields = ("concurrency", "rate", "rate_state")
+        commands = [("HMGET", self._keys(queue).meta, *fields) for queue in queues]
+        replies = [reply for some in chunks(commands) for reply in self._wire.call_all(*some)]
+        return [[text_of(value or b"") for value in reply] for reply in replies]
+
     def history(
         self, queue: str, since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
     ) -> list[Snapshot]:
@@ -361,6 +368,7 @@ def _consumer_of(
         processes=int(record.get("processes") or 0),
         failing=mapping(record.get("failing")),
         unprotected=tuple(filter(None, record.get("unprotected", "").split("\n"))),
+        enforces=record.get("enforces", ""),
     )
 
 

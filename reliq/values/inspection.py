@@ -224,6 +224,8 @@ class Consumer:
     unprotected: tuple[str, ...] = ()
     """For a prefork worker: some of its tasks that do not run again if their process is killed,
     because they acknowledge late without ``task_reject_on_worker_lost``."""
+    enforces: str = ""
+    """"limits" if it enforces the limits of queues; "" for an older version, which does not."""
 
     @property
     def label(self) -> str:

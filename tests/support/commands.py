@@ -53,6 +53,6 @@ def data(url: str | Sequence[str] | None, *arguments: object, code: int = 0) -> 
     assert code == done.returncode, done.stdout + done.stderr
     found = json.loads(done.stdout)
     words = [str(word) for word in arguments]
-    name = " ".join(words[:2]) if words[0] in {"batch", "dead", "queue"} else words[0]
+    name = " ".join(words[:2]) if words[0] in {"batch", "dead", "limit", "queue"} else words[0]
     jsonschema.validate(found, SCHEMAS[name])
     return found

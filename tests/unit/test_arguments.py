@@ -2,7 +2,12 @@ import pytest
 
 from reliq.errors import ConfigurationError
 from reliq.message.envelope import unpack
-from reliq.message.queue_arguments import INSTANT_MS, queue_arguments
+from reliq.message.queue_arguments import (
+    INSTANT_MS,
+    agree_in_essence,
+    queue_arguments,
+    with_limits,
+)
 
 
 def test_no_arguments():
@@ -98,3 +103,40 @@ def test_an_unknown_argument_is_refused():
     """An unknown argument that resembles no known one is refused with the list of known ones."""
     with pytest.raises(ConfigurationError, match=r"known: .*x-expires.*x-visibility-timeout"):
         queue_arguments("orders", False, {"x-zzz": 5})
+
+
+def declaration(**arguments):
+    """Return the stored form of a declaration with these arguments."""
+    named = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+    return queue_arguments("q", False, named)[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agree"),
+    [
+        ({}, {"concurrency": 5}, True),
+        ({"concurrency": 5, "rate": "5/s"}, {"concurrency": 6}, True),
+        ({"partitions": 4}, {}, True),
+        ({"partitions": 4}, {"concurrency": 5}, True),
+        ({"concurrency": 5, "expires": 100}, {"concurrency": 5}, False),
+        ({"rate": "5/s", "expires": 100}, {"rate": "6/s", "expires": 200}, False),
+    ],
+)
+def test_limits_may_differ(one, other, agree):
+    """Two declarations agree if they differ at most in limits and partitions."""
+    assert agree == agree_in_essence(declaration(**one), declaration(**other))
+    assert agree == agree_in_essence(declaration(**other), declaration(**one))
+
+
+def test_a_declaration_with_the_limits_of_another():
+    """Limits that the other declaration names replace those of the first, and no other argument."""
+    first, other = {"concurrency": 5, "expires": 100}, {"concurrency": -1, "rate": "5/s"}
+    assert declaration(**first | other) == with_limits(declaration(**first), declaration(**other))
+    assert declaration(**first) == with_limits(declaration(**first), declaration())
+
+
+@pytest.mark.parametrize("value", ["1/s", "500/s", "100/m burst 10", "1000/h"])
+def test_a_rate_is_stored_as_given(value):
+    """A rate is stored as its text; none and -1 store no limit."""
+    assert {"rate": value} == queue_arguments("q", False, {"x-rate": value})[1]
+    assert {} == queue_arguments("q", False, {"x-rate": "none", "x-concurrency": -1})[1]

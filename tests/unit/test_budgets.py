@@ -19,7 +19,7 @@ TEXT = {".py", ".lua", ".html", ".css", ".js", ".typed"}
 # Lines of all text files, and 5 % of air; those of a listed subfolder count only there.
 BUDGETS = {
     "": 1_850,
-    "admin": 2_910,
+    "admin": 3_080,
     "batches": 1_670,
     "cli": 4_390,
     "client": 2_690,
@@ -31,7 +31,7 @@ BUDGETS = {
     "integrations": 2_520,
     "lua": 3_990,
     "message": 720,
-    "metrics": 505,
+    "metrics": 535,
     "migration": 670,
     "routing": 1_660,
     "spool": 470,
@@ -43,7 +43,7 @@ BUDGETS = {
     "values": 1_280,
     "web": 4_090,
 }
-NAMES = {RedisStore: 72, RedisBatches: 17, RedisNotifier: 9, RedisReads: 14}
+NAMES = {RedisStore: 72, RedisBatches: 17, RedisNotifier: 9, RedisReads: 15}
 STEPS = (FunctionType, property, Lazy)
 
 

@@ -19,6 +19,7 @@ from ..values.protocol import Attempt
 from ..values.unreadable import number
 from .audit import audit
 from .batches import MOST, listed_records
+from .limits import limits_of, unenforced
 from .partitions import merged_measures
 from .walking import page
 
@@ -46,10 +47,12 @@ def examine(store: Store) -> list[Finding]:
     """Return the finding of each check, with a remedy for each problem."""
     measures = store.reads.measure_all()
     statuses = measures.each(lambda measure: measure.status)
-    whole = [measure.status for measure in merged_measures(measures)]
+    merged = merged_measures(measures)
+    whole = [measure.status for measure in merged]
+    limited = [item.queue for item in limits_of(store, merged) if item.limited]
     return [
         *_unreachable("queues", statuses.unreachable),
-        *_consumers(store, statuses),
+        *_consumers(store, statuses, limited),
         *_installation(),
         *_or_ok(
             _queues(whole), "queues", f"{len(whole)}, none paused, unserved or with dead letters"
@@ -76,7 +79,7 @@ def _or_ok(findings: Iterable[Finding], check: str, text: str) -> list[Finding]:
     return list(findings) or [Finding(check, "ok", text)]
 
 
-def _consumers(store: Store, statuses: list[QueueStatus]) -> list[Finding]:
+def _consumers(store: Store, statuses: list[QueueStatus], limited: list[str]) -> list[Finding]:
     """Check the consumers, if the node of their register answers."""
     with Attempt(store) as attempt:
         consumers = store.reads.consumers()
@@ -89,6 +92,7 @@ def _consumers(store: Store, statuses: list[QueueStatus]) -> list[Finding]:
         *_passes(consumers),
         *_or_ok(_options(consumers), "options", "consumers of one queue have the same options"),
         *_or_ok(_versions(consumers), "reliq", __version__),
+        *_not_enforced(limited, consumers),
     ]
 
 
@@ -195,6 +199,17 @@ def _versions(consumers: list[Consumer]) -> Iterator[Finding]:
             "warning",
             f"versions {', '.join(versions)} are in use at this broker (this is {__version__})",
             "upgrade the older ones; reliq consumers lists them",
+        )
+
+
+def _not_enforced(limited: list[str], consumers: list[Consumer]) -> Iterator[Finding]:
+    for queue, older in sorted(unenforced(limited, consumers).items()):
+        yield Finding(
+            "limits",
+            "warning",
+            f"{len(older)} consumer(s) of {queue!r} ({older[0].label}, reliq {older[0].version}) "
+            "do not enforce its limits",
+            "upgrade them: until then, the queue may exceed its concurrency and rate",
         )
 
 

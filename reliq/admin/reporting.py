@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..values.protocol import Attempt
+from .limits import limits_of, unenforced
 from .partitions import WHOLE, coverage, merged_measures
 
 if TYPE_CHECKING:
-    from ..values.inspection import BrokerInfo, Measure, Untold
+    from ..values.inspection import BrokerInfo, Consumer, Measure, Untold
     from ..values.protocol import Store
+    from .limits import QueueLimits
     from .partitions import Coverage
 
 
@@ -39,6 +42,14 @@ class QueueReport:
     """The number of its partitions."""
     partitions_untold: int = 0
     """The number of unreadable partitions, which counts and ledger do not include."""
+    concurrency: int | None = None
+    """The limit of messages in hand that is in force; None: no limit."""
+    rate: str | None = None
+    """The limit of starts that is in force, such as ``100/m``; None: no limit."""
+    limit_reached: str = ""
+    """The reached limit, such as ``200 of 200 in hand``; "" if a message may start."""
+    limit_not_enforced: int = 0
+    """If it has a limit: the number of its consumers of an older version, which ignore limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +71,36 @@ def report(store: Store, since: Report | None = None) -> Report:
     passed_s = 0.0 if since is None else at - since.at
     there = store.reads.measure_all()
     parts = coverage(there)
+    measures = merged_measures(there)
+    limits = _limits(store, measures)
     queues = [
-        _queue(measure, before.get(name), passed_s, parts.get(name, WHOLE))
-        for measure in merged_measures(there)
+        replace(
+            _queue(measure, before.get(name), passed_s, parts.get(name, WHOLE)),
+            **limits.get(name, {}),
+        )
+        for measure in measures
         for name in [measure.status.name]
     ]
     return Report(about, queues, at, there.unreachable)
+
+
+def _limits(store: Store, measures: list[Measure]) -> dict[str, dict[str, Any]]:
+    """Return the fields of each queue that has limits, if this user may read them."""
+    limits: list[QueueLimits] = []
+    consumers: list[Consumer] = []
+    with Attempt(store, refused=True):  # the node of the register may be lost
+        limits = [item for item in limits_of(store, measures) if item.limited]
+        consumers = store.reads.consumers() if limits else []
+    older = unenforced([item.queue for item in limits], consumers)
+    return {
+        item.queue: {
+            "concurrency": item.concurrency,
+            "rate": item.rate,
+            "limit_reached": item.reached,
+            "limit_not_enforced": len(older.get(item.queue, ())),
+        }
+        for item in limits
+    }
 
 
 def _queue(

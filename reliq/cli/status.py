@@ -108,6 +108,7 @@ def status_tables(data: dict[str, Any], every: bool = False) -> Sequence[Any]:
             ">oldest": lambda row: duration(row["oldest_age_s"]),
             ">in/s": lambda row: out.rate(row["rate_in"]),
             ">out/s": lambda row: out.rate(row["rate_out"]),
+            **({"limit": _limit} if any(map(_limit, shown)) else {}),
         },
         optional=("oldest", "in/s", "out/s"),
     )
@@ -134,6 +135,13 @@ def _queue_name(row: dict[str, Any]) -> Any:
     if row["paused"]:
         name = f"{name} PAUSED"
     return out.cell(name, "yellow") if lost or row["paused"] else name
+
+
+def _limit(row: dict[str, Any]) -> str:
+    concurrency = row["concurrency"] and f"{row['concurrency']} in hand"
+    text = row["limit_reached"] or ", ".join(filter(None, (concurrency, row["rate"])))
+    older = row["limit_not_enforced"]
+    return f"{text}, NOT ENFORCED by {older} consumer(s)" if older else text
 
 
 def _consumers(row: dict[str, Any]) -> Any:

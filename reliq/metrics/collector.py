@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from ..admin.batches import listed_records
+from ..admin.limits import limits_of
 from ..admin.partitions import WHOLE, coverage, merged_measures
 from ..errors import BrokerRefused, BrokerUnavailable, ConfigurationError, ReliqError, logger
 from ..forks import OwnLock
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from ..admin.limits import QueueLimits
     from ..values.inspection import Consumer, Measure, Untold
 
 # A scrape must end within Prometheus' timeout, by default 10 s.
@@ -107,6 +109,7 @@ class _Broker:
                 parts, measures, lost = coverage(each), merged_measures(each), each.unreachable
                 if not measures:
                     each.whole()
+                limits = self._limits(measures)
                 # Read these after the queues: a worker reports a running task before its ack.
                 consumers = self._consumers(partial=bool(lost))
                 if each.complete:  # otherwise, the node with the list of batches is lost too
@@ -131,7 +134,8 @@ class _Broker:
                 families.partitions.add_metric([name, plain(queue)], part.untold)
         for measure in kept:
             queue = measure.status.name
-            families.add(name, measure, ready[queue], consumers, parts.get(queue, WHOLE))
+            coverage_of = parts.get(queue, WHOLE)
+            families.add(name, measure, ready[queue], consumers, coverage_of, limits.get(queue))
         families.brokers["up"].add_metric([name], 1)
         families.brokers["seconds"].add_metric([name], perf_counter() - began)
 
@@ -153,6 +157,14 @@ class _Broker:
             self._warn_once("the series of batches are missing", exc)
             return
         families.add_batches(self._store.broker, records, self._names, now_ms)
+
+    def _limits(self, measures: Sequence[Measure]) -> dict[str, QueueLimits]:
+        """Return the limits of each queue, if this user may read them."""
+        try:
+            return {item.queue: item for item in limits_of(self._store, measures)}
+        except BrokerRefused as exc:
+            self._warn_once("the series of limits are missing", exc)
+            return {}
 
     def _consumers(self, *, partial: bool) -> list[Consumer] | None:
         """Return the consumers; None if this user may not read them.

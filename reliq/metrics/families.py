@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from ..admin.limits import QueueLimits
     from ..admin.partitions import Coverage
     from ..batches.jobs import BatchRecord
     from ..values.inspection import Consumer, Measure, Node, Partial
@@ -55,6 +56,10 @@ _GAUGES = {
         "reliq_acked_tasks_running",
         "Running Celery tasks that are acknowledged, and thus no longer in the queue.",
     ),
+    "startable": (
+        "reliq_messages_startable",
+        "Ready and due messages that may start now: at most what the limits of the queue allow.",
+    ),
     "paused": ("reliq_queue_paused", "1 while the queue is paused."),
     "oldest": (
         "reliq_oldest_ready_age_seconds",
@@ -81,6 +86,11 @@ SPOOLS = {
     "oldest_s": ("reliq_spool_oldest_age_seconds", "Age of the oldest of them; 0 without any."),
     "bytes": ("reliq_spool_bytes", "Size of the spool on the disk."),
     "doubtful": ("reliq_spool_doubtful", "Forwarded publishes that may be stored twice."),
+}
+
+LIMITS = {
+    "concurrency": ("reliq_queue_concurrency_limit", "Messages that consumers may hold at a time."),
+    "reached": ("reliq_queue_at_limit", "1 while a limit of the queue allows no further start."),
 }
 
 PARTITIONS = (
@@ -150,6 +160,7 @@ class Families:
         self.counters = _families(_COUNTERS, _QUEUE, CounterMetricFamily)
         self.gauges = _families(_GAUGES, _QUEUE)
         self.nodes = _families(NODES, ("broker", "node"))
+        self.limits = _families(LIMITS, _QUEUE)
         self.partitions = gauge(*PARTITIONS, labels=_QUEUE)
         self.batches = {
             key: gauge(name, text, labels=("broker", *labels))
@@ -166,8 +177,8 @@ class Families:
                 self.celery[key].add_metric([queue], value)
         first = [self.build, *self.brokers.values(), self.ready, self.dead]
         rest = [*self.counters.values(), *self.gauges.values(), *self.celery.values()]
-        cluster = (*self.nodes.values(), self.partitions)
-        some = [family for family in cluster if family.samples]
+        special = (*self.nodes.values(), self.partitions, *self.limits.values())
+        some = [family for family in special if family.samples]
         return [*first, *some, *rest, *(item for item in self.batches.values() if item.samples)]
 
     def add_node(self, broker: str, node: Node, untold: int) -> None:
@@ -186,6 +197,7 @@ class Families:
         ready: Mapping[int, int],
         consumers: Sequence[Consumer] | None,
         parts: Coverage,
+        limits: QueueLimits | None = None,
     ) -> None:
         """Add one queue. ready: by priority; consumers: of all queues, None if unreadable.
 
@@ -199,7 +211,8 @@ class Families:
             self.ready.add_metric([*labels, str(priority)], count)
         if not parts.untold:
             self._add_counters(labels, status.ledger)
-        theirs = {"length": status.ready + measure.due, "consumers": status.consumers}
+        waiting = status.ready + measure.due
+        theirs = {"length": waiting, "consumers": status.consumers}
         running = None
         if consumers is not None:
             # Include disconnected workers: they may be about to reconnect.
@@ -214,10 +227,15 @@ class Families:
             "dead": status.dead,
             "consumers": status.consumers,
             "running": running,
+            "startable": limits.startable if limits else waiting * (not status.paused),
             "paused": int(status.paused),
             "oldest": measure.oldest_age_s or 0.0,
             "difference": audit(status).difference,
         }
+        if limits is not None and limits.concurrency is not None:
+            self.limits["concurrency"].add_metric(labels, limits.concurrency)
+        if limits is not None and limits.limited:
+            self.limits["reached"].add_metric(labels, int(bool(limits.reached)))
         for key, gauge in self.gauges.items():
             value = values[key]
             if value is not None:

@@ -28,6 +28,7 @@ def message(source: Source) -> dict[str, Any]:
     return {
         "details": details,
         "consumers": if_reachable(source.inspector.consumers) if details.message.consumer else [],
+        "limits": if_reachable(lambda: source.inspector.limits(details.message.queue)),
         "message": source.hidden([details.message])[0],
         "headers": _pairs(source, details.headers),
         "properties": _pairs(source, details.properties),

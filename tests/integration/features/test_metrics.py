@@ -25,7 +25,7 @@ from reliq.admin.names import REASONS
 from reliq.batches.jobs import STATES, Change
 from reliq.lua.keys import batch_keys
 from reliq.metrics import Collector
-from reliq.metrics.families import NODES, PARTITIONS, SPOOLS
+from reliq.metrics.families import LIMITS, NODES, PARTITIONS, SPOOLS
 from reliq.store.urls import connect
 from tests.contract.jobs import begin, end, enter
 from tests.integration.kombu_client import Taker, declare, get, publish
@@ -179,6 +179,39 @@ def test_what_is_due_while_nobody_asks(client):
     found = collect(client.url)
     assert 2 == found.of("reliq_messages_delayed", queue="q")
     assert 0 == found.of("reliq_messages_ready", queue="q")
+
+
+def test_messages_that_may_start(client):
+    """At most the free slots of a queue may start; a queue without limits has no other series."""
+    connection = client.connect()
+    declare(connection, "limited", queue_arguments={"x-concurrency": 2})
+    declare(connection, "rated", queue_arguments={"x-rate": "1/h burst 3"})
+    declare(connection, "open")
+    for queue in ("limited", "rated", "open"):
+        publish(connection, queue, 1, 2, 3, 4)
+
+    def scraped():
+        found = collect(client.url)
+        return {
+            queue: tuple(
+                found.of(f"reliq_{name}", queue=queue)
+                for name in ("messages_startable", "queue_at_limit", "queue_concurrency_limit")
+            )
+            for queue in ("limited", "rated", "open")
+        }
+
+    assert {"limited": (2, 0, 2), "rated": (3, 0, None), "open": (4, None, None)} == scraped()
+    held = get(connection, "limited")
+    get(connection, "rated").ack()
+    assert {"limited": (1, 0, 2), "rated": (2, 0, None), "open": (4, None, None)} == scraped()
+    get(connection, "limited").ack()
+    taker = Taker(connection, "limited", "rated", auto_declare=False)
+    taker.take(3)  # the third one is of "limited": held is the other
+    assert {"limited": (0, 1, 2), "rated": (0, 1, None), "open": (4, None, None)} == scraped()
+    with client.inspector() as inspector:
+        inspector.pause("open")
+    assert (0, None, None) == scraped()["open"]
+    held.ack()
 
 
 def test_priorities(client):
@@ -577,7 +610,7 @@ def test_every_metric_is_documented(client):
     """docs/metrics.md lists exactly the exported metrics."""
     text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     rows = set(re.findall(r"^\| `(reliq_\w+)` \|", text, re.MULTILINE))
-    special = {name for name, _ in (*NODES.values(), *SPOOLS.values())}  # of these only
+    special = {name for name, _ in (*NODES.values(), *SPOOLS.values(), *LIMITS.values())}  # only
     special.add(PARTITIONS[0])  # of a divided queue only
     assert set(exported(client)) | special == rows
 

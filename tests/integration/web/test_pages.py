@@ -314,6 +314,27 @@ def test_a_lease_that_has_ended_is_told_as_ended(url, browser):
     assert "lease expired" in told(browser, link)
 
 
+def test_a_queue_at_its_limit(url, browser):
+    """The overview, the queue and a waiting message show the reached limit, which can be set."""
+    fill(url, "q", 1, 2, 3, headers=HEADERS)
+    post(browser, "/actions/set?queue=q", name="x-concurrency", value="2")
+    waiting = read(browser.get("/queue?queue=q")).links
+    (link, *_) = (link for link in waiting if link.startswith("/message"))
+    assert "at its limit" not in told(browser, "/") + told(browser, link)
+    with Inspector(url) as inspector:
+        inspector._store.reserve("q", 60_000, 2, no_ack=False)
+        (left,) = inspector.peek("q")
+    post(browser, "/actions/set?queue=q", name="x-rate", value="100/m")
+    assert "q at its limit" in told(browser, "/")
+    text = told(browser, "/queue?queue=q")
+    assert "q at its limit" in text
+    assert re.search("Concurrency ?2 of 2 ?Rate ?100/m", text), text
+    text = told(browser, f"/message?queue=q&tag={left.tag}")
+    assert "ready, with 0 ahead of it; the queue is at its limit: 2 of 2 in hand" in text
+    post(browser, "/actions/set?queue=q", name="x-concurrency", value="-1")
+    assert "at its limit" not in told(browser, "/queue?queue=q")
+
+
 def test_the_consumer_of_a_message_is_linked(url, browser):
     """The consumer of a held message has a page, from the list and from the message's page."""
     fill(url, "q", 1, headers=HEADERS)

@@ -98,10 +98,8 @@ _logins: WeakValueDictionary[object, Login] = WeakValueDictionary()
 
 def login_of(given: Any) -> Login:
     """Return the only login of a provider, or of the path of its class or factory; may raise."""
-    if isinstance(given, str):
-        make = resolve_name(given)
-    else:
-        make = hasattr(given, "get_credentials") and (lambda: given)
+    named = isinstance(given, str)
+    make = resolve_name(given) if named else hasattr(given, "get_credentials") and (lambda: given)
     if not callable(make):
         raise TypeError
-    return _logins.setdefault(given if isinstance(given, str) else id(given), Login(make))
+    return _logins.setdefault(given if named else id(given), Login(make))

@@ -109,7 +109,7 @@ class Calls:
             if auth or monotonic() - stream.used > self._health_check_s:
                 stream.write(auth or pack(_PING[0][0]))
                 replies, _ = self._read(stream, _PING, self._timeout_s, inf)
-                if stream.login is not None:
+                if auth and stream.login is not None:
                     stream.login.report(replies[0])
         except FAILURES:
             return False

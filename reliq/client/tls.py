@@ -117,16 +117,13 @@ def require_tls_files(options: Mapping[str, Any]) -> None:
 
 def _require_usable(options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError, which names the options, if redis-py cannot use them."""
-    try:
-        require_tls_files(options)
-    except FileNotFoundError as exc:
-        raise ConfigurationError(str(exc)) from None
     for names in _TOGETHER:
         given = {name: options[name] for name in names if options.get(name)}
         if not given:
             continue
         opened: Any = SSLConnection(**given)
         try:
+            require_tls_files(given)
             # It makes the context as it secures a socket, which need not be connected.
             with socket.socket() as plain:
                 opened._wrap_socket_with_ssl(plain).close()  # noqa: SLF001

@@ -8,11 +8,15 @@ import pstats
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
+from reliq.options import Options
+from reliq.store.urls import address
 from tests.support.waiting import wait_until
 
 MESSAGES = 500
 # The most calls for a publish, and for a consumed and acked message. Only lower these.
 PUBLISH, CONSUME = 105, 107
+# The most calls to open a connection, with redis-py 8.1 (recorded: 125).
+CONNECT = 130
 # The most calls for a turn of a worker's loop (recorded: 149 to 156), and turns for a task
 # (recorded: 3.1 to 3.3; the busier the machine, the fewer messages arrive in a turn).
 TURN, TURNS = 165, 4
@@ -73,6 +77,12 @@ def test_a_message_makes_few_calls(redis_factory, headers, publish, consume):
         with Consumer(channel, [queue], callbacks=[lambda _, message: message.ack()]) as consumer:
             consumer.qos(prefetch_count=64)
             assert consume >= calls(lambda: connection.drain_events(timeout=5), MESSAGES - 100)
+
+
+def test_a_connection_makes_few_calls(redis_url):
+    """Opening a connection makes few calls: redis-py does not look for its own version."""
+    found, options = address(redis_url), Options()
+    assert CONNECT >= calls(lambda: found.connect(options, "test").close())
 
 
 @pytest.mark.slow

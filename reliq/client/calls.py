@@ -94,22 +94,22 @@ class Calls:
             stream = self._idle.pop()
         except IndexError:
             return self._dial()
-        auth = b"" if stream.login is None else stream.renewal()
-        if (auth or monotonic() - stream.used > CHECK_AFTER_S) and not self._serves(stream, auth):
+        old = stream.login is not None and stream.is_outdated()
+        if (old or monotonic() - stream.used > CHECK_AFTER_S) and not self._serves(stream, old):
             stream.close()
             self.broken += 1
             return self.take()
         return stream
 
-    def _serves(self, stream: Stream, auth: bytes) -> bool:
-        """Whether an idle connection is open and answers *auth*, or PING after *health_check_s*."""
+    def _serves(self, stream: Stream, old: bool) -> bool:
+        """Whether an idle connection is open, and answers AUTH if *old*, or PING if long silent."""
         try:
             if stream.read():
                 return False  # unexpected data: no command is pending
-            if auth or monotonic() - stream.used > self._health_check_s:
-                stream.write(auth or pack(_PING[0][0]))
+            if old or monotonic() - stream.used > self._health_check_s:
+                stream.write(stream.renewal() if old else pack(_PING[0][0]))
                 replies, _ = self._read(stream, _PING, self._timeout_s, inf)
-                if auth and stream.login is not None:
+                if old and stream.login is not None:
                     stream.login.report(replies[0])
         except FAILURES:
             return False

@@ -23,6 +23,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from .._version import __version__
 from ..errors import BrokerTimeout, BrokerUnavailable, ConfigurationError, ReliqError, again
 from ..forks import here
+from ..interrupts import came_from_handler
 from ..login import Login
 from ..lua import keys
 from ..values.limits import FORMAT
@@ -192,7 +193,10 @@ class Dialled:
         except BaseException as exc:
             self.close()
             if isinstance(exc, (*FAILURES, ReliqError)):  # not the exception of a signal handler
-                raise translate(exc, self._address, self._timeout_s) from exc
+                error = translate(exc, self._address, self._timeout_s)
+                if not came_from_handler(exc):  # its frames show the login
+                    exc.__traceback__ = exc.__context__ = None
+                raise error from exc
             raise
 
     def close(self) -> None:

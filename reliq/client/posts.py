@@ -54,9 +54,10 @@ class Posts:
         if pipeline.pending and now - pipeline.since >= pipeline.timeout_s:
             self.check()
         stream = pipeline.stream
-        if stream and stream.login is not None and (auth := stream.renewal()):
+        if stream and stream.login is not None and stream.is_outdated():
             hidden = Post(("AUTH",), None, 0.0, stream.login.report)  # its repr shows no token
-            self.post(auth, hidden)
+            with suppress(ReliqError):  # its frames show the token; there is no connection now
+                self.post(stream.renewal(), hidden)
         try:
             stream, end = pipeline.write(data, post, now)
         except BaseException:

@@ -140,12 +140,14 @@ class Stream:
         """Return the descriptor."""
         return self._sock.fileno()
 
+    def is_outdated(self) -> bool:
+        """Whether its login has a newer token."""
+        return self.login is not None and self.login.newest() is not self.token
+
     def renewal(self) -> bytes:
-        """Return the packed login with a token that is newer than the connection's, or b""."""
-        if self.login is None or (token := self.login.newest()) is self.token:
-            return b""
-        self.token = token
-        return pack(("AUTH", *token))
+        """Return the packed login with the newest token. Keep it in no variable: errors show it."""
+        self.token = () if self.login is None else self.login.newest()
+        return pack(("AUTH", *self.token))
 
     # -- out
 

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from threading import Event
 from time import monotonic
+from urllib.request import urlopen
 
 import pytest
 from kombu import Connection
@@ -27,7 +29,7 @@ from reliq.store.urls import address
 from tests.integration.kombu_client import Taker, publish
 from tests.support.audits import assert_balanced
 from tests.support.cluster import RedisCluster
-from tests.support.commands import run
+from tests.support.commands import RELIQ, environment, run
 from tests.support.sentinels import MASTER_NAME, SentinelGroup
 from tests.support.waiting import wait_until
 
@@ -280,6 +282,67 @@ def test_no_token_is_shown(server, redis_factory):
     with pytest.raises(BrokerRefused, match="unknown command") as caught:
         found.connect(Options(), "x")
     assert "first-token" not in "".join(traceback.format_exception(caught.value))
+
+
+def shown(error):
+    """Return what a tracker of errors reports: each error of the chain, with all variables."""
+    texts, seen = [], set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        texts.append(repr(error))
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if "/reliq/" in frame.f_code.co_filename or "/redis/" in frame.f_code.co_filename:
+                texts += [repr(value) for value in frame.f_locals.values()]
+        error = error.__cause__ or error.__context__
+    return "".join(texts)
+
+
+@pytest.mark.parametrize("way", ["refused", "closed"])
+def test_no_variable_of_an_error_has_a_token(server, way):
+    """The frames of an error, which trackers of errors report, have no token and no password."""
+    password = login_of(PATH)
+    if way == "refused":
+        allow(server.client(), "rotating", "other")
+    else:
+        server.client().config_set("maxclients", 1)
+    for given in ({"password": password}, {"username": "rotating", "password": "first-token"}):
+        with pytest.raises((BrokerUnavailable, BrokerRefused)) as caught:
+            address(server.url("reliq"), **given).connect(Options(), "x")
+        assert "first-token" not in shown(caught.value)
+
+
+def test_a_renewal_over_a_lost_connection(server, monkeypatch):
+    """If the server closes a connection as its login is renewed, the command takes another one."""
+    admin = server.client()
+    allow(admin, "other", "other-token")
+    provider = Streaming("rotating", "first-token")
+    options = {"credential_provider": provider, "poll_interval": 0.2}
+    with Connection(server.url("reliq"), transport_options=options) as connection:
+        publish(connection, "q", "x")
+        (message,) = Taker(connection, "q").take(1)
+        provider.renew("other", "other-token")
+        admin.client_kill_filter(user="rotating")
+        message.ack()
+        publish(connection, "q", "y")
+    assert_balanced(server.url("reliq"))
+
+
+def test_no_token_in_the_command_line_and_environment(server):
+    """`reliq exporter` shows its token neither in its arguments nor in its environment."""
+    command = [*RELIQ, "exporter", "--port", "0"]
+    url = f"{server.url('reliq')}?credential_provider={PATH}"
+    with subprocess.Popen(
+        command, env=environment(url), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            with urlopen(process.stdout.readline().split()[-1], timeout=30) as reply:
+                assert "reliq_up" in reply.read().decode()
+            wait_until(lambda: {"rotating"} == {user for user, _ in users(server)}, what="login")
+            for name in ("cmdline", "environ"):
+                assert b"first-token" not in Path(f"/proc/{process.pid}/{name}").read_bytes()
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def test_a_new_token_logs_in_each_connection(server, caplog):

@@ -208,7 +208,10 @@ class LoginLate(_OfALogin):
 
 
 class LoginFailing(_OfALogin):
-    """Renewals fail for some seconds; the connections stay."""
+    """Renewals fail for some seconds; the connections stay.
+
+    It is an outage for a process that opens one, such as that of its background loop.
+    """
 
     name, about = "login-failing", "the provider raises for some seconds; open connections stay"
     span = (1.0, 4.0)
@@ -216,7 +219,7 @@ class LoginFailing(_OfALogin):
     def apply(self) -> Fault:
         """Take the token away."""
         self.logins.hand_out("")
-        return self._fault()
+        return self._fault(outage=True)
 
     def undo(self) -> None:
         """Hand out a new one; the old one stays valid on open connections."""

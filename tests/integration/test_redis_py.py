@@ -85,7 +85,7 @@ def test_a_connection_is_tried_once():
         with pytest.raises(BrokerUnavailable, match="closed the connection"):
             found.connect(Options(), "x")
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
     assert 1 == len(accepted)
 
 

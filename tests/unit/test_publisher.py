@@ -136,7 +136,7 @@ def test_a_tag_may_be_dropped_at_any_moment(publisher):
     with publisher._lock:
         thread = threading.Thread(target=tags.clear)
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert 1 == len(publisher._dropped)
 

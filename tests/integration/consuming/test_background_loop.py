@@ -56,7 +56,7 @@ def test_acks_wait_for_a_connection_to_the_new_server(client):
     session.duties.runner.soon(lambda _store: None)
     turn = threading.Thread(target=session.duties.runner.run_all, args=(store,))
     turn.start()
-    turn.join(5)
+    turn.join(30)
     try:
         assert not turn.is_alive()
         assert session.owes

@@ -57,7 +57,7 @@ def started(do, *arguments, name=None):
 
 def ended(thread):
     """Whether *thread* ends, and not because of a timeout."""
-    thread.join(20)
+    thread.join(50)
     return not thread.is_alive()
 
 

@@ -100,7 +100,8 @@ class Address:
         """Open a connection, logged in and named *name*. Raises BrokerUnavailable."""
         connection = Dialled(self, options.socket_connect_timeout)
         with connection.dialling():
-            require_tls_files(self.tls or {})  # one that was there may be being replaced
+            if self.tls:
+                require_tls_files(self.tls)  # one that was there may be being replaced
             connection.take(self._opened(options, connection))
             # Not CLIENT SETINFO: a user without that right would fill the ACL LOG.
             ask_all(connection, self, ("CLIENT", "SETNAME", name))

@@ -97,6 +97,7 @@ MUTANTS = (
         "reserve",
         "if may_be_poison and candidate then",
         "if false then",
+        found_by="test_poison_candidates.py::test_a_consumer_is_given_one_candidate_at_a_time",
     ),
     Mutant("reserve: promoted out of turn", "reserve", "+ sequence + i", "+ i"),
     Mutant(
@@ -135,6 +136,7 @@ MUTANTS = (
         "reserve",
         "and own and occupancy < 2 then",
         "and false then",
+        found_by="test_isolation.py::test_who_has_waited_in_vain_goes_on",
     ),
     Mutant(
         "reserve: claims are taken over by who holds others",
@@ -158,6 +160,7 @@ MUTANTS = (
         "hand_back",
         "score = ARGV[i + 1]",
         "score = string.format('%d', ARGV[i + 1] + 1000)",
+        found_by="test_reserve.py::test_what_was_not_handed_out_goes_back_to_its_place",
     ),
     Mutant("hand_back: TTL forgotten", "hand_back", "expires = ARGV[i + 2]", "expires = nil"),
     Mutant(
@@ -202,12 +205,14 @@ MUTANTS = (
         "restore_visible",
         "if last and not alone then",
         "if false then",
+        found_by="test_isolation.py::test_the_last_delivery_after_the_limit_was_lowered",
     ),
     Mutant(
         "restore: company starts it anew",
         "restore_visible",
         "math.max(before, delivery_limit - 1)",
         "0",
+        found_by="test_isolation.py::test_the_last_delivery_after_the_limit_was_lowered",
     ),
     Mutant(
         "restore: the limit is one more",
@@ -467,6 +472,7 @@ MUTANTS = (
         "change_jobs",
         "not begins and is[9] and is[1] + is[2] + is[3] + is[4] < 2",
         "false",
+        found_by="test_batch_changes.py::test_a_group_is_what_its_changes_are[redis-begin]",
     ),
     Mutant(
         "batches: a begin that is said again",

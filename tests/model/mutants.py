@@ -79,7 +79,13 @@ MUTANTS = (
         "[#ended + 1] = 0",
         "[#ended + 1] = 1",
     ),
-    Mutant("promote: to the end", "promote", "+ sequence + i", "+ sequence + i + 1000"),
+    Mutant(
+        "promote: to the end",
+        "promote",
+        "+ sequence + i",
+        "+ sequence + i + 1000",
+        found_by="test_expiry.py::test_a_due_message_queues_behind_what_is_ready",
+    ),
     Mutant(
         "promote: rings while paused",
         "promote",
@@ -503,6 +509,7 @@ MUTANTS = (
         "change_jobs",
         "job.tag ~= '' and job.tag ~= new.tag or before(job, new) then",
         "job.tag ~= '' and job.tag ~= new.tag then",
+        found_by="test_job_events.py::test_told_in_another_order",
     ),
     Mutant(
         "batches: the broker ends by another message",

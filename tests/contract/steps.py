@@ -158,6 +158,17 @@ class Steps:
         """Renew, and wait; return the lost tags of all replies."""
         return [tag for lost in self._renew(held, lease_ms, queue) for tag in lost.tags]
 
+    def begin_tasks(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
+        """Renew with the mark of an early ack: the tasks run. Wait; return the lost tags."""
+        leases = [lease_of(item) for item in held]
+        results: list[Lost] = self._wait(
+            lambda on_result: self.store.post_renew(
+                queue, LONG_MS, leases, on_result, begun={lease.tag for lease in leases}
+            )
+        )
+        self._audit(queue)
+        return [tag for lost in results for tag in lost.tags]
+
     def renew_gone(self, *held: Delivery | Lease, queue: str = "q") -> list[str]:
         """Renew, and wait; return the lost tags whose message is no longer stored."""
         return [tag for lost in self._renew(held, LONG_MS, queue) for tag in lost.gone]
@@ -242,6 +253,12 @@ class Steps:
         declared = self.store.declare_queue(queue, passive, arguments, meta)
         self._audit(queue)
         return declared
+
+    def configure(self, queue: str = "q", **changes: str | None) -> dict[str, str] | None:
+        """Change fields of a queue that scripts use; return all, or None without the queue."""
+        fields = self.store.configure(queue, changes)
+        self._audit(queue)
+        return fields
 
     def delete(self, queue: str = "q", **conditions: bool) -> tuple[str, int]:
         """Delete a queue."""

@@ -6,15 +6,18 @@ and prints it as a trace of steps with their answers.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import astuple, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from reliq.errors import ReliqError
 from reliq.values.values import ALONE, BUSY, HOLDING, IDLE, STALE, Lease, Publication
 from tests.model.dead_letters import DeadLetters
 from tests.model.oracle import QueueOracle
@@ -61,6 +64,15 @@ arguments = st.builds(
     overflow=st.sampled_from(("drop-head", "reject-publish")),
     dead_expired=st.sampled_from((None, None, 1)),
 )
+concurrencies = st.sampled_from((None, None, 1, 2, 3))
+rates = st.sampled_from((None, None, "10/s", "5/s burst 3", "3/s burst 2", "60/m", "100/s"))
+limited = st.builds(
+    Arguments,
+    lease=st.sampled_from((None, None, None, 250)),
+    delivery_limit=st.sampled_from((None, None, None, 0, 2)),
+    concurrency=concurrencies,
+    rate=rates,
+)
 
 
 class Model(DeadLetters, Surroundings):
@@ -99,7 +111,7 @@ class Model(DeadLetters, Surroundings):
         if declared:
             self.store().declare_queue(QUEUE, False, b"", arguments.meta())
             note(f"declared: {arguments}")
-            self.oracle.exists, self.oracle.arguments = True, arguments
+            self.oracle.declare(arguments)
         self.publish(first, "p", "", False, 0)
         self.reserve(1, n, lease_ms, False)
 
@@ -190,9 +202,13 @@ class Model(DeadLetters, Surroundings):
         if not n:
             self.promote(number)
             return
-        store, oracle = self.store(number), self.oracle
+        store = self.store(number)
+        if no_ack and self.oracle.arguments.limited:
+            self.refuse(number, n, lease_ms)
+            return
         next_due_ms: list[int] = []
         tokens = [0]
+        answers: list[Any] = []
 
         def take() -> Any:
             got = store.reserve(QUEUE, n, lease_ms, no_ack, occupancy)
@@ -202,21 +218,51 @@ class Model(DeadLetters, Surroundings):
                 self.leases += [Lease(d.tag, d.token) for d in got.deliveries]
             else:
                 self.finished |= {d.tag: d for d in got.deliveries}
-            return [astuple(d)[:5] for d in got.deliveries], got[2:]
+            answers[:] = [[astuple(d)[:5] for d in got.deliveries], got[2:]]
+            return tuple(answers)
 
         def expect(now: int) -> Any:
-            want = oracle.reserve(store.consumer, n, lease_ms, no_ack, occupancy, tokens[0], now)
-            next_due_ms.append(want.next_due_ms)
+            """Return the answer, for any number of messages that the limits may permit."""
+            least, most = (min(permitted, n + 1) for permitted in self.oracle.free(now))
+            before = self.oracle
+            for room in range(most, least - 1, -1):
+                self.oracle = copy.deepcopy(before) if least < most else before
+                next_due_ms[1:], want = expected(now, room)
+                if list(want) == answers and next_due_ms[0] == next_due_ms[1]:
+                    break
+            return want
+
+        def expected(now: int, room: int) -> tuple[list[int], Any]:
+            want = self.oracle.reserve(
+                store.consumer,
+                *(n, lease_ms, no_ack, occupancy, tokens[0], now),
+                room=room,
+                told_due=next_due_ms[0],
+            )
             taken = [
                 (QUEUE, tag, str(want.first_token + i), failed, envelope)
                 for i, (tag, failed, envelope) in enumerate(want.taken)
             ]
-            return taken, want[3:]
+            return [want.next_due_ms], (taken, (*want[3:], self.oracle.arguments.limited))
 
         kind = f"{n} for {lease_ms} ms{', no_ack' if no_ack else ''}, occupancy {occupancy}"
         self.step(f"{store.consumer} reserves {kind}", take, expect)
         is_ms, wanted_ms = next_due_ms
         assert wanted_ms == is_ms, f"{wanted_ms=}, {is_ms=}"
+
+    def refuse(self, number: int, n: int, lease_ms: int) -> None:
+        """Reserve with no_ack from a queue with limits, which refuses and gives nothing."""
+
+        def take() -> str:
+            try:
+                self.store(number).reserve(QUEUE, n, lease_ms, True, ALONE)
+            except ReliqError as exc:
+                return str(exc)
+            return "not refused"
+
+        said = self.step("reserve with no_ack", take, lambda _: mock.ANY)
+        assert QUEUE in said, said
+        assert "x-concurrency" in said, said
 
     def promote(self, number: int) -> None:
         """Promote due messages, for other consumers."""
@@ -244,6 +290,23 @@ class Model(DeadLetters, Surroundings):
         """Reserve all ready messages, which shows a message in a wrong place."""
         self.reserve(number, 20, lease_ms, False)
 
+    # -- limits
+
+    @rule(concurrency=concurrencies, rate=rates)
+    def configure(self, concurrency: int | None, rate: str | None) -> None:
+        """Change the limits of the queue."""
+        wanted = Arguments(concurrency=concurrency, rate=rate)
+        changes = {"concurrency": None, "rate": None, **wanted.meta()}
+
+        def change() -> bool:
+            return self.store().configure(QUEUE, changes) is not None
+
+        self.step(
+            f"limits: {concurrency}, {rate}",
+            change,
+            lambda now: self.oracle.configure(concurrency, rate, now),
+        )
+
     # -- settling
 
     @rule(number=consumers, picked=picks)
@@ -261,16 +324,18 @@ class Model(DeadLetters, Surroundings):
     def ack_some(self, number: int, tags: list[str]) -> None:
         """Ack *tags*."""
         store = self.store(number)
+        limited = self.oracle.arguments.limited
+        sent = [*tags, ""] if limited else tags
         self.step(
             f"ack {tags}",
-            lambda: self.posted(store, lambda on: store.post_ack(QUEUE, tags, on)),
-            lambda _: self.oracle.ack(tags),
+            lambda: self.posted(store, lambda on: store.post_ack(QUEUE, sent, on)),
+            lambda _: self.oracle.ack(tags, limited),
         )
 
     @precondition(lambda self: self.leases)
     @rule(
         number=consumers,
-        how=st.sampled_from(("nacked", "nacked", "released", "undelivered")),
+        how=st.sampled_from(("nacked", "nacked", "released", "undelivered", "begun")),
         picked=picks,
     )
     def release(self, number: int, how: How, picked: list[int]) -> None:
@@ -310,6 +375,22 @@ class Model(DeadLetters, Surroundings):
             f"renew for {lease_ms} ms {_short(leases)}",
             lambda: self.posted(store, lambda on: store.post_renew(QUEUE, lease_ms, leases, on)),
             lambda now: self.oracle.renew(lease_ms, leases, now),
+        )
+
+    @precondition(lambda self: self.leases and self.oracle.arguments.limited)
+    @rule(number=consumers, lease_ms=leases_ms, picked=picks)
+    def begin_task(self, number: int, lease_ms: int, picked: list[int]) -> None:
+        """Renew leases of any age with the mark of an early ack: the tasks run."""
+        store, leases = self.store(number), picked_of(self.leases, picked)
+        tags = {lease.tag for lease in leases}
+
+        def post(on: Any) -> None:
+            store.post_renew(QUEUE, lease_ms, leases, on, begun=tags)
+
+        self.step(
+            f"begin {_short(leases)} for {lease_ms} ms",
+            lambda: self.posted(store, post),
+            lambda now: self.oracle.renew(lease_ms, leases, now, begun=True),
         )
 
     def end_leases(self, number: int, leases: list[Lease]) -> None:
@@ -384,6 +465,33 @@ def _short(leases: list[Lease]) -> list[str]:
     return [f"{lease.tag}#{lease.token}" for lease in leases]
 
 
+class LimitedModel(Model):
+    """The rules, in a queue that has limits from its declaration on."""
+
+    @initialize(
+        settings=st.sampled_from(SETTINGS),
+        arguments=limited,
+        first=messages,
+        n=st.integers(0, 4),
+        lease_ms=leases_ms,
+    )
+    def begin(  # type: ignore[override]
+        self,
+        settings: Settings,
+        arguments: Arguments,
+        first: list[tuple[int, int, int]],
+        n: int,
+        lease_ms: int,
+    ) -> None:
+        """Declare the queue; publish and reserve messages."""
+        super().begin(settings, True, arguments, first, n, lease_ms)
+
+
 def machine_for(running: Broker) -> type[Model]:
     """Return the state machine that drives this broker."""
     return type("Model", (Model,), {"broker": running})
+
+
+def limited_machine_for(running: Broker) -> type[Model]:
+    """Return the state machine of queues with limits that drives this broker."""
+    return type("LimitedModel", (LimitedModel,), {"broker": running})

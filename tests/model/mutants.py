@@ -30,6 +30,8 @@ class Mutant(NamedTuple):
     @property
     def machine(self) -> str:
         """Return the name of the state machine that finds it."""
+        if self.name.startswith("limits:"):
+            return "limits"
         return "batches" if self.script in _OF_BATCHES else "queues"
 
 
@@ -412,6 +414,111 @@ MUTANTS = (
         "delete_queue",
         "deliveries, expiry,\n",
         "deliveries,\n",
+    ),
+    Mutant(
+        "limits: reserve ignores the slots",
+        "reserve",
+        "- redis.call('ZCARD', unacked_index)",
+        "- 0",
+    ),
+    Mutant(
+        "limits: an expired lease is no slot",
+        "reserve",
+        "redis.call('ZCARD', unacked_index)",
+        "redis.call('ZCOUNT', unacked_index, now, '+inf')",
+    ),
+    Mutant(
+        "limits: what was asked for is charged",
+        "reserve",
+        "keep_rate(rate, token, #tags)",
+        "keep_rate(rate, token, n)",
+    ),
+    Mutant("limits: no start is charged", "reserve", "keep_rate(rate, token, #tags)", ""),
+    Mutant(
+        "limits: a closed queue has messages left", "reserve", "left == 1 and open < 1", "false"
+    ),
+    Mutant(
+        "limits: the next start is not reported",
+        "reserve",
+        "next_due = wait <= 0 and next_due or next_due < 0 and wait or math.min(next_due, wait)",
+        "",
+    ),
+    Mutant(
+        "limits: the next start comes before a due message",
+        "reserve",
+        "or next_due < 0 and wait or math.min(next_due, wait)",
+        "or wait",
+    ),
+    Mutant(
+        "limits: no_ack needs no slot", "reserve", "if limited and no_ack then", "if false then"
+    ),
+    Mutant(
+        "limits: a start of a second burst",
+        "reserve",
+        "math.floor(rate.burst - spent / rate.every)",
+        "math.ceil(rate.burst - spent / rate.every)",
+    ),
+    Mutant(
+        "limits: a clock that was set back closes the queue",
+        "reserve",
+        "if ahead > 0 then",
+        "if false then",
+        found_by="test_limits.py::test_a_clock_that_was_set_back",
+    ),
+    Mutant(
+        "limits: an earlier rate is still counted",
+        "configure",
+        "redis.call('HDEL', meta, 'rate_state')",
+        "redis.call('HLEN', meta)",
+        found_by="test_limits.py::test_another_rate_applies_at_once",
+    ),
+    Mutant("limits: a token is not given back", "release", "math.max(start[4] - 1, 0)", "start[4]"),
+    Mutant(
+        "limits: a started message gives its token back",
+        "release",
+        "how == 'undelivered' and own_rate and",
+        "own_rate and",
+    ),
+    Mutant(
+        "limits: any lease gives a token back",
+        "release",
+        "start[2] <= token and token < start[2] + start[3]",
+        "true",
+    ),
+    Mutant(
+        "limits: a begun message is restored",
+        "restore_visible",
+        "lease.score == 'begun' and begun or leases",
+        "lease.score == '' and begun or leases",
+    ),
+    Mutant(
+        "limits: a begun message is released",
+        "release",
+        "(how == 'begun' or lease.score == 'begun')",
+        "how == 'begun'",
+    ),
+    Mutant("limits: a begin leaves no mark", "renew", "begun == '|begun' and", "false and"),
+    Mutant("limits: any token begins a task", "renew", "== token then", "~= nil then"),
+    Mutant(
+        "limits: an ack wakes nobody",
+        "ack",
+        "if limited and redis.pcall('EXISTS', ready) == 1 then",
+        "if false then",
+    ),
+    *(
+        Mutant(
+            f"limits: {script} wakes nobody",
+            script,
+            "redis.pcall('HEXISTS', meta, 'concurrency') == 1 and",
+            "false and",
+        )
+        for script in ("dead_letter", "release")
+    ),
+    Mutant(
+        "limits: another limit wakes nobody",
+        "configure",
+        "(field == 'rate' or field == 'concurrency') and",
+        "false and",
     ),
     Mutant(
         "batches: a retry is an earlier try",

@@ -9,7 +9,7 @@ queue are in one place.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from reliq.values.values import (
@@ -23,6 +23,7 @@ from reliq.values.values import (
     STALE,
     STORED,
 )
+from tests.model.rates import Starts
 from tests.model.terms import (
     DEAD,
     DELAYED,
@@ -77,6 +78,8 @@ class QueueOracle:
     """Events of jobs: kind, tag, reason, error. Nothing reports them to their batches here."""
     last_move: int = 0
     """The last number of a move; it outlives the queue too."""
+    starts: Starts = field(default_factory=Starts)
+    """The starts that count towards the rate of the queue."""
 
     # -- views
 
@@ -110,6 +113,57 @@ class QueueOracle:
             if message.expires is not None and message.place != DEAD:
                 moments.add(message.expires)
         return moments
+
+    def declare(self, arguments: Arguments) -> None:
+        """Declare the queue."""
+        self.exists, self.arguments = True, arguments
+        self.starts.change(arguments.rate, 0)
+
+    # -- the limits of a queue
+
+    def free(self, now: int) -> tuple[int, int]:
+        """Return the number of messages that limits permit now: at least, at most.
+
+        The two differ after a change of the rate, and if a start was handed back late.
+        """
+        least = most = 1_000_000
+        if self.starts.rate is not None:
+            least, most = self.starts.permitted(now)
+        if self.arguments.concurrency is not None:
+            slots = max(0, self.arguments.concurrency - len(self.at(UNACKED)))
+            least, most = min(least, slots), min(most, slots)
+        return least, most
+
+    def _rate_wait(self, told: int, next_due: int, now: int) -> int:
+        """Return the ms until the next due message or start, as *told* if the rule leaves it open.
+
+        Used when messages are ready and a limit is reached.
+        """
+        if self.starts.rate is None:
+            return next_due
+        earliest, latest = self.starts.wait_ms(now)
+        if not latest or (not earliest and told == next_due):
+            return next_due
+        delayed = next_due if next_due >= 0 else latest
+        return max(min(earliest, delayed), min(latest, delayed, told))
+
+    def _slots_end(self, number: int) -> None:
+        """Notify that leases have ended, because others may wait for their slots."""
+        self.notification |= number > 0 and self.arguments.concurrency is not None and self._waits
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self.at(READY))
+
+    def configure(self, concurrency: int | None, rate: str | None, now: int) -> bool:
+        """Change the limits; this applies at once. Return whether the queue exists."""
+        if self.exists:
+            self.arguments = replace(self.arguments, concurrency=concurrency, rate=rate)
+            self.starts.change(rate, now)
+            self.notification |= self._waits
+        return self.exists
+
+    # -- more views
 
     @property
     def limit(self) -> int:
@@ -222,12 +276,18 @@ class QueueOracle:
         occupancy: int,
         first: int,
         now: int,
+        room: int,
+        told_due: int,
     ) -> Reserved:
-        """Expire, promote, and lease up to n, under the tokens from *first*, which are unused."""
+        """Expire, promote, and lease up to n, under the tokens from *first*, which are unused.
+
+        *room* is the number of messages that the limits permit, and *told_due* the broker's time
+        until the next message, which is accepted where the rule leaves it open; see `free`.
+        """
         lease_ms = self.arguments.lease or lease_ms
         next_due = self._expire_and_promote(now)
         taken, blocked, isolated, claims, own = self._judge(
-            consumer, 0 if self.paused else n, occupancy, no_ack, now
+            consumer, min(n, room), occupancy, no_ack, now
         )
         if claims:
             self.claim = (claims.tag, consumer, now + lease_ms)
@@ -235,6 +295,7 @@ class QueueOracle:
         if no_ack or not taken:
             first = 0
         else:
+            first = first or self.last_token + 1  # of a broker that gave nothing
             assert first > self.last_token, "a token repeats"
             self.last_token = first + len(taken) - 1
         for number, message in enumerate(taken):
@@ -246,7 +307,12 @@ class QueueOracle:
                 self.ledger["leased"] += 1
                 message.place, message.token = UNACKED, first + number
                 message.consumer, message.deadline = consumer, now + lease_ms
+                message.begun = False
+        if not no_ack:
+            self.starts.note([m.tag for m in taken], now)
         waiting = not self.paused and bool(self.at(READY))
+        if waiting and room <= len(taken):
+            waiting, next_due = False, self._rate_wait(told_due, next_due, now)
         left = waiting and not blocked and not claims and not isolated
         self.notification |= (
             waiting and (not blocked or (bool(claims) and not own)) and not (claims and own)
@@ -314,10 +380,12 @@ class QueueOracle:
         claimed = self._claimed(now)
         own = claimed is not None and self.claim is not None and self.claim[1] == consumer
         own = own and occupancy > BUSY
-        if not n or (kept and consumer in self.alone):
-            return [], bool(n), False, None, own
+        if self.paused or (kept and consumer in self.alone):
+            return [], not self.paused, False, None, own
         if own and occupancy < ALONE:
             return [], False, False, claimed, True
+        if not n:
+            return [], False, False, None, own
         if claimed and own and not kept and not no_ack:
             taken, blocked, isolated, waits = [claimed], False, True, None
         else:
@@ -393,11 +461,12 @@ class QueueOracle:
         self.moving.pop(message.tag, None)
         self.ledger[counter] += 1
 
-    def ack(self, tags: Iterable[str]) -> int:
-        """Remove messages in any place."""
+    def ack(self, tags: Iterable[str], limited: bool = False) -> int:
+        """Remove messages in any place; with *limited*, others may wait for their slots."""
         found = [self.messages[tag] for tag in set(tags) if tag in self.messages]
         for message in found:
             self._leave(message, "acked")
+        self.notification |= limited and self._waits
         return len(found)
 
     def hand_back(self, tags: Sequence[str]) -> int:
@@ -415,11 +484,17 @@ class QueueOracle:
     ) -> tuple[list[str], list[tuple[str, int]]]:
         """Return messages to their old place; return the refused leases and the dead letters."""
         refused, dead = [], []
+        held = len(self.at(UNACKED))
         for lease in leases:
             message = self.held(lease)
             if message is None:
                 refused.append(lease.tag)
                 continue
+            if how == "begun" or message.begun:
+                self._leave(message, "acked")
+                continue
+            if how == "undelivered":
+                self.starts.give_back(message.tag)
             if how == "nacked":
                 message.failed = (message.failed or 0) + 1
                 if self.limit and message.failed >= self.limit:
@@ -432,6 +507,7 @@ class QueueOracle:
             self._go_back(message, now, failed=how == "nacked")
             self.notification = True
         self._keep_to_the_cap(bool(dead))
+        self._slots_end(held - len(self.at(UNACKED)))
         return refused, dead
 
     def _go_back(self, message: Message, now: int, *, failed: bool) -> None:
@@ -452,6 +528,7 @@ class QueueOracle:
                 self._bury(message, reason, error, message.consumer, now)
                 died = True
         self._keep_to_the_cap(died)
+        self._slots_end(died)
         return refused
 
     def _bury(self, message: Message, reason: str, error: str, blamed: str, now: int) -> None:
@@ -467,10 +544,15 @@ class QueueOracle:
             self._leave(message, "dropped")
 
     def renew(
-        self, lease_ms: int, leases: Sequence[Lease], now: int
+        self, lease_ms: int, leases: Sequence[Lease], now: int, begun: bool = False
     ) -> tuple[list[str], list[str], int]:
-        """Renew leases; return the lost, those whose message is gone, and the length in ms."""
+        """Renew leases; return the lost, those whose message is gone, and the length in ms.
+
+        With *begun*, the tasks of the messages run, and the messages are acked.
+        """
         extended_ms = self.arguments.lease or lease_ms
+        for message in filter(None, map(self.held, leases)):
+            message.begun |= begun
         lost = self._set_deadline(leases, now + extended_ms)
         return lost, [tag for tag in lost if tag not in self.messages], extended_ms
 
@@ -495,11 +577,34 @@ class QueueOracle:
             if self.mutex and self.mutex[1] > now and self.mutex[0] != consumer:
                 return Pass(False, self.mutex[1] - now, 0, [], [])
             self.mutex = (consumer, now + self.settings.restore_interval_ms)
+        restored, dead = self._return_ended(force, lease_ms, now)
+        self._keep_to_the_cap(bool(dead))
+        for holder, tag in list(self.marks.items()):  # marks whose message is settled
+            mark = self.messages.get(tag)
+            if mark is None or mark.place != UNACKED or mark.consumer != holder:
+                self.marks.pop(holder, None)
+                self.alone.discard(holder)
+        due = [m for m in self.at(DELAYED) if m.due <= now]
+        self.notification |= bool(self.at(READY) or due) and not self.paused
+        old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]
+        for message in old:
+            self._leave(message, "dropped")
+        if not old:
+            self._keep_to_the_cap()
+        return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
+
+    def _return_ended(
+        self, force: bool, lease_ms: int, now: int
+    ) -> tuple[list[Failure], list[Failure]]:
+        """Return each message whose lease has ended, to the queue or to the dead letters."""
         restored: list[Failure] = []
         dead: list[Failure] = []
         until = self._ended_until(force, self.arguments.lease or lease_ms, now)
         ended = [m for m in self.at(UNACKED) if m.deadline <= until]
         for message in ended:
+            if message.begun:
+                self._leave(message, "acked")
+                continue
             self.ledger["lapsed"] += 1
             failures = message.failed or 0
             judged = self.marks.get(message.consumer) == message.tag
@@ -516,20 +621,8 @@ class QueueOracle:
                 self.ledger["restored"] += 1
                 self.notification |= message.place == DELAYED
                 restored.append(failure)
-        self._keep_to_the_cap(bool(dead))
-        for holder, tag in list(self.marks.items()):  # marks whose message is settled
-            mark = self.messages.get(tag)
-            if mark is None or mark.place != UNACKED or mark.consumer != holder:
-                self.marks.pop(holder, None)
-                self.alone.discard(holder)
-        due = [m for m in self.at(DELAYED) if m.due <= now]
-        self.notification |= bool(self.at(READY) or due) and not self.paused
-        old = [m for m in self.at(DEAD) if m.died <= now - self.settings.dead_letter_ttl_ms]
-        for message in old:
-            self._leave(message, "dropped")
-        if not old:
-            self._keep_to_the_cap()
-        return Pass(True, 0, len(self.at(UNACKED)), restored, dead)
+        self._slots_end(len(ended))
+        return restored, dead
 
     def _ended_until(self, force: bool, lease_ms: int, now: int) -> int:
         """Return the latest deadline of ended leases, earlier after a long time without a pass."""

@@ -8,12 +8,16 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.jobs_machine import jobs_machine_for
-from tests.model.machine import machine_for
+from tests.model.machine import limited_machine_for, machine_for
 
 if TYPE_CHECKING:
     from tests.model.brokers import Broker
 
-MACHINES = {"queues": machine_for, "batches": jobs_machine_for}
+MACHINES = {
+    "queues": machine_for,
+    "limits": limited_machine_for,
+    "batches": jobs_machine_for,
+}
 
 
 def run(

@@ -69,6 +69,8 @@ class Snapshot:
     isolated: list[str]
     exists: bool
     paused: bool
+    begun: list[str]
+    """The messages with a lease whose task has begun."""
     notification: int
     mutex: str
     events: list[tuple[str, str, str, str]]
@@ -79,10 +81,12 @@ class Snapshot:
         """Make a snapshot from the reply of LOOK."""
         messages, ready, delayed, index, unacked, deliveries, expiry, dead, info = reply[:9]
         stats, meta, notification, mutex, events = reply[9:]
-        leases, expires = {}, _scores(expiry)
+        leases, begun, expires = {}, [], _scores(expiry)
         for tag, record in _pairs(unacked).items():
-            token, _score, until, consumer = record.split("|", 3)
+            token, score, until, consumer = record.split("|", 3)
             leases[tag] = (int(token), consumer)
+            if score == "begun":
+                begun.append(tag)
             if until:
                 assert tag not in expires, f"{tag} would expire while it is held"
                 expires[tag] = int(float(until))
@@ -110,6 +114,7 @@ class Snapshot:
             ),
             exists="exists" in about,
             paused="paused" in about,
+            begun=sorted(begun),
             notification=notification,
             mutex=mutex.decode(),
             events=sorted(map(_event, events[::2])),
@@ -143,6 +148,7 @@ class Snapshot:
             ),
             exists=queue.exists,
             paused=queue.paused,
+            begun=sorted(m.tag for m in by_place["unacked"] if m.begun),
             notification=1 if queue.notification else 0,
             mutex=holder if until > now else "",
             events=sorted(queue.events),

@@ -31,7 +31,7 @@ class Surroundings(Stepping):
             self.step(order, lambda: self.store().purge(QUEUE), lambda _: self.oracle.purge())
         else:
             self.step(order, lambda: self.store().delete_queue(QUEUE), self._delete)
-            self.tags = [""]
+            self.tags = ["gone"]
             self.leases.clear()
             self.pass_time(1)
 

@@ -32,6 +32,13 @@ class Arguments:
     max_bytes: int | None = None
     overflow: str | None = None
     dead_expired: int | None = None
+    concurrency: int | None = None
+    rate: str | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether the queue has limits of its own."""
+        return self.concurrency is not None or self.rate is not None
 
     def meta(self) -> dict[str, str]:
         """Return the arguments as a declaration passes them to the store."""
@@ -55,6 +62,8 @@ class Message:
     token: int = 0
     consumer: str = ""
     deadline: int = 0
+    begun: bool = False
+    """Whether its task has begun, and the message is acked when the lease ends."""
     died: int = 0
     reason: str = ""
     error: str = ""

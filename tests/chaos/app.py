@@ -1,8 +1,8 @@
 """The Celery application whose tasks run during faults and record their runs in the ledger.
 
-Every task is acked late and runs again if its child dies. Knows only the URL of the transport. The
-intentionally broken transports are registered, so that a test can show that the checker detects
-them.
+Every task but `early` is acked late and runs again if its child dies. Knows only the URL of the
+transport. The intentionally broken transports are registered, so that a test can show that the
+checker detects them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.chaos.ledger import (
     STARTED,
     Writer,
 )
-from tests.chaos.settings import DIVIDED, PARTITIONS, QUEUES
+from tests.chaos.settings import DIVIDED, LIMIT, LIMITED, PARTITIONS, QUEUES
 
 broken.register()
 
@@ -78,9 +78,9 @@ if os.environ.get("RELIQ_CHAOS_BATCHES"):
 def _queues():
     """Yield the queues of the run, as named in RELIQ_CHAOS_QUEUES."""
     for name in json.loads(os.environ.get("RELIQ_CHAOS_QUEUES", json.dumps(QUEUES))):
-        arguments = {"x-partitions": PARTITIONS} if name == DIVIDED else None
+        arguments = {DIVIDED: {"x-partitions": PARTITIONS}, LIMITED: {"x-concurrency": LIMIT}}
         exchange = Exchange("chaos", "direct")
-        yield Queue(name, exchange, routing_key=name, queue_arguments=arguments)
+        yield Queue(name, exchange, routing_key=name, queue_arguments=arguments.get(name))
 
 
 BASE = {
@@ -179,6 +179,12 @@ def work(self, seconds=0.0):
         reliq.progress(0, 1, "works")
         time.sleep(seconds)
     ledger.write(FINISHED, self.request.id, *identity)
+
+
+@app.task(bind=True, name="chaos.early", acks_late=False)
+def early(self, seconds=0.0):
+    """Do as `work`, acked at the begin."""
+    work.__wrapped__.__func__(self, seconds)
 
 
 @app.task(bind=True, name="chaos.job")

@@ -25,7 +25,7 @@ from tests.chaos import ledger as record
 from tests.chaos.app import app, callback, job, ledger
 from tests.chaos.gate import END, PUBLISH, Gate
 from tests.chaos.producer import RETRY, TASKS
-from tests.chaos.settings import CALLBACKS
+from tests.chaos.settings import CALLBACKS, LIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,8 @@ class BatchProducer:
         self.is_sure = not settings["two_brokers"]
         self.gate = Gate(Path(str(settings["gate"])))
         self.chance = random.Random(f"{settings['seed']}-{self.name}")
-        self.queues = [queue.name for queue in app.conf.task_queues if queue.name != CALLBACKS]
+        names = [queue.name for queue in app.conf.task_queues]
+        self.queues = [name for name in names if name not in (CALLBACKS, LIMITED)]
         self.next_poison = time.monotonic() + self.chance.random() * self.poison_every_s
         self.batches = self.jobs = 0
         self.all_succeed = False

@@ -49,6 +49,10 @@ class Verdict:
     """The number of poison tasks by their number of runs."""
     struck: dict[str, str] = field(default_factory=dict)
     """Unfinished tasks whose last run was killed by this fault, and not by poison beside it."""
+    interrupted: int = 0
+    """Tasks acked early whose process was killed, before or after the run was recorded."""
+    unrecorded: list[str] = field(default_factory=list)
+    """Those without a recorded run, of which each killed process explains one."""
     dead_by: Counter[str] = field(default_factory=Counter)
     """The number of these that reached their limit, which no broker can tell from poison."""
 
@@ -59,7 +63,7 @@ class Verdict:
 
     def add(self, other: Verdict) -> None:
         """Add the verdict on another part of the ledger."""
-        for name in ("tasks", "unconfirmed", "runs"):
+        for name in ("tasks", "unconfirmed", "runs", "interrupted"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.struck |= other.struck
         self.by_kind += other.by_kind
@@ -67,6 +71,7 @@ class Verdict:
         self.lost_by += other.lost_by
         self.poison_runs += other.poison_runs
         self.lost += other.lost
+        self.unrecorded += other.unrecorded
         self.findings += other.findings
         self.poison |= other.poison
         self.perhaps_poison |= other.perhaps_poison
@@ -177,6 +182,11 @@ class Blame:
         kinds = [kind for kind, at in self._deaths(run) if self._died_unacked(run, at)]
         return kinds[-1] if kinds and "poison" not in kinds else ""
 
+    def deaths(self, run: Run) -> list[float]:
+        """Return the times at which the process of a run may have ended."""
+        ended = self.exits.get(run.worker)
+        return [at for _, at in self._deaths(run)] + ([ended.gone] if ended else [])
+
     def of_a_loss(self, history: History) -> str:
         """Return the promotion that lost the data about a task, in words; "": none."""
         times = [history.confirmed, *(at for r in history.runs for at in (r.start, r.finish))]
@@ -192,6 +202,22 @@ class Blame:
             ),
             "",
         )
+
+    def interrupted(self, history: History) -> bool:
+        """Whether a process that was killed may have begun a task, acked it, and not finished it.
+
+        Perhaps it was killed before it recorded the run.
+        """
+        last = history.last_run
+        if last is not None:
+            return bool(self._deaths(last))
+        return history.confirmed is None or bool(self.kills)
+
+    @property
+    def kills(self) -> int:
+        """The number of processes that were killed."""
+        of_workers = [f for hit in self.of_worker.values() for f in hit if f.until <= f.at]
+        return len(of_workers) + sum(map(len, self.of_pid.values()))
 
     def outages_of(self, queue: str, *, cuts: bool = False) -> list[tuple[float, float]]:
         """Return the times without the broker of *queue*; see :func:`outages`."""
@@ -380,6 +406,19 @@ def _judge(
         if any(run.finish is not None for run in history.runs):
             verdict.findings.append(f"{history.id}: poison that finished")
         return
+    if kind == ledger.EARLY and not history.finishes and blame.interrupted(history):
+        verdict.interrupted += 1
+        if not history.runs and history.confirmed is not None:
+            verdict.unrecorded.append(history.id)
+    else:
+        _judge_end(history, blame, limits, verdict, may_be_dropped)
+        _judge_repeats(history, blame, verdict, one_tag)
+
+
+def _judge_end(
+    history: History, blame: Blame, limits: Limits, verdict: Verdict, may_be_dropped: bool
+) -> None:
+    """Find out if a task was lost, or ran too early."""
     went_back = ""
     if history.confirmed is not None and not may_be_dropped and not history.finishes:
         verdict.lost.append(history.id)
@@ -393,7 +432,6 @@ def _judge(
         early = history.countdown - (first - history.intent)
         if early > limits.early:
             verdict.findings.append(f"{history.id}: ran {early:.2f} s before its time")
-    _judge_repeats(history, blame, verdict, one_tag)
 
 
 def _judge_repeats(history: History, blame: Blame, verdict: Verdict, one_tag: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.chaos.gate import END, PUBLISH, WAIT, Gate
 from tests.chaos.model import Exit
-from tests.chaos.settings import CONCURRENCY, Settings
+from tests.chaos.settings import CONCURRENCY, LIMITED, Settings
 from tests.support.journal import Journal
 from tests.support.processes import Process
 from tests.support.workers import ROOT, CeleryWorker, app_environment
@@ -131,8 +131,17 @@ class Crew:
             pool=pool,
             concurrency=CONCURRENCY[pool],
             config=self._config,
-            env=dict(self._environment),
+            env={**self._environment, "RELIQ_CHAOS_QUEUES": json.dumps(self._queues_of(name))},
         )
+
+    def _queues_of(self, name: str) -> list[str]:
+        """Return the queues of a worker: half of the workers, in each pool, have the limited one.
+
+        Such a worker takes no message in advance, so the others show what happens to these.
+        """
+        number = int(name.partition(".")[0].lstrip("abcdefghijklmnopqrstuvwxyz"))
+        takes_limited = (number + number // len(self.settings.pools)) % 2 == 0
+        return [queue for queue in self.settings.queues if queue != LIMITED or takes_limited]
 
     def pids(self) -> dict[str, list[int]]:
         """Return the living processes, without children, by their roles."""
@@ -180,6 +189,7 @@ class Crew:
             "gate": str(settings.directory / "gate"),
             "seed": f"{settings.seed}-{name}",
             "two_brokers": settings.brokers == "two",
+            "limited": settings.limited / settings.producers,
         }
         environment = self.environment(f"published-{module}")
         environment["RELIQ_CHAOS_PRODUCER"] = json.dumps(told)

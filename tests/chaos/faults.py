@@ -12,10 +12,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, ClassVar
 
+from reliq import ReliqError
+from reliq.admin import Inspector
 from tests.chaos import cluster_faults, login_broker, sentinel_faults
 from tests.chaos.embedded_broker import EmbeddedKill
 from tests.chaos.kind import FaultKind
 from tests.chaos.model import Fault
+from tests.chaos.settings import LIMITED, LIMITS
 from tests.support.processes import Process
 
 if TYPE_CHECKING:
@@ -162,6 +165,26 @@ class WorkerTerm(_OfAWorker):
         slot.asked = time.monotonic()
         slot.worker.terminate()
         return self._fault(note=slot.name)
+
+
+class LimitChange(FaultKind):
+    """It applies at once, stops nothing that runs, and opens what it has closed."""
+
+    name, about = "limit-change", "`reliq queue set` changes x-concurrency of the limited queue"
+    brokers = frozenset({"one", "sentinels", "cluster", "embedded"})
+    of_broker = True
+
+    def apply(self) -> Fault:
+        """Set another limit."""
+        limit = LIMITS[int(self.strike.chance * len(LIMITS))]
+        at = time.monotonic()
+        try:
+            with Inspector(next(iter(self.stage.broker.views())).url) as inspector:
+                inspector.configure(LIMITED, {"x-concurrency": limit})
+        except ReliqError as exc:
+            # It may have been applied.
+            return Fault(self.name, at, time.monotonic(), limit=limit, note=f"{limit}: {exc}")
+        return Fault(self.name, at, time.monotonic(), limit=limit, note=str(limit))
 
 
 class BrokerKill(FaultKind):
@@ -323,6 +346,7 @@ FAULTS: dict[str, type[FaultKind]] = {
         ChildKill,
         WorkerFreeze,
         WorkerTerm,
+        LimitChange,
         BrokerKill,
         Demotion,
         SwitchOver,

@@ -52,7 +52,7 @@ _LINES_AT_ONCE = 3_000_000
 _BYTES_OF_A_LINE = 60
 
 IMMEDIATE, DELAYED, RETRYING, URGENT, LONG, POISON = "i", "d", "r", "u", "l", "x"
-FAILING, RAISING, MAPPED, CALLBACK = "n", "v", "m", "c"
+FAILING, RAISING, MAPPED, CALLBACK, EARLY = "n", "v", "m", "c", "e"
 _LENGTH_OF_A_UUID = 36
 KINDS = {
     IMMEDIATE: "immediate",
@@ -65,6 +65,7 @@ KINDS = {
     RAISING: "raising",
     MAPPED: "mapped",
     CALLBACK: "callback",
+    EARLY: "acked early",
 }
 
 
@@ -180,7 +181,7 @@ class Tail:
         self.outstanding: set[str] = set()
         """Confirmed tasks that have not finished, except those that need not finish.
 
-        These are poison, and jobs of a cancelled batch.
+        These are poison, tasks that are acked early, and jobs of a cancelled batch.
         """
         self.poison: set[str] = set()
         """Confirmed poison."""
@@ -210,6 +211,8 @@ class Tail:
         elif event == CONFIRMED:
             self.confirmed += 1
             self._confirmed(task_id)
+        elif kind_of(task_id) == EARLY:
+            self.finished += 1
         elif kind_of(task_id) != CALLBACK:
             self.finished += 1
             self.last_finish = time.monotonic()
@@ -221,6 +224,8 @@ class Tail:
     def _confirmed(self, task_id: str) -> None:
         if kind_of(task_id) == POISON:
             self.poison.add(task_id)
+        elif kind_of(task_id) == EARLY:
+            pass  # it ends with a killed process
         elif task_id in self._early:
             self._early.discard(task_id)
         elif self._batch_of.get(task_id) not in self._cancelled:

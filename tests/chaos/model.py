@@ -56,6 +56,8 @@ class Fault:
     """Whether connections were lost, so that pending commands are sent again later."""
     slows: float = 0.0
     """The delay of each chunk of data from `at` to `until`, in seconds; it slows reconnects too."""
+    limit: int = 0
+    """The limit that it set, which is in force from some time between `at` and `until`."""
     lifted: float = 0.0
     """When the nemesis had lifted it. Recovery counts from then."""
 

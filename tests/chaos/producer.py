@@ -17,10 +17,17 @@ from celery.exceptions import OperationalError
 from tests.chaos import ledger as record
 from tests.chaos.app import app, ledger, publish_at_alarms
 from tests.chaos.gate import END, PUBLISH, Gate
-from tests.chaos.settings import CALLBACKS
+from tests.chaos.settings import CALLBACKS, LIMITED
 
 RETRY = {"max_retries": 20, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.5}
-TASKS = {record.RETRYING: "chaos.again", record.POISON: "chaos.poison"}
+TASKS = {
+    record.RETRYING: "chaos.again",
+    record.POISON: "chaos.poison",
+    record.EARLY: "chaos.early",
+}
+OVERLAPPING_S = (0.02, 0.6)
+"""Duration of ordinary tasks of the queue with limits."""
+_UNLIMITED = 300.0
 
 
 class Producer:
@@ -36,7 +43,12 @@ class Producer:
         self.gate = Gate(Path(str(settings["gate"])))
         self.chance = random.Random(str(settings["seed"]))
         self.next_poison = time.monotonic() + self.chance.random() * self.poison_every_s
-        self.queues = [queue.name for queue in app.conf.task_queues if queue.name != CALLBACKS]
+        names = [queue.name for queue in app.conf.task_queues]
+        self.queues = [name for name in names if name not in (CALLBACKS, LIMITED)]
+        self.limited = 0.0
+        """The share of the queue with limits."""
+        if LIMITED in names:
+            self.limited = min(0.5, float(settings["limited"]) / (self.rate or _UNLIMITED))
         self.number = 0
 
     def run(self) -> None:
@@ -71,20 +83,13 @@ class Producer:
         """Publish one task, and record the begin and the result."""
         chance, self.number = self.chance, self.number + 1
         task_id = f"{kind}{self.name}-{self.number}"
-        args: tuple[object, ...] = ()
         queue = chance.choice(self.queues)
-        options: dict[str, object] = {"queue": queue}
-        countdown = 0.0
-        if kind == record.DELAYED:
-            countdown = options["countdown"] = round(chance.uniform(0.5, 5.0), 2)
-        elif kind == record.RETRYING:
-            args = (chance.randint(1, 3), round(chance.uniform(0.0, 1.0), 2))
-        elif kind == record.URGENT:
-            options["priority"] = chance.randint(0, 9)
-        elif kind == record.LONG:
-            args = (round(chance.uniform(0.5, 1.5) * self.longest_s, 2),)
-        elif kind == record.IMMEDIATE and chance.random() < 0.2:
-            args = (round(chance.uniform(0.0, 0.02), 3),)
+        if self.limited and chance.random() < self.limited:
+            queue = LIMITED
+            if kind == record.IMMEDIATE and chance.random() < 0.5:
+                kind, task_id = record.EARLY, record.EARLY + task_id[1:]
+        args, options = self._of(kind, queue)
+        countdown = options.get("countdown", 0.0)
         ledger.write(record.INTENT, task_id, countdown, queue)
         try:
             app.send_task(
@@ -101,6 +106,25 @@ class Producer:
             time.sleep(0.1)
         else:
             ledger.write(record.CONFIRMED, task_id)
+
+    def _of(self, kind: str, queue: str) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Return the arguments and options of a task."""
+        chance = self.chance
+        args: tuple[object, ...] = ()
+        options: dict[str, object] = {"queue": queue}
+        if kind == record.DELAYED:
+            options["countdown"] = round(chance.uniform(0.5, 5.0), 2)
+        elif kind == record.RETRYING:
+            args = (chance.randint(1, 3), round(chance.uniform(0.0, 1.0), 2))
+        elif kind == record.URGENT:
+            options["priority"] = chance.randint(0, 9)
+        elif kind == record.LONG:
+            args = (round(chance.uniform(0.5, 1.5) * self.longest_s, 2),)
+        elif queue == LIMITED and kind in (record.IMMEDIATE, record.EARLY):
+            args = (round(chance.uniform(*OVERLAPPING_S), 3),)
+        elif kind == record.IMMEDIATE and chance.random() < 0.2:
+            args = (round(chance.uniform(0.0, 0.02), 3),)
+        return args, options
 
 
 if __name__ == "__main__":

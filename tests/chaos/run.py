@@ -20,19 +20,20 @@ from tests.chaos.embedded_broker import EmbeddedBroker
 from tests.chaos.faults import FAULTS, Starve
 from tests.chaos.login_broker import LoginBroker
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.overlaps import LimitsInForce, Overlaps, check_overlaps
 from tests.chaos.plan import plan
 from tests.chaos.processor import Processor
 from tests.chaos.reconnects import reconnects, without_a_cause
 from tests.chaos.recovery import Recovery
 from tests.chaos.sentinel_broker import SentinelBroker
-from tests.chaos.settings import CALLBACKS
+from tests.chaos.settings import CALLBACKS, LIMIT, LIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.chaos.batch_book import Book, Found
-    from tests.chaos.model import Exit, Fault, Limits, Strike
+    from tests.chaos.model import Exit, Fault, Limits, Run, Strike
     from tests.chaos.settings import Settings
 
 _STEP_S = 0.02
@@ -72,6 +73,7 @@ class Outcome:
     finishes: dict[int, int] = field(default_factory=dict)
     """Second of the run -> tasks finished in it."""
     publishes: dict[int, int] = field(default_factory=dict)
+    overlaps: Overlaps = field(default_factory=Overlaps)
     processor: list[dict[str, float]] = field(default_factory=list)
     """For each minute, seconds of processor time by user."""
 
@@ -282,6 +284,7 @@ class _Run:
             for run in history.runs
         ]
         blame = Blame(faults, crew.exits, poisoned, settings.limits)
+        limited: list[Run] = []
         books = batch_book.books(ledger.read(settings.directory))
         cancelled = {book.id for book in books.values() if book.cancelling is not None}
         # A message that is moved to another broker may get another tag there.
@@ -294,9 +297,14 @@ class _Run:
                     counts[second] = counts.get(second, 0) + 1
             tasks = histories(lines).values()
             batch_book.enter(books, tasks)
+            limited += [run for task in tasks if task.queue == LIMITED for run in task.runs]
             verdict.add(check(tasks, blame, settings.limits, one_tag=one_tag, cancelled=cancelled))
             recovery.add(tasks)
-        verdict.findings += self.findings + crew.findings
+        in_force = LimitsInForce(LIMIT, faults, settings.limits.in_flight)
+        overlaps = check_overlaps(limited, in_force, blame)
+        verdict.findings += self.findings + crew.findings + overlaps.findings
+        if len(verdict.unrecorded) > blame.kills:
+            verdict.lost += verdict.unrecorded
         outcome = Outcome(
             settings,
             self.strikes,
@@ -311,6 +319,7 @@ class _Run:
             publishes=publishes,
             poison_deaths=len(crew.deaths),
             processor=self._processor.minutes(),
+            overlaps=overlaps,
         )
         if settings.brokers == "cluster":
             lost = reconnects(settings.directory)

@@ -56,6 +56,12 @@ def summary(outcome: Outcome, command: str, surroundings: Mapping[str, str]) -> 
             "by_kind": dict(sorted(struck.items())),
             "had_nothing_to_hit": dict(missed),
         },
+        "limits": {
+            "runs": outcome.overlaps.runs,
+            "highest_overlap": outcome.overlaps.highest,
+            "overlaps_by_faults": outcome.overlaps.explained,
+            "killed_after_an_early_ack": verdict.interrupted,
+        },
         "poison": {
             "confirmed": len(verdict.poison),
             "in_the_dead_letters": outcome.dead,
@@ -122,6 +128,7 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
             "runs beyond the first",
             f"{card['duplicates']['total']}" + (f" ({causes})" if causes else ""),
         ),
+        ("queue with limits", _limits(card.get("limits"))),
         (
             "poison",
             (
@@ -137,6 +144,16 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("audited ledgers", str(len(card["audit"]))),
         ("findings", str(len(card["findings"]) + card["more_findings"])),
     ]
+
+
+def _limits(limits: dict[str, int] | None) -> str:
+    if not limits or not limits["runs"]:
+        return "none"
+    return (
+        f"{limits['runs']:,} runs, at most {limits['highest_overlap']} at once; "
+        f"{limits['overlaps_by_faults']} starts above the limit by faults; "
+        f"{limits['killed_after_an_early_ack']} tasks killed after an early ack"
+    )
 
 
 def _lost(card: Mapping[str, Any]) -> str:

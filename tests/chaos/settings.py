@@ -40,6 +40,9 @@ QUEUES = ("chaos", "chaos.second")
 # Only for a cluster: a queue with partitions, whose number changes.
 DIVIDED = "chaos.divided"
 PARTITIONS, MOST_PARTITIONS = 3, 4
+# A queue with x-concurrency, which changes. Not for two brokers, which count slots separately.
+LIMITED = "chaos.limited"
+LIMIT, LIMITS = 3, (1, 2, 3, 5)
 # A queue for callbacks of batches only, so that their messages can be counted.
 CALLBACKS = "chaos.callbacks"
 POOLS = ("prefork", "threads", "gevent", "solo")
@@ -69,6 +72,8 @@ class Settings:
     """Publishes per second of all producers together; 0: no limit."""
     batches: float = 0.2
     """The share of publishes in batches; none with another transport."""
+    limited: float = 8.0
+    """Publishes per second to a queue with limits, which fill it; none with another transport."""
     brokers: Brokers = "one"
     backlog: int = 2000
     """Producers wait while this many confirmed tasks are unfinished."""
@@ -91,7 +96,13 @@ class Settings:
     def queues(self) -> tuple[str, ...]:
         """The queues of tasks."""
         more = (DIVIDED,) if self.brokers == "cluster" else ()
-        return (*QUEUES, *more, *((CALLBACKS,) if self.has_batches else ()))
+        limited = (LIMITED,) if self.has_limits else ()
+        return (*QUEUES, *more, *limited, *((CALLBACKS,) if self.has_batches else ()))
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether there is a queue with limits."""
+        return self.scheme == "reliq" and self.brokers != "two" and bool(self.limited)
 
     @property
     def has_batches(self) -> bool:

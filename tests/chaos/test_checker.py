@@ -95,6 +95,20 @@ def test_a_retried_task_that_was_not_done_is_lost(book):
     assert ["r1"] == book.published("r1").run("r1", 2, 2.1, end="R").verdict().lost
 
 
+def test_a_task_acked_early_ends_with_its_process(book):
+    """A killed process ends a task that was acked at its begin; each kill explains one unseen."""
+    book.published("e1").run("e1", 2).published("e2").published("e3")
+    assert ["e1", "e2", "e3"] == book.verdict().lost
+    verdict = book.fault("worker-kill", 2.5, worker="w1").verdict()
+    assert ([], 3, ["e2", "e3"]) == (verdict.lost, verdict.interrupted, verdict.unrecorded)
+
+
+def test_a_task_acked_early_runs_once(book):
+    """A task that was acked early and ran twice needs a cause, as any other does."""
+    book.published("e1").run("e1", 2, 3).run("e1", 4, 5, worker="w2")
+    assert not book.verdict().passed
+
+
 def test_an_unconfirmed_task_may_be_missing(book):
     """An unconfirmed task may be missing, because a failed publish gives no guarantee."""
     verdict = book.write("P", 1, "i1", 0).write("E", 2, "i1", "OperationalError").verdict()

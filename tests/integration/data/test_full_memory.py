@@ -19,7 +19,7 @@ from reliq.values.inspection import Position
 from tests.support.injector import Injector, name_of
 from tests.support.site import CelerySite
 
-from .test_malformed_scripts import Junked, K, junk, problem_of, put
+from .test_malformed_scripts import Junked, K, Limited, junk, problem_of, put
 
 LUA = Path(scripts.__file__).parent
 REFUSED = {"publish", "accept", "open_batch", "list_batch", "note_job", "once", "kombu_accept"}
@@ -227,6 +227,35 @@ def test_full_memory_stops_only_what_is_new(full):
         assert set() == before.keys() - after.keys() - set(takes), name
         if error is not None:
             assert before == after, name
+
+
+class FullLimited(Limited, Full):
+    """The same, of a queue with limits."""
+
+
+def test_full_memory_stops_no_queue_with_limits():
+    """The state of a rate and the mark of an early ack need no free memory."""
+    from tests.support.servers import RedisServer
+
+    server = RedisServer(extra=["--maxmemory-policy", "noeviction"])
+    try:
+        with closing(FullLimited(server.start())) as full:
+            for name in full.operations():
+                full.fresh()
+                operation, takes = full.operations()[name]
+                before = full.places("")
+                full.raw.config_set("maxmemory", 1)
+                try:
+                    operation()
+                finally:
+                    full.raw.config_set("maxmemory", 0)
+                after = full.places("")
+                stored = {tag.decode() for tag in full.raw.hkeys(K.messages)}
+                assert after.keys() == stored, name
+                assert [] == [places for places in after.values() if len(places) > 1], name
+                assert before.keys() - after.keys() == set(takes), name
+    finally:
+        server.destroy()
 
 
 def test_full_memory_and_a_key_of_another_type(full):

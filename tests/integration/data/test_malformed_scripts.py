@@ -59,6 +59,8 @@ def job(**changes):
 class Junked:
     """A queue with a message of each kind, restored before each piece of junk."""
 
+    meta = META
+
     def __init__(self, server) -> None:
         self.raw = server.client()
         self.raw.flushall()
@@ -76,7 +78,7 @@ class Junked:
 
     def _build(self) -> None:
         store = self.store
-        store.declare_queue("q", False, b"", META)
+        store.declare_queue("q", False, b"", self.meta)
         store.publish([job(envelope=b"late", delay_ms=600_000)])
         store.publish([job(envelope=b"due", delay_ms=1)])
         store.publish([job(envelope=b"over", ttl_ms=1)])
@@ -185,6 +187,30 @@ class Junked:
         return results[0]
 
 
+class Limited(Junked):
+    """The same, with limits, whose scripts keep the state of a rate and the marks of early acks."""
+
+    meta = META | {"concurrency": "50", "rate": "1000/s burst 1000"}
+
+    def operations(self):
+        """Return the operations that limits change."""
+        found, store, held = super().operations(), self.store, self.held
+
+        def renew(on_result):
+            store.post_renew("q", 60_000, [held], on_result, begun={held.tag})
+
+        names = ("reserve", "release", "requeue", "dead_letter", "restore", "end", "late ack")
+        return {name: found[name] for name in names} | {
+            "ack": (lambda: self._posted(store.post_ack, "q", [held.tag, ""]), {held.tag}),
+            "renew": (lambda: self._posted(renew), ()),
+            "undelivered": (lambda: store.release("q", "undelivered", [held]), ()),
+            "begun": (lambda: store.release("q", "begun", [held]), {held.tag}),
+        }
+
+
+LIMITS = ("concurrency", "rate", "rate_state")
+
+
 def junk(every):
     """Yield (key, field or command, value) for each field and key, with one value or all values."""
     fields = [(K.meta, name) for name in (*META, *MARKS)] + [(K.stats, name) for name in COUNTERS]
@@ -220,6 +246,31 @@ def test_no_message_is_lost_or_doubled_by_a_script_that_meets_junk(redis_server,
     try:
         for name in queue.operations():
             for key, field, value in junk(every):
+                queue.fresh()
+                operation, takes = queue.operations()[name]
+                before = queue.places(key)
+                put(queue.raw, key, field, value)
+                wrong = problem_of(queue, name, operation, takes, before, key, value)
+                if wrong:
+                    found.append((name, key, field, value, wrong))
+        assert "" == "\n".join(map(str, found))
+    finally:
+        queue.store.close()
+        queue.raw.flushall()
+        queue.raw.close()
+
+
+@pytest.mark.slow
+def test_no_message_is_lost_or_doubled_in_a_queue_with_limits(redis_server):
+    """Junk in the fields of limits, or a key of another type, loses and doubles no message."""
+    queue = Limited(redis_server)
+    found = []
+    values = (*VALUES, "0/s", "5/x", "1/s burst 0", ";", "1.5;1,2,3", "0;9,9,9,9")
+    pieces = [(K.meta, field, value) for field in LIMITS for value in values]
+    pieces += [piece for piece in junk(every=True) if piece[2] is None]
+    try:
+        for name in queue.operations():
+            for key, field, value in pieces:
                 queue.fresh()
                 operation, takes = queue.operations()[name]
                 before = queue.places(key)

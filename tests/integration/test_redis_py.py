@@ -31,6 +31,7 @@ for url in sys.argv[2:]:
         print(message.payload)
 """
 LOGIN = {"auth", "select", "client|setname"}
+NEEDED = ("id", "list", "setname", "unblock")
 ADMIN = {"acl", "acl|setuser", "config", "config|resetstat", "info"}
 
 
@@ -100,8 +101,18 @@ def test_each_version_opens_connections(version, redis_factory, certificates, tm
         folders.insert(0, str(tmp_path))
     plain = redis_factory(unix_socket=True)
     secure = redis_factory(tls=certificates, password="pw")
-    urls = [plain.url("reliq"), plain.url("reliq-unix"), secure.url("reliqs")]
     admin = plain.client()
+    admin.acl_setuser(
+        "worker",
+        enabled=True,
+        passwords=["+pw"],
+        keys="*",
+        channels="*",
+        categories=["+@all"],
+        commands=["-hello", "-client", *(f"+client|{name}" for name in NEEDED)],
+    )
+    login = plain.url("reliq").replace("//", "//worker:pw@")
+    urls = [login, plain.url("reliq-unix"), secure.url("reliqs")]
     admin.config_resetstat()
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", USED, version, *urls],
@@ -113,3 +124,4 @@ def test_each_version_opens_connections(version, redis_factory, certificates, tm
     )
     assert (0, "x\nx\nx\n") == (done.returncode, done.stdout), done.stderr
     assert set() == sent(plain) & {"hello", "client|setinfo"}
+    assert [] == admin.acl_log()

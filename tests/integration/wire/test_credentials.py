@@ -578,7 +578,7 @@ def test_a_provider_of_the_sentinels():
 
 @pytest.mark.slow
 def test_a_provider_of_a_cluster():
-    """Each node is logged in by the provider, and a new token reaches each node."""
+    """Each node is logged in by the provider, streaming or not, and new tokens reach each."""
     with RedisCluster() as cluster:
         for node in cluster.nodes:
             allow(node.client(), "rotating", "first-token")
@@ -592,3 +592,16 @@ def test_a_provider_of_a_cluster():
             for number in range(12):
                 publish(connection, f"q{number}", "y")
                 assert ["x", "y"] == Taker(connection, f"q{number}").take_bodies(2)
+        plain = Plain()
+        options = {"credential_provider": plain, "credential_interval": 1}
+        with Connection(cluster.url("reliq-cluster"), transport_options=options) as connection:
+
+            def renewed():
+                for number in range(12):
+                    publish(connection, f"q{number}", "z")
+                found = {user for node in cluster.nodes for user, _ in users(node)}
+                return {"other"} == found
+
+            assert not renewed()
+            plain.answer = ("other", "other-token")
+            wait_until(renewed, what="the new user at each node")

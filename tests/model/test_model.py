@@ -43,6 +43,16 @@ def test_any_order_of_steps_on_a_cluster():
 @pytest.mark.parametrize(
     "broker", [pytest.param("fakeredis", marks=pytest.mark.long), "redis", "cluster"]
 )
+def test_any_order_of_steps_with_limits(broker):
+    """Queues with limits give what these allow, never more and never less, over every engine."""
+    with running(broker) as found:
+        run(found, examples=40, machine="limits")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "broker", [pytest.param("fakeredis", marks=pytest.mark.long), "redis", "cluster"]
+)
 def test_whatever_is_said_of_jobs(broker):
     """A batch counts its jobs as the oracle expects, over every engine."""
     with running(broker) as found:
@@ -51,7 +61,7 @@ def test_whatever_is_said_of_jobs(broker):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("machine", ["queues", "batches"])
+@pytest.mark.parametrize("machine", ["queues", "limits", "batches"])
 def test_two_thousand_examples(machine):
     """Two thousand examples behave as the oracle expects, in shares with their own seeds."""
     command = [sys.executable, "-m", "tests.model", "--examples", str(EXAMPLES // SHARES)]

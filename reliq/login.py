@@ -21,7 +21,7 @@ from .interrupts import came_from_handler
 class Login:
     """A provider of credentials, which is asked at each connection; used instead of a password.
 
-    One that does not stream is asked again after `interval_s`; one that failed, or whose token was
+    It is asked again after `interval_s`, also if it streams; one that failed, or whose token was
     refused, after a tenth of it. Each process makes its own from a class or function: threads do
     not survive a fork.
     """
@@ -49,7 +49,6 @@ class Login:
                 if hasattr(self._provider, "on_next"):  # it streams
                     self._provider.on_next(self._renew)
                     self._provider.on_error(self.report)
-                    self._due = inf
                 self._process = here()
             return self._provider.get_credentials()
         except Exception as exc:
@@ -77,7 +76,6 @@ class Login:
 
     def _renew(self, token: Any) -> None:
         """Keep a new token, for the open connections; called in a thread of the provider."""
-        self._due = inf
         self.token = (*filter(None, [token.try_get("oid")]), token.get_value())
 
     def report(self, outcome: Any) -> None:

@@ -233,8 +233,8 @@ class Options:
         in the URL is for the master. Default to None.
     credential_provider, sentinel_credential_provider: a CredentialProvider of redis-py, or the
         dotted path of its class or factory; it replaces user and password. Default to None.
-    credential_interval: seconds until a provider that does not stream is asked for another token;
-        0: only for a new connection. Defaults to 300.
+    credential_interval: seconds until a provider is asked for another token; 0: only for a new
+        connection. Defaults to 300.
     """
 
     visibility_timeout: float = _option(60.0, _seconds(0.1))

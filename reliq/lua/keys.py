@@ -8,7 +8,8 @@ messages        tag -> envelope, in every state
 ready           tag -> rank * 2**45 + sequence: strict priority, FIFO inside it
 delayed         tag -> due, server ms
 unacked_index   tag -> lease deadline, server ms
-unacked         tag -> lease record "token|score|expires|consumer"
+unacked         tag -> lease record "token|score|expires|consumer"; score "begun": it is acked,
+                and its task runs
 deliveries      tag -> failed deliveries; 0: was returned in order; absent: never delivered
 expiry          tag -> expires, server ms; only ready or delayed messages with a TTL
 dead, dead_info tag -> died, server ms; tag -> "reason|count|consumer|error"

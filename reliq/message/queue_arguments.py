@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -81,6 +82,8 @@ _RULES: dict[str, tuple[str, Rule]] = {
 }
 LIMITS = ("x-concurrency", "x-rate")
 """The arguments that limit how many messages consumers take. A new declaration changes them."""
+DECLARED_LIMITS = "declared_limits"
+"""The field of the meta with the declared limits, which operators may have changed since."""
 WHOLE = {"max_length": "queue_max_length", "max_bytes": "queue_max_bytes"}
 """Limit of one partition -> limit of the whole divided queue; both are stored."""
 FIELDS = {name: field for name, (field, _) in _RULES.items()}
@@ -128,6 +131,10 @@ def queue_arguments(
         meta["dead_expired"] = "1"
     elif not meta.get("dead_expired", "1"):
         del meta["dead_expired"]
+    limits = {name: kept.pop(name) for name in LIMITS if name in kept}
+    if limits:
+        # Not in the declaration, which processes without limits, or of older versions, repeat.
+        meta[DECLARED_LIMITS] = json.dumps(limits)
     return pack(kept), meta
 
 
@@ -140,20 +147,21 @@ def declared(stored: bytes) -> dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def agree_in_essence(declaration: bytes, other: bytes) -> bool:
-    """Whether two declarations differ at most in x-partitions and in limits."""
+def declared_limits(stored: str | bytes) -> dict[str, Any]:
+    """Return the declared limits as arguments; none if reliq did not write the text."""
+    try:
+        limits = json.loads(stored or "{}")
+    except ValueError:
+        return {}
+    return limits if isinstance(limits, dict) else {}
+
+
+def differ_in_partitions(declaration: bytes, other: bytes) -> bool:
+    """Whether two declarations differ only in x-partitions, which operators may change."""
     first, second = declared(declaration), declared(other)
     if first is None or second is None:
         return False
-    free: dict[str, Any] = dict.fromkeys((*LIMITS, "x-partitions"))
-    return {**first, **free} == {**second, **free}
-
-
-def with_limits(declaration: bytes, other: bytes) -> bytes:
-    """Return *declaration* with the limits that the *other* one names."""
-    named = declared(other) or {}
-    limits = {name: named[name] for name in LIMITS if name in named}
-    return pack(dict(sorted({**(declared(declaration) or {}), **limits}.items())))
+    return {**first, "x-partitions": 0} == {**second, "x-partitions": 0}
 
 
 def refuse_divided_limits(queue: str, arguments: Iterable[str], partitions: int) -> None:

@@ -15,6 +15,7 @@ from ..errors import BrokerRefused, ReliqError, again
 from ..lua import scripts
 from ..lua.keys import broker_keys, queue_keys
 from ..message.delivery_tag import published_ms
+from ..message.queue_arguments import declared_limits
 from ..values.history import Snapshot, snapshots
 from ..values.inspection import (
     SCANNED_AT_ONCE,
@@ -331,12 +332,12 @@ def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int
 
 
 def _measure(broker: str, queue: str, counts: Sequence[int], rest: Sequence[Any]) -> Measure:
-    stats, arguments, paused, now_ms, due, ranks, layout = rest
+    stats, arguments, paused, now_ms, due, ranks, layout, limits = rest
     status = QueueStatus(
         name=queue,
         **dict(zip(_COUNTS, counts, strict=True)),
         ledger=_ledger_of(broker, queue, stats),
-        arguments={"": arguments},
+        arguments={"": arguments, **declared_limits(limits)},
         paused=paused == 1,
         partitions=max(
             [1, *(int(text) for text in layout if text and _PARTITIONS.fullmatch(text))]

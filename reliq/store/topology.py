@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..lua import keys, scripts
 from ..message.envelope import pack, unpack
-from ..message.queue_arguments import FIELDS, WHOLE
+from ..message.queue_arguments import DECLARED_LIMITS, FIELDS, WHOLE
 from ..values.limits import LONG_MS
 from ..values.values import NO_QUEUE, ExchangeTable, Layout, QueueDeclared, QueueDeleted
 from .base import StoreBase, gathered, text_of, texts, then
@@ -137,9 +137,7 @@ class RedisTopology(StoreBase):
         """
         return bool(self._run(scripts.PAUSE, queue, (1 if paused else 0,)))
 
-    def configure(
-        self, queue: str, changes: Mapping[str, str | bytes | None]
-    ) -> dict[str, str] | None:
+    def configure(self, queue: str, changes: Mapping[str, str | None]) -> dict[str, str] | None:
         """Change the arguments of *queue* that scripts use; None removes a field.
 
         Atomic; the stored declaration is unchanged. Returns all fields as they are now (without
@@ -155,7 +153,7 @@ class RedisTopology(StoreBase):
             return None
         return {
             field: text_of(fields[field.encode()])
-            for field in (*FIELDS.values(), *WHOLE.values())
+            for field in (*FIELDS.values(), *WHOLE.values(), DECLARED_LIMITS)
             if field.encode() in fields
         }
 

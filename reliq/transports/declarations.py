@@ -18,15 +18,14 @@ from ..forks import here
 from ..lazy import Lazy
 from ..message.envelope import unpack
 from ..message.queue_arguments import (
+    DECLARED_LIMITS,
     FIELDS,
-    LIMITS,
-    agree_in_essence,
+    declared_limits,
+    differ_in_partitions,
     is_durable,
     queue_arguments,
     refuse_divided_limits,
-    with_limits,
 )
-from ..message.queue_arguments import declared as arguments_of
 from ..message.queue_names import partition_names
 from ..printable import word
 from ..routing.partitions import declare, delete, names_of, refuse_partition, waiting
@@ -80,7 +79,7 @@ class Declarations:
         """
         refuse_partition(queue)
         encoded, meta = queue_arguments(queue, auto_delete, arguments)
-        if self._partitions > 1 and is_durable(meta) and not _limits(encoded):
+        if self._partitions > 1 and is_durable(meta) and DECLARED_LIMITS not in meta:
             meta.setdefault("partitions", str(self._partitions))  # without x-partitions
         here()  # after a fork, the child has its own link
         durable = is_durable(meta)
@@ -205,16 +204,15 @@ class Declarations:
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store
     ) -> QueueDeclared:
         declared = declare(store, queue, arguments, meta)
-        before = declared.arguments
         differs = declared.outcome == "differs"
-        if differs and not agree_in_essence(before, arguments):
+        if differs and not differ_in_partitions(declared.arguments, arguments):
             return declared
-        if declared.outcome != "created" and store.has_partitions and _limits(arguments):
-            self._declare_limits(queue, arguments, before, store)
+        if declared.outcome != "created" and store.has_partitions and DECLARED_LIMITS in meta:
+            self._declare_limits(queue, meta[DECLARED_LIMITS], store)
         if not differs:
             return declared
         # Keep the current number of partitions: x-partitions in code applies to new queues only.
-        declared = declare(store, queue, with_limits(before, arguments), meta)
+        declared = declare(store, queue, declared.arguments, meta)
         wanted, there = int(meta.get("partitions", 1)), store.partitions.get(queue, 1)
         if wanted > 1 and wanted != there and store.has_partitions and queue not in self.queues:
             logger.warning(
@@ -228,30 +226,29 @@ class Declarations:
             )
         return declared
 
-    def _declare_limits(self, queue: str, wanted: bytes, before: bytes, store: Store) -> None:
-        """Apply the limits that a declaration names to a queue that was declared with *before*.
+    def _declare_limits(self, queue: str, wanted: str, store: Store) -> None:
+        """Apply the limits that a declaration of an existing queue names.
 
         A limit that an operator has set is kept. Each difference is logged. Raises
         ConfigurationError for limits of a divided queue.
         """
         there = store.configure(queue, {}) or {}
-        new = with_limits(before, wanted)
-        old_limits, limits = (
-            queue_arguments(queue, False, arguments_of(each))[1] for each in (before, new)
-        )
-        changes: dict[str, str | bytes | None] = {}
-        for name in LIMITS:
-            held, limit = there.get(FIELDS[name]), limits.get(FIELDS[name])
+        before = declared_limits(there.get(DECLARED_LIMITS, ""))
+        after = {**before, **declared_limits(wanted)}
+        old, new = (queue_arguments(queue, False, limits)[1] for limits in (before, after))
+        changes: dict[str, str | None] = {}
+        for name in after:
+            held, limit = there.get(FIELDS[name]), new.get(FIELDS[name])
             if held == limit:
                 continue
             text = _KEPT
-            if held == old_limits.get(FIELDS[name]):
+            if held == old.get(FIELDS[name]):
                 text, changes[FIELDS[name]] = _REPLACED, limit
             logger.warning(text, queue, name, limit or "none", held or "none", word(queue))
-        if new != before:
-            named = [name for name in LIMITS if FIELDS[name] in limits]
+        if before != after:
+            named = [name for name in after if FIELDS[name] in new]
             refuse_divided_limits(queue, named, int(there.get("partitions", 1)))
-            store.configure(queue, {**changes, "arguments": new})
+            store.configure(queue, {**changes, DECLARED_LIMITS: new[DECLARED_LIMITS]})
 
     def delete_queue(self, queue: str, if_unused: bool, if_empty: bool) -> int:
         """Delete *queue* as :meth:`Channel.queue_delete` does; return its number of messages."""
@@ -358,11 +355,6 @@ _KEPT = (
     "queue %r was declared with %s %s, but an operator has set %s, which stays; to apply the "
     "declaration, run `reliq limit clear %s`"
 )
-
-
-def _limits(declaration: bytes) -> bool:
-    """Whether a declaration names limits."""
-    return not set(LIMITS).isdisjoint(arguments_of(declaration) or ())
 
 
 def _in_words(declaration: bytes) -> str:

@@ -38,13 +38,14 @@ class QueueStatus:
     @property
     def declared(self) -> dict[str, Any]:
         """The declared arguments, whether or not the engine has unpacked them."""
-        if "" not in self.arguments:
-            return dict(self.arguments)
-        stored = self.arguments[""]
+        limits = dict(self.arguments)
+        if "" not in limits:
+            return limits
+        stored = limits.pop("")
         arguments = declared(stored) if isinstance(stored, bytes) else {}
         if arguments is None:
             left_out("its broker", "arguments of queues", [self.name])
-        return arguments or {}
+        return {**(arguments or {}), **limits}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from kombu import Queue
+
 import reliq
 from reliq.admin import Inspector
 from tests.integration.apps.jobs import app
@@ -46,6 +48,13 @@ def counts(name):
     """Return the counts of a batch."""
     with closing(reliq.Batch.get(name, app=app)) as found:
         return dict(found.status().counts)
+
+
+def declare(queue, concurrency):
+    """Declare a queue, with a limit if it is not 0."""
+    limits = {"x-concurrency": int(concurrency)} if int(concurrency) else None
+    with app.connection_for_write() as connection:
+        Queue(queue, channel=connection.channel(), queue_arguments=limits).declare()
 
 
 def dead(queue):

@@ -129,6 +129,19 @@ def test_dead_letter(versions, first, second):
     versions.balanced()
 
 
+def test_limits(versions):
+    """The previous version declares, and consumes from, a queue to which this one gave a limit."""
+    versions.run("previous", "declare", "celery", 0)
+    versions.run("current", "declare", "celery", 2)
+    versions.run("previous", "declare", "celery", 0)
+    published = versions.run("previous", "publish", TASKS)
+    for version in ("previous", "current"):
+        versions.worker(version)
+    versions.site.settled()
+    assert dict.fromkeys(published, 1) == versions.site.journal.finished()
+    versions.balanced()
+
+
 def test_batch(versions, first, second):
     """Workers of both versions share a batch's jobs, and its callback is published once."""
     workers = [versions.worker(version) for version in (first, second)]

@@ -27,7 +27,7 @@ class AttachedTransport(Protocol):
     """A transport that uses a session."""
 
     declarations: Any
-    """Its declarations: ``may_stay`` and ``declare_again``, each for one queue."""
+    """Its declarations: ``may_stay``, ``declare_again`` and ``restore_limits``, for one queue."""
     reserver: Any
     """Its reserves: ``asking``, and ``reserving`` for a consumer."""
 
@@ -204,12 +204,15 @@ class Registration:
         """Register the subscriptions again, after the broker took this process for dead.
 
         The process was frozen for long, or the broker has lost the register. If a queue was
-        deleted with its supposedly last consumer, declare and bind it again.
+        deleted with its supposedly last consumer, declare and bind it again. If another process
+        made it anew, declare its limits again.
         """
         for queue, kinds in list(self.subscriptions.items()):
-            if store.attach(queue, self._name, len(kinds)):
-                continue
             over = list(self._transports)
+            if store.attach(queue, self._name, len(kinds)):
+                for transport in over:
+                    transport.declarations.restore_limits(queue, store)
+                continue
             if any(transport.declarations.declare_again(queue, store) for transport in over):
                 logger.warning(
                     "queue %r was deleted in its consumer's absence and is declared again", queue

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from ..consumer.host import HOST
 from ..errors import Failed
 from ..values.job_headers import BATCH, FAILURES, SUCCEEDED, Outcome
 
@@ -94,7 +95,8 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     noted = dict(callbacks)
     is_job = bool(headers.get(BATCH))
     limited = getattr(message, "limited", False)
-    if not hasattr(message, "outcome") or not (is_job or request.task.acks_late or limited):
+    ends_matter = is_job or request.task.acks_late or limited or HOST.bounded
+    if not (hasattr(message, "outcome") and ends_matter):
         return noted
     named = headers.get(FAILURES) or ()
 
@@ -116,14 +118,18 @@ def observed(request: Any, callbacks: Mapping[str, Any]) -> dict[str, Any]:
     learns = {"callback": of_result, "error_callback": of_failure, "timeout_callback": of_timeout}
     for name, learn in learns.items():
         if noted.get(name) is not None:
-            noted[name] = _noting(request, noted[name], learn)
+            ends = learn is not of_timeout
+            noted[name] = _noting(request, noted[name], learn, ends)
     if (is_job or limited) and noted.get("accept_callback") is not None:
         noted["accept_callback"] = _begun(request, noted["accept_callback"])
     return noted
 
 
 def _noting(
-    request: Any, function: Callable[..., Any], learn: Callable[..., Outcome | None]
+    request: Any,
+    function: Callable[..., Any],
+    learn: Callable[..., Outcome | None],
+    ends: bool,
 ) -> Callable[..., Any]:
     """Return *function* with the outcome attached to the message before it is settled.
 
@@ -134,14 +140,13 @@ def _noting(
     @wraps(function)
     def noting(*args: Any, **kwargs: Any) -> Any:
         outcome, settled = learn(*args, **kwargs), request.acknowledged
-        ended = outcome is not None or (message.limited and learn.__name__ != "of_timeout")
         if outcome is not None:
             message.outcome = outcome if BATCH in message.headers else None
             message.error = outcome.text  # for the dead letter, if it becomes one
         try:
             return function(*args, **kwargs)
         finally:
-            if ended and settled:
+            if settled and (outcome is not None or ends):
                 message.channel.settlement.settle([message], "ended")
             elif outcome is not None and not request.acknowledged:
                 message.outcome = None  # it stays unacked, and will be delivered again

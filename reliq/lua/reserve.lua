@@ -280,8 +280,11 @@ if left == 1 and open < 1 then
   if rate then
     -- use: next_start
 
-    local wait = math.ceil(next_start(rate) - (rate.burst - 1) * rate.every - now)
-    next_due = wait <= 0 and next_due or next_due < 0 and wait or math.min(next_due, wait)
+    local spent = math.max(next_start(rate) - now, 0)
+    if math.floor(rate.burst - spent / rate.every) < 1 then
+      local wait = math.max(math.ceil(spent - (rate.burst - 1) * rate.every), 1)
+      next_due = next_due < 0 and wait or math.min(next_due, wait)
+    end
   end
 end
 -- Another consumer may take the rest; an idle one takes a claimed message at once. Do not notify

@@ -204,13 +204,12 @@ class Declarations:
         self, queue: str, arguments: bytes, meta: Mapping[str, str], store: Store
     ) -> QueueDeclared:
         declared = declare(store, queue, arguments, meta)
-        differs = declared.outcome == "differs"
-        if differs and not differ_in_partitions(declared.arguments, arguments):
+        if declared.outcome != "differs":
+            self.declare_limits(queue, meta, store)
             return declared
-        if declared.outcome != "created" and store.has_partitions and DECLARED_LIMITS in meta:
-            self._declare_limits(queue, meta[DECLARED_LIMITS], store)
-        if not differs:
+        if not differ_in_partitions(declared.arguments, arguments):
             return declared
+        self.declare_limits(queue, meta, store)
         # Keep the current number of partitions: x-partitions in code applies to new queues only.
         declared = declare(store, queue, declared.arguments, meta)
         wanted, there = int(meta.get("partitions", 1)), store.partitions.get(queue, 1)
@@ -226,15 +225,18 @@ class Declarations:
             )
         return declared
 
-    def _declare_limits(self, queue: str, wanted: str, store: Store) -> None:
-        """Apply the limits that a declaration of an existing queue names.
+    @staticmethod
+    def declare_limits(queue: str, meta: Mapping[str, str], store: Store) -> None:
+        """Apply the limits that a declaration names to the queue, which exists.
 
         A limit that an operator has set is kept. Each difference is logged. Raises
         ConfigurationError for limits of a divided queue.
         """
+        if DECLARED_LIMITS not in meta or not store.has_partitions:
+            return
         there = store.configure(queue, {}) or {}
         before = declared_limits(there.get(DECLARED_LIMITS, ""))
-        after = {**before, **declared_limits(wanted)}
+        after = {**before, **declared_limits(meta[DECLARED_LIMITS])}
         old, new = (queue_arguments(queue, False, limits)[1] for limits in (before, after))
         changes: dict[str, str | None] = {}
         for name in after:
@@ -329,6 +331,7 @@ class Declarations:
             return False
         logger.warning("queue %r was lost by the broker and is declared again", queue)
         declare(store, queue, *self.queues[queue])
+        self.restore_limits(queue, store)
         return True
 
     def declare_again(self, queue: str, store: Store) -> bool:
@@ -337,8 +340,13 @@ class Declarations:
         if declared is None:
             return False
         declare(store, queue, *declared)
+        self.restore_limits(queue, store)
         self._link.routes.bind_again(queue, store)
         return True
+
+    def restore_limits(self, queue: str, store: Store) -> None:
+        """Apply the declared limits of *queue* to one that another process has made anew."""
+        self.declare_limits(queue, self.queues.get(queue, (b"", {}))[1], store)
 
     def revive(self, queue: str) -> bool:
         """Declare a queue again that was deleted with its last consumer, this process."""

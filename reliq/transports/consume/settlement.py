@@ -122,11 +122,15 @@ class Settlement:
         return acked
 
     def _end_tasks(self, messages: Sequence[Message]) -> None:
-        """Free the slots that tasks, acked as they began, have occupied until now."""
-        held = [message for message in messages if message.limited]
-        for message in held:
-            message.limited = False
-        self._ack(held)
+        """Free the slots that tasks, acked as they began, have occupied until now.
+
+        In a worker that takes no more than it can start, an ack is sent again for any other task:
+        its reply wakes the loop, which another thread cannot, to request the next message.
+        """
+        for message in messages:
+            if message.limited or (HOST.bounded and not HOST.forks()):
+                message.limited = False
+                self._ack([message])
 
     def _keeps_slot(self, message: Message) -> bool:
         """Whether a message acked as its task begins keeps its lease until the task ends.

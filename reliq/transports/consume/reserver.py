@@ -275,11 +275,14 @@ class Reserver:
 
     def _note_limits(self, queue: str, result: Reservation) -> Reservation:
         """Record what withholds messages; a worker that learns of limits returns its surplus."""
-        limited = self._link.session.leases.limited
+        session = self._link.session
+        limited = session.leases.limited
         if result.held_back or (result.limited and not result.left):
             self.held_back.add(queue)
         if not result.limited:
-            limited.discard(queue)
+            if queue in limited:  # an operator removed them, or the broker has lost its data
+                limited.discard(queue)
+                session.duties.runner.soon(session.registration.come_back)
             return result
         if queue in limited:
             return result

@@ -58,16 +58,17 @@ class Held:
     """Set at the delivery."""
     failed: bool = False
     """Whether the application raised at the delivery. The return of the message then counts."""
+    unbegun: bool = False
+    """Whether a worker has it from a queue with limits, and has not begun its task."""
     begun: bool = False
     """Whether the message was acked as its task began; its lease lasts until the task ends."""
 
     @property
     def how(self) -> How:
         """How the message goes back if the application has not settled it."""
-        message: Any = None if self.message is None else self.message()
         if self.begun:
             return "begun"
-        if self.message is None or getattr(message, "unbegun", False):
+        if self.message is None or self.unbegun:
             return "undelivered"
         return "nacked" if self.failed else "released"
 
@@ -161,6 +162,11 @@ class Leases:
                     held.granted = now
                     due.setdefault(held.queue, []).append(Lease(tag, held.token))
         return due
+
+    def note_begun(self, tag: str, token: str, *, begun: bool) -> None:
+        """Record whether the worker has begun the task of a message from a queue with limits."""
+        if (held := self.own(tag, token)) is not None:
+            held.unbegun = not begun
 
     def begin_task(self, tag: str, token: str) -> bool:
         """Keep a lease, now due for renewal, until the task of its acked message ends.
@@ -297,11 +303,6 @@ class Leases:
         """Record that the application raised when it received a message."""
         if (held := self.own(tag, token)) is not None:
             held.failed = True
-
-    def failed(self, tag: str) -> bool:
-        """Whether the application raised when it received the message, which is still held."""
-        held = self._held.get(tag)
-        return held is not None and held.failed
 
 
 def log_at_the_limit(queue: str, died: Sequence[Returned]) -> None:

@@ -159,7 +159,7 @@ def _begun(request: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def begun(*args: Any, **kwargs: Any) -> Any:
-        message.begun, message.acked_early = True, early
+        message.channel.settlement.note_begun(message, acked=early)
         return function(*args, **kwargs)
 
     return begun

@@ -5,6 +5,7 @@
 -- Returns {field, value, ...} of all settings, or {} if the queue does not exist.
 -- keys: meta, ready, guard
 
+-- clock: now
 -- use: notify
 
 if redis.call('HEXISTS', meta, 'exists') == 0 then
@@ -13,22 +14,31 @@ end
 -- begin: HDEL meta
 for i = 1, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]
-  local changes = value ~= (redis.call('HGET', meta, field) or '')
+  local before = redis.call('HGET', meta, field)
   if value == '' then
     redis.call('HDEL', meta, field)
   else
     redis.call('HSET', meta, field, value)
   end
-  if changes and field == 'rate' then
-    redis.call('HDEL', meta, 'rate_state') -- earlier starts count for the earlier rate
+  if field == 'rate' and value ~= (before or '') then
+    -- use: read_rate, next_start, keep_rate
+
+    local old = before and read_rate(before, redis.call('HGET', meta, 'rate_state'))
+    local new = read_rate(value)
+    redis.call('HDEL', meta, 'rate_state')
+    if old and new then
+      -- Starts that the earlier rate has spent stay spent: a change gives none.
+      local spent = math.max(next_start(old) - now, 0) / old.every
+      new.base = now + math.min(spent, new.burst) * new.every
+      keep_rate(new, 0, 0)
+    end
   end
   if (field == 'rate' or field == 'concurrency') and redis.pcall('EXISTS', ready) == 1 then
     notify()
   end
   if field == 'expires' then
     -- It counts from now, because earlier use was not recorded.
-    local clock = redis.call('TIME')
-    redis.call('HSET', meta, 'used_at', clock[1] * 1000 + math.floor(clock[2] / 1000))
+    redis.call('HSET', meta, 'used_at', now)
   end
 end
 return redis.call('HGETALL', meta)

@@ -314,7 +314,7 @@ class Channel(virtual.Channel):
             message.decode_error is not None
             or BATCH in message.headers
             or self.closed
-            or message.limited
+            or message.limited_queues
         ):
             self.settlement.settle([message], "acked")
         else:  # the hot path: an ordinary message has no one else to report to

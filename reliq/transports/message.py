@@ -16,6 +16,8 @@ from ..values.job_headers import BATCH, LEASE
 from ..values.values import Lease
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from ..values.job_headers import Outcome
     from ..values.values import Delivery
 
@@ -87,8 +89,8 @@ class Message(virtual.Message):
     """For a job, with limits, or after a failure, in a worker: whether the pool has its task."""
     acked_early = False
     """For a task in a worker: whether it is acknowledged when it starts."""
-    limited = False
-    """For a task in a worker: whether its queue has limits, so that its lease lasts as long."""
+    limited_queues: Container[str] = ()
+    """The queues that are known to have limits; empty after the end of its task."""
     outcome: Outcome | None = None
     """The outcome of a task, until it is reported to its batch."""
 
@@ -121,9 +123,9 @@ class Message(virtual.Message):
         return Lease(self.delivery_tag, self.token)
 
     @property
-    def unbegun(self) -> bool:
-        """Whether its queue has limits, and the worker has not begun its task."""
-        return self.limited and not self.begun
+    def limited(self) -> bool:
+        """Whether its queue has limits. In a worker, its lease then lasts as long as its task."""
+        return self.queue in self.limited_queues
 
     @property
     def failed(self) -> int:

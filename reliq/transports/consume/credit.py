@@ -64,11 +64,16 @@ class Credit:
         if _one_by_one(qos):
             return 0 if self._reserved(qos) or not qos.can_consume() else 1
         most = _UNLIMITED
-        if self._link.session.leases.limited and self.of_worker():
+        if self._link.session.leases.limited and self._is_bounded(qos):
             most = HOST.free() - self._reserved(qos)
         if not qos.prefetch_count:
             return most
         return min(qos.prefetch_count - len(qos.delivered) - self._reserved(qos), most)
+
+    def _is_bounded(self, qos: QoS) -> bool:
+        """Whether a worker takes from a queue with limits over this channel."""
+        limited = self._link.session.leases.limited
+        return self.of_worker() and any(item.queue in limited for item in _taking(qos))
 
     def shares(self, wanting: Sequence[Subscription]) -> list[tuple[Subscription, int]]:
         """Return each subscription with its share of the credit of its channel."""
@@ -76,7 +81,6 @@ class Credit:
             return [(wanting[0], self.of(wanting[0]))]
         shares: list[tuple[Subscription, int]] = []
         known: dict[QoS, int] = {}
-        limited = self._link.session.leases.limited
         rivals = Counter(item.qos for item in wanting if not item.no_ack)
         for item in wanting:
             n = self.of(item, known)
@@ -84,7 +88,7 @@ class Credit:
                 if self._split and n > 1:
                     n = max(1, n // rivals[item.qos])
                 rivals[item.qos] -= 1
-                if n > 0 and (item.qos.prefetch_count or _one_by_one(item.qos) or limited):
+                if n > 0 and (item.qos.prefetch_count or known[item.qos] < _UNLIMITED):
                     known[item.qos] -= n
             shares.append((item, n))
         return shares

@@ -121,8 +121,6 @@ class Receiver:
             self._settlement.dead_letter_undecodable(delivery, exc, no_ack)
             return None
         message.queue, message.token = delivery.queue, delivery.token
-        if delivery.queue in session.leases.limited and not no_ack:
-            message.limited = HOST.takes_from(self._over)
         if LEASE in message.delivery_info:  # a job: the register knows this process by its session
             message.delivery_info[LEASE] += [session.id, link.store.broker]
         if NATIVE_ETA in message.headers:
@@ -134,6 +132,9 @@ class Receiver:
         if not no_ack and not session.leases.keep_while_alive(tag, delivery.token, message):
             session.outbox.return_later((delivery,))
             return None
+        message.limited_queues = session.leases.limited
+        if session.leases.limited and message.limited and HOST.takes_from(self._over):
+            session.leases.note_begun(tag, delivery.token, begun=False)
         return message
 
     def callback_raised(self, message: Message, error: BaseException, no_ack: bool) -> bool:

@@ -121,6 +121,12 @@ class Settlement:
         )
         return acked
 
+    def note_begun(self, message: Message, *, acked: bool) -> None:
+        """Record that the pool begins the task of *message*, which is *acked* now or at its end."""
+        message.begun, message.acked_early = True, acked
+        if message.limited:
+            self._link.session.leases.note_begun(*message.lease, begun=True)
+
     def _end_tasks(self, messages: Sequence[Message]) -> None:
         """Free the slots that tasks, acked as they began, have occupied until now.
 
@@ -129,7 +135,7 @@ class Settlement:
         """
         for message in messages:
             if message.limited or (HOST.bounded and not HOST.forks()):
-                message.limited = False
+                message.limited_queues = ()
                 self._ack([message])
 
     def _keeps_slot(self, message: Message) -> bool:
@@ -187,10 +193,8 @@ class Settlement:
 
     def _how(self, how: How, message: Message) -> How:
         """Return how to return *message*: counted after a failed delivery, or as unbegun."""
-        if how == "released" and message.unbegun:
-            return "undelivered"
-        failed = how == "released" and self._link.session.leases.failed(message.delivery_tag)
-        return "nacked" if failed else how
+        held = self._link.session.leases.own(*message.lease) if how == "released" else None
+        return how if held is None else held.how
 
     def _release(self, how: How, messages: Sequence[Message], error: str) -> None:
         outbox = self._link.session.outbox

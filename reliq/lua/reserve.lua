@@ -81,9 +81,10 @@ end
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local next_due = head[2] and math.max(0, head[2] - now) or -1
 
--- The number of messages that the limits allow now.
+-- The number of messages that the limits allow now. Messages on their way to another queue, which
+-- have leases without an end, occupy no slots.
 if concurrency then
-  open = (whole(concurrency) or math.huge) - redis.call('ZCARD', unacked_index)
+  open = (whole(concurrency) or math.huge) - redis.call('ZCOUNT', unacked_index, '-inf', '(inf')
 end
 if own_rate then
   -- use: read_rate, next_start

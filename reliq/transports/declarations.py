@@ -238,6 +238,9 @@ class Declarations:
         before = declared_limits(there.get(DECLARED_LIMITS, ""))
         after = {**before, **declared_limits(meta[DECLARED_LIMITS])}
         old, new = (queue_arguments(queue, False, limits)[1] for limits in (before, after))
+        if before != after:
+            named = [name for name in after if FIELDS[name] in new]
+            refuse_divided_limits(queue, named, int(there.get("partitions", 1)))
         changes: dict[str, str | None] = {}
         for name in after:
             held, limit = there.get(FIELDS[name]), new.get(FIELDS[name])
@@ -248,8 +251,6 @@ class Declarations:
                 text, changes[FIELDS[name]] = _REPLACED, limit
             logger.warning(text, queue, name, limit or "none", held or "none", word(queue))
         if before != after:
-            named = [name for name in after if FIELDS[name] in new]
-            refuse_divided_limits(queue, named, int(there.get("partitions", 1)))
             store.configure(queue, {**changes, DECLARED_LIMITS: new[DECLARED_LIMITS]})
 
     def delete_queue(self, queue: str, if_unused: bool, if_empty: bool) -> int:

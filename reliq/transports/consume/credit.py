@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...consumer.host import HOST
 from ...consumer.isolation import ISOLATION
 from ...consumer.sessions import SESSIONS
+from ...errors import logger
 from ...values.values import ALONE, HOLDING
 from ..message import QoS
 
@@ -73,7 +74,17 @@ class Credit:
     def _is_bounded(self, qos: QoS) -> bool:
         """Whether a worker takes from a queue with limits over this channel."""
         limited = self._link.session.leases.limited
-        return self.of_worker() and any(item.queue in limited for item in _taking(qos))
+        queue = next((item.queue for item in _taking(qos) if item.queue in limited), None)
+        if queue is None or not self.of_worker():
+            return False
+        if not HOST.bounded:
+            HOST.bounded = True
+            logger.warning(
+                "queue %r has limits: this worker takes at most as many messages, from all its "
+                "queues, as it has free processes, whatever worker_prefetch_multiplier says",
+                queue,
+            )
+        return True
 
     def shares(self, wanting: Sequence[Subscription]) -> list[tuple[Subscription, int]]:
         """Return each subscription with its share of the credit of its channel."""

@@ -289,13 +289,6 @@ class Reserver:
         limited.add(queue)
         if not self._credit.of_worker():
             return result
-        if not HOST.bounded:
-            HOST.bounded = True
-            logger.warning(
-                "queue %r has limits: this worker takes at most as many messages, from all its "
-                "queues, as it has free processes, whatever worker_prefetch_multiplier says",
-                queue,
-            )
         return self._without(result, max(HOST.free(), 0))
 
     def _continues_without(self, item: Subscription, error: ReliqError) -> bool:

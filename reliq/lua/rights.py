@@ -53,8 +53,8 @@ _CONNECTS = _role(_DIALS, sends="client|id eval evalsha exists hmget ping select
 
 PRODUCER = _role(
     _CONNECTS,
-    runs="bind change_jobs declare declare_exchange delete_queue layout list_batch list_queue "
-    "log note_bound note_callback note_job once open_batch pause publish unbound",
+    runs="bind change_jobs configure declare declare_exchange delete_queue layout list_batch "
+    "list_queue log note_bound note_callback note_job once open_batch pause publish unbound",
     sends="del exists hdel hexists hget hgetall hkeys hmget hscan hsetnx lrange pexpire "
     "smembers srem zrange zrem",
 )

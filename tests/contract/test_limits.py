@@ -286,7 +286,7 @@ def test_a_clock_that_was_set_back(store, engine):
 
 
 def test_another_rate_applies_at_once(store):
-    """After a change of the rate, starts at another rate close the queue no longer."""
+    """After a change of the rate, the earlier starts count as starts at the new rate."""
     store.declare(rate="10/h burst 30")
     store.publish(*(message() for _ in range(60)))
     for _ in range(30):
@@ -294,7 +294,18 @@ def test_another_rate_applies_at_once(store):
         assert 1 == len(given(store, 1))
     assert [] == given(store)
     store.configure(rate="1000/s burst 30")
+    store.pass_time(35)
     assert 30 == len(given(store, 30))
+
+
+def test_changes_of_the_rate_give_no_start(store):
+    """A rate that changes back and forth gives no more starts than one of them."""
+    store.declare(rate="10/h")
+    store.publish(*(message() for _ in range(9)))
+    assert 1 == len(given(store))
+    for rate in ("9/h", "10/h burst 1", "9/h", "10/h"):
+        store.configure(rate=rate)
+        assert [] == given(store)
 
 
 def test_the_same_rate_again_gives_no_second_burst(store):

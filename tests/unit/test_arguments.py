@@ -4,9 +4,9 @@ from reliq.errors import ConfigurationError
 from reliq.message.envelope import unpack
 from reliq.message.queue_arguments import (
     INSTANT_MS,
-    agree_in_essence,
+    declared_limits,
+    differ_in_partitions,
     queue_arguments,
-    with_limits,
 )
 
 
@@ -123,16 +123,18 @@ def declaration(**arguments):
     ],
 )
 def test_limits_may_differ(one, other, agree):
-    """Two declarations agree if they differ at most in limits and partitions."""
-    assert agree == agree_in_essence(declaration(**one), declaration(**other))
-    assert agree == agree_in_essence(declaration(**other), declaration(**one))
+    """Limits are no part of the compared declaration; partitions may differ."""
+    first, second = declaration(**one), declaration(**other)
+    assert agree == (first == second or differ_in_partitions(first, second))
 
 
-def test_a_declaration_with_the_limits_of_another():
-    """Limits that the other declaration names replace those of the first, and no other argument."""
-    first, other = {"concurrency": 5, "expires": 100}, {"concurrency": -1, "rate": "5/s"}
-    assert declaration(**first | other) == with_limits(declaration(**first), declaration(**other))
-    assert declaration(**first) == with_limits(declaration(**first), declaration())
+def test_limits_are_stored_as_declared():
+    """The declared limits are stored apart, in force and as declared."""
+    limits = {"x-concurrency": -1, "x-rate": "5/s"}
+    _, meta = queue_arguments("q", False, {**limits, "x-expires": 100})
+    assert limits == declared_limits(meta.pop("declared_limits"))
+    assert {"rate": "5/s", "expires": "100"} == meta
+    assert {} == declared_limits("[") == declared_limits("5") == declared_limits("")
 
 
 @pytest.mark.parametrize("value", ["1/s", "500/s", "100/m burst 10", "1000/h"])

@@ -87,8 +87,8 @@ def test_a_divided_queue_has_no_limits():
 
 def test_both_limits_are_reached():
     """The reason names each reached limit, as the declared ones say."""
-    declaration, _ = queue_arguments("q", False, {"x-concurrency": 5, "x-rate": "none"})
-    arguments = {"": declaration}
+    limited = {"x-concurrency": 5, "x-rate": "none"}
+    arguments = {"": queue_arguments("q", False, limited)[0], **limited}
     found = limits("5", "10/s", f"0.000;{NOW},7,1,1", unacked=5, arguments=arguments)
     assert "5 of 5 in hand; the next start within 10/s is possible in 100ms" == found.reached
     assert (5, None) == (found.declared_concurrency, found.declared_rate)

@@ -16,7 +16,7 @@ FILES = {
     "reserve to ack": 20,
     "renewal": 11,
     "restore": 10,
-    "fail over": 28,
+    "fail over": 29,
     "fail back": 27,
 }
 CHANGES = {"reserve to ack": 60}

@@ -418,14 +418,14 @@ MUTANTS = (
     Mutant(
         "limits: reserve ignores the slots",
         "reserve",
-        "- redis.call('ZCARD', unacked_index)",
+        "- redis.call('ZCOUNT', unacked_index, '-inf', '(inf')",
         "- 0",
     ),
     Mutant(
         "limits: an expired lease is no slot",
         "reserve",
-        "redis.call('ZCARD', unacked_index)",
-        "redis.call('ZCOUNT', unacked_index, now, '+inf')",
+        "redis.call('ZCOUNT', unacked_index, '-inf', '(inf')",
+        "redis.call('ZCOUNT', unacked_index, now, '(inf')",
     ),
     Mutant(
         "limits: what was asked for is charged",
@@ -440,14 +440,14 @@ MUTANTS = (
     Mutant(
         "limits: the next start is not reported",
         "reserve",
-        "next_due = wait <= 0 and next_due or next_due < 0 and wait or math.min(next_due, wait)",
+        "next_due = next_due < 0 and wait or math.min(next_due, wait)",
         "",
     ),
     Mutant(
         "limits: the next start comes before a due message",
         "reserve",
-        "or next_due < 0 and wait or math.min(next_due, wait)",
-        "or wait",
+        "next_due < 0 and wait or math.min(next_due, wait)",
+        "wait",
     ),
     Mutant(
         "limits: no_ack needs no slot", "reserve", "if limited and no_ack then", "if false then"
@@ -455,8 +455,8 @@ MUTANTS = (
     Mutant(
         "limits: a start of a second burst",
         "reserve",
-        "math.floor(rate.burst - spent / rate.every)",
-        "math.ceil(rate.burst - spent / rate.every)",
+        "math.min(open, math.floor(rate.burst - spent / rate.every))",
+        "math.min(open, math.ceil(rate.burst - spent / rate.every))",
     ),
     Mutant(
         "limits: a clock that was set back closes the queue",

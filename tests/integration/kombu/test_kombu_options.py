@@ -83,6 +83,7 @@ WRONG = {
     "sentinel_password": [12345],
     "credential_provider": ["no.such:Thing", 12345],
     "sentinel_credential_provider": ["os:sep", 12345],
+    "credential_interval": [-1, "x", None],
     "username": [1],
     "password": [12345],
 }

@@ -18,7 +18,7 @@ from reliq import (
     PreconditionFailed,
     QueueFull,
 )
-from reliq.admin import partitions as operators
+from reliq.admin import queue_settings as operators
 from reliq.consumer import runner
 from reliq.message.queue_names import partition_names, partition_of_key
 from reliq.routing import partitions

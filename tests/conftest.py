@@ -94,6 +94,17 @@ def nothing_left_in_hand(request):
         assert SESSIONS.nothing_in_hand(), "a message is still in hand here (Session.in_hand)"
 
 
+@pytest.fixture(autouse=True)
+def what_is_unclosed_ends_here(request):
+    """Collect what a test leaves unclosed on purpose while it still ignores the warnings.
+
+    The warnings would otherwise fail another test of the same process, perhaps much later.
+    """
+    yield
+    if any("unclosed" in str(mark.args) for mark in request.node.iter_markers("filterwarnings")):
+        gc.collect()
+
+
 @pytest.fixture(scope="session")
 def scheme():
     """Return the URL scheme under test."""

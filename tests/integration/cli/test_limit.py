@@ -164,6 +164,7 @@ def test_consumers_of_a_version_without_limits(client):
     (consumer,) = wait_until(lambda: data(client.url, "consumers"))
     assert "limits" == consumer["enforces"]
     assert [] == findings(client)
+    connection.transport.link.session.background.stop()  # a heartbeat would write it again
     (key,) = client.raw.keys("reliq:*consumer*:*" + consumer["id"] + "*") or [None]
     client.raw.hdel(key, "enforces")
     (found,) = findings(client)

@@ -193,11 +193,15 @@ class Dialled:
         except BaseException as exc:
             self.close()
             if isinstance(exc, (*FAILURES, ReliqError)):  # not the exception of a signal handler
-                error = translate(exc, self._address, self._timeout_s)
-                if not came_from_handler(exc):  # its frames show the login
-                    exc.__traceback__ = exc.__context__ = None
-                raise error from exc
+                raise self._translated(exc) from exc
             raise
+
+    def _translated(self, exc: BaseException) -> ReliqError:
+        """Return reliq's error for *exc*, whose frames show the login, and are removed."""
+        error = translate(exc, self._address, self._timeout_s)
+        if not came_from_handler(exc):
+            exc.__traceback__ = exc.__context__ = None
+        return error
 
     def close(self) -> None:
         """Close the connection for all processes; a child closes only its own descriptor."""

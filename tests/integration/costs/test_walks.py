@@ -16,8 +16,8 @@ FILES = {
     "reserve to ack": 20,
     "renewal": 11,
     "restore": 10,
-    "fail over": 29,
-    "fail back": 27,
+    "fail over": 30,
+    "fail back": 28,
 }
 CHANGES = {"reserve to ack": 60}
 POLICY = {"max_retries": 5, "interval_start": 0, "interval_step": 0.1}
@@ -94,7 +94,8 @@ def test_duties(channel):
 def test_another_broker(redis_factory, monkeypatch):
     """Connecting while the first broker is down, and moving to it later, go through few files."""
     # As in a process that is no worker: one adds to the replies of remote control as it connects.
-    monkeypatch.delitem(sys.modules, "celery.worker.control", raising=False)
+    for name in ("celery.worker.control", "flower.utils.broker", "gevent.monkey"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     servers = redis_factory(), redis_factory()
     urls = [server.url("reliq") for server in servers]
     options = {"socket_timeout": 1.0, "max_retries": 5}

@@ -49,7 +49,7 @@ def examine(store: Store) -> list[Finding]:
     statuses = measures.each(lambda measure: measure.status)
     merged = merged_measures(measures)
     whole = [measure.status for measure in merged]
-    limited = [item.queue for item in limits_of(store, merged) if item.limited]
+    limited = [item.queue for item in limits_of(merged) if item.limited]
     return [
         *_unreachable("queues", statuses.unreachable),
         *_consumers(store, statuses, limited),

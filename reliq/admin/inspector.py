@@ -118,15 +118,15 @@ class Inspector(DeadLetters, JobBatches, Lookups, AbstractContextManager["Inspec
     def limits(self, queue: str | None = None) -> Partial[QueueLimits]:
         """Return the limits of *queue*, or of each queue that has one, with their use now.
 
-        The counts of a queue are from one instant, and its limits from a moment later. Queues on
-        unreachable nodes are in ``unreachable``. A divided queue has no limits. Raises NotFound.
+        Each queue is read at one instant. Queues on unreachable nodes are in ``unreachable``. A
+        divided queue has no limits. Raises NotFound.
         """
         reads = self._store.reads
         if queue is not None:
             measures = reads.measure(partitions.parts_of(self._store, queue))
-            return Partial(limits_of(self._store, partitions.merged_measures(measures)))
+            return Partial(limits_of(partitions.merged_measures(measures)))
         measures = reads.measure_all()
-        limits = limits_of(self._store, partitions.merged_measures(measures))
+        limits = limits_of(partitions.merged_measures(measures))
         return Partial((item for item in limits if item.limited), measures.unreachable)
 
     def consumers(self) -> list[Consumer]:

@@ -6,15 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..message.queue_arguments import RATE
 from ..units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ..values.inspection import Consumer, Measure
-    from ..values.protocol import Store
 
-_RATE = re.compile(r"([1-9][0-9]{0,8})/([smh])(?: burst ([1-9][0-9]{0,5}))?")
 _PERIODS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 _DEFAULT_BURST_MS = 100
 _BASE = re.compile(r"[0-9]{1,16}(?:\.[0-9]{1,3})?(?=;|\Z)")
@@ -52,11 +51,9 @@ class QueueLimits:
         return any(limit is not None for limit in limits)
 
 
-def limits_of(store: Store, measures: Sequence[Measure]) -> list[QueueLimits]:
+def limits_of(measures: Iterable[Measure]) -> list[QueueLimits]:
     """Return the limits of the queues in *measures*, without divided queues, which have none."""
-    whole = [measure for measure in measures if measure.status.partitions == 1]
-    stored = store.reads.limits([measure.status.name for measure in whole])
-    return [_limits(measure, *limits) for measure, limits in zip(whole, stored, strict=True)]
+    return [_limits(measure) for measure in measures if measure.status.partitions == 1]
 
 
 def unenforced(queues: Iterable[str], consumers: Iterable[Consumer]) -> dict[str, list[Consumer]]:
@@ -69,16 +66,17 @@ def unenforced(queues: Iterable[str], consumers: Iterable[Consumer]) -> dict[str
     return older
 
 
-def _limits(measure: Measure, concurrency: str, rate: str, state: str) -> QueueLimits:
-    status, now_ms = measure.status, measure.now_ms
-    most = int(concurrency) if re.fullmatch("[0-9]{1,16}", concurrency) else None
+def _limits(measure: Measure) -> QueueLimits:
+    status, now_ms, rate = measure.status, measure.now_ms, measure.rate
+    stored = re.fullmatch("[0-9]{1,16}", measure.concurrency)
+    most = int(stored[0]) if stored else None
     startable = 0 if status.paused else status.ready + measure.due
     reached, next_start_ms = [], None
     if most is not None:
         startable = min(startable, max(most - status.unacked, 0))
         if status.unacked >= most:
             reached.append(f"{status.unacked} of {most} in hand")
-    starts, opens_ms = _starts(rate, state, now_ms)
+    starts, opens_ms = _starts(rate, measure.rate_state, now_ms)
     if starts is not None:
         startable = min(startable, starts)
         if not starts:
@@ -110,7 +108,7 @@ def _starts(rate: str, state: str, now_ms: int) -> tuple[int | None, int]:
 
     The number is None without a rate. The rule is that of ``reserve.lua`` (GCRA).
     """
-    parts, base = _RATE.fullmatch(rate), _BASE.match(state)
+    parts, base = RATE.fullmatch(rate), _BASE.match(state)
     if parts is None:
         return None, now_ms
     number, period_ms = int(parts[1]), _PERIODS_MS[parts[2]]

@@ -13,7 +13,6 @@ from .partitions import WHOLE, coverage, merged_measures
 if TYPE_CHECKING:
     from ..values.inspection import BrokerInfo, Consumer, Measure, Untold
     from ..values.protocol import Store
-    from .limits import QueueLimits
     from .partitions import Coverage
 
 
@@ -85,11 +84,10 @@ def report(store: Store, since: Report | None = None) -> Report:
 
 
 def _limits(store: Store, measures: list[Measure]) -> dict[str, dict[str, Any]]:
-    """Return the fields of each queue that has limits, if this user may read them."""
-    limits: list[QueueLimits] = []
+    """Return the fields of each queue that has limits."""
+    limits = [item for item in limits_of(measures) if item.limited]
     consumers: list[Consumer] = []
     with Attempt(store, refused=True):  # the node of the register may be lost
-        limits = [item for item in limits_of(store, measures) if item.limited]
         consumers = store.reads.consumers() if limits else []
     older = unenforced([item.queue for item in limits], consumers)
     return {

@@ -3,7 +3,8 @@
 -- Returns {1 exists or 0, ready, delayed, unacked, dead, messages, consumers,
 --   {counter, value, ...}, arguments, 1 paused or 0, now in ms,
 --   delayed messages that are due, {rank, messages ready, tag of the first, ...},
---   {partitions, end}: as in layout, nil if not set, the declared limits}
+--   {partitions, end}: as in layout, nil if not set,
+--   {declared limits, concurrency, rate, state of the rate}: nil if not set}
 -- keys: messages, ready, delayed, unacked_index, dead, stats, meta, consumers
 -- limits: RANK, HIGHEST_RANK
 
@@ -38,5 +39,6 @@ return {
   redis.call('ZCOUNT', delayed, '-inf', now),
   ranks,
   {redis.call('HGET', meta, 'partitions'), redis.call('HGET', meta, 'partitions_end')},
-  redis.call('HGET', meta, 'declared_limits') or '',
+  {redis.call('HGET', meta, 'declared_limits'), redis.call('HGET', meta, 'concurrency'),
+    redis.call('HGET', meta, 'rate'), redis.call('HGET', meta, 'rate_state')},
 }

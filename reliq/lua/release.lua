@@ -24,7 +24,7 @@ local dead_letter_max, error = tonumber(ARGV[5]), ARGV[6]
 
 -- clock: now
 -- use: add, whole, notify, intact, held_leases, tags_of, backoff, count_failures, note_failures
--- use: bury, wait, end_leases, permitted, leave
+-- use: bury, wait, end_leases, permitted, finish_begun
 
 intact({unacked, deliveries, dead_info, stats, messages},
   {ready, delayed, unacked_index, expiry, dead, job_events})
@@ -34,11 +34,7 @@ local own_limit, own_rate, rate_state =
 delivery_limit = whole(own_limit) or delivery_limit
 
 local all, refused = held_leases(7)
-local held, begun, died, back, dead_ones = {}, {}, {}, {}, {}
-for _, lease in ipairs(all) do
-  local list = (how == 'begun' or lease.score == 'begun') and begun or held
-  list[#list + 1] = lease
-end
+local held, died, back, dead_ones = finish_begun(all, how == 'begun'), {}, {}, {}
 for _, lease in ipairs(held) do
   if how == 'nacked' then
     lease.failed = (lease.failed or 0) + 1
@@ -62,9 +58,6 @@ if #held > 0 then
   end
   bury(dead_ones, 'delivery_limit', error)
   wait(back)
-end
-if #begun > 0 then
-  leave(tags_of(begun), 'acked')
 end
 if #all > 0 then
   end_leases(tags_of(all))

@@ -87,12 +87,11 @@ if concurrency then
   open = (whole(concurrency) or math.huge) - redis.call('ZCOUNT', unacked_index, '-inf', '(inf')
 end
 if own_rate then
-  -- use: read_rate, next_start
+  -- use: read_rate, starts_left
 
   rate = read_rate(own_rate, redis.call('HGET', meta, 'rate_state'))
   if rate then
-    local spent = math.max(next_start(rate) - now, 0)
-    open = math.min(open, math.floor(rate.burst - spent / rate.every))
+    open = math.min(open, (starts_left(rate)))
   end
 end
 n = math.min(n, open)
@@ -279,11 +278,10 @@ local left = (not paused and redis.call('EXISTS', ready) == 1) and 1 or 0
 if left == 1 and open < 1 then
   left = 0
   if rate then
-    -- use: next_start
+    -- use: starts_left
 
-    local spent = math.max(next_start(rate) - now, 0)
-    if math.floor(rate.burst - spent / rate.every) < 1 then
-      local wait = math.max(math.ceil(spent - (rate.burst - 1) * rate.every), 1)
+    local starts, wait = starts_left(rate)
+    if starts < 1 then
       next_due = next_due < 0 and wait or math.min(next_due, wait)
     end
   end

@@ -34,7 +34,7 @@ local backoff_min, backoff_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- clock: now
 -- use: add, whole, notify, intact, leave, unbury, trim_dead, marks_of, read_leases, backoff
--- use: forget_marks, count_failures, note_failures, bury, wait, end_leases, tags_of
+-- use: forget_marks, count_failures, note_failures, bury, wait, end_leases, finish_begun
 
 intact({messages, unacked, deliveries, dead_info, stats, meta, consumers},
   {ready, delayed, expiry, dead, job_events})
@@ -120,13 +120,12 @@ local by_consumer, restored, died = {}, {}, {}
 -- isolated delivery, to the dead letters.
 local function return_expired(ended)
   local envelopes = detailed and redis.call('HMGET', messages, unpack(ended)) or {}
-  local leases, begun, marks, held = {}, {}, {}, {}
+  local leases, marks, held = read_leases(ended), {}, {}
   local back, dead_ones, later = {}, {}, false
-  for i, lease in ipairs(read_leases(ended)) do
-    lease.envelope = envelopes[i] or ''
-    local list = lease.score == 'begun' and begun or leases
-    list[#list + 1] = lease
+  for i = 1, #leases do
+    leases[i].envelope = envelopes[i] or ''
   end
+  leases = finish_begun(leases)
   for i = 1, #leases do
     local lease = leases[i]
     local owner, before = lease.owner, lease.failed or 0
@@ -163,9 +162,6 @@ local function return_expired(ended)
   end
   count_failures(leases)
   wait(back)
-  if #begun > 0 then
-    leave(tags_of(begun), 'acked')
-  end
   if later then
     notify()
   end

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _TEMPORARY = frozenset({"auto_delete", "expires", "x-expires"})
 _LONGEST_MS = 10 * 366 * 86_400_000
 _LARGEST = 2**53 - 1
-_RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]( burst [1-9][0-9]{0,5})?")
+RATE = re.compile(r"([1-9][0-9]{0,8})/([smh])(?: burst ([1-9][0-9]{0,5}))?")
+"""A rate: its number, its unit of time, and its burst if it is not the default."""
 INSTANT_MS = 100
 """The TTL in ms stored for a TTL of 0: waiting consumers receive a message within this time."""
 
@@ -45,7 +46,7 @@ def _concurrency(value: Any) -> str:
 def _rate(value: Any) -> str:
     if value == "none":
         return ""
-    if not _RATE.fullmatch(str(value)):
+    if not RATE.fullmatch(str(value)):
         raise ValueError(value)
     return str(value)
 

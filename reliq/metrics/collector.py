@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from ..admin.limits import QueueLimits
     from ..values.inspection import Consumer, Measure, Untold
 
 # A scrape must end within Prometheus' timeout, by default 10 s.
@@ -109,7 +108,7 @@ class _Broker:
                 parts, measures, lost = coverage(each), merged_measures(each), each.unreachable
                 if not measures:
                     each.whole()
-                limits = self._limits(measures)
+                limits = {item.queue: item for item in limits_of(measures)}
                 # Read these after the queues: a worker reports a running task before its ack.
                 consumers = self._consumers(partial=bool(lost))
                 if each.complete:  # otherwise, the node with the list of batches is lost too
@@ -157,14 +156,6 @@ class _Broker:
             self._warn_once("the series of batches are missing", exc)
             return
         families.add_batches(self._store.broker, records, self._names, now_ms)
-
-    def _limits(self, measures: Sequence[Measure]) -> dict[str, QueueLimits]:
-        """Return the limits of each queue, if this user may read them."""
-        try:
-            return {item.queue: item for item in limits_of(self._store, measures)}
-        except BrokerRefused as exc:
-            self._warn_once("the series of limits are missing", exc)
-            return {}
 
     def _consumers(self, *, partial: bool) -> list[Consumer] | None:
         """Return the consumers; None if this user may not read them.

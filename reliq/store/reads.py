@@ -127,13 +127,6 @@ class RedisReads:
     def _measure_command(self, queue: str) -> tuple[Command, Script]:
         return scripts.MEASURE.over(self._keys(queue), ())
 
-    def limits(self, queues: Sequence[str]) -> list[list[str]]:
-        """Return concurrency, rate and the state of the rate of each of *queues*; "" if not set."""
-        fields = ("concurrency", "rate", "rate_state")
-        commands = [("HMGET", self._keys(queue).meta, *fields) for queue in queues]
-        replies = [reply for some in chunks(commands) for reply in self._wire.call_all(*some)]
-        return [[text_of(value or b"") for value in reply] for reply in replies]
-
     def history(
         self, queue: str, since_ms: int, now_ms: int, every_ms: int = MINUTE_MS
     ) -> list[Snapshot]:
@@ -333,11 +326,12 @@ def _ledger_of(broker: str, queue: str, stats: Sequence[bytes]) -> dict[str, int
 
 def _measure(broker: str, queue: str, counts: Sequence[int], rest: Sequence[Any]) -> Measure:
     stats, arguments, paused, now_ms, due, ranks, layout, limits = rest
+    declared, concurrency, rate, rate_state = (text_of(value or b"") for value in limits)
     status = QueueStatus(
         name=queue,
         **dict(zip(_COUNTS, counts, strict=True)),
         ledger=_ledger_of(broker, queue, stats),
-        arguments={"": arguments, **declared_limits(limits)},
+        arguments={"": arguments, **declared_limits(declared)},
         paused=paused == 1,
         partitions=max(
             [1, *(int(text) for text in layout if text and _PARTITIONS.fullmatch(text))]
@@ -345,7 +339,16 @@ def _measure(broker: str, queue: str, counts: Sequence[int], rest: Sequence[Any]
     )
     by_rank = dict(zip(ranks[::3], ranks[1::3], strict=True))
     oldest = min(filter(None, (published_ms(text_of(tag)) for tag in ranks[2::3])), default=None)
-    return Measure(status, now_ms, by_rank, oldest, due)
+    return Measure(
+        status,
+        now_ms,
+        by_rank,
+        oldest,
+        due,
+        concurrency=concurrency,
+        rate=rate,
+        rate_state=rate_state,
+    )
 
 
 def _consumer_of(

@@ -64,6 +64,12 @@ class Measure:
     None if no message is ready."""
     due: int
     """Delayed messages that are due: the next reserve makes them ready."""
+    concurrency: str = ""
+    """The limit of messages in hand, as stored; "" if not set."""
+    rate: str = ""
+    """The limit of starts, as stored; "" if not set."""
+    rate_state: str = ""
+    """The last starts, in the format of ``keep_rate.lua``."""
 
     @property
     def oldest_age_s(self) -> float | None:

@@ -455,8 +455,8 @@ MUTANTS = (
     Mutant(
         "limits: a start of a second burst",
         "reserve",
-        "math.min(open, math.floor(rate.burst - spent / rate.every))",
-        "math.min(open, math.ceil(rate.burst - spent / rate.every))",
+        "math.min(open, (starts_left(rate)))",
+        "math.min(open, starts_left(rate) + 1)",
     ),
     Mutant(
         "limits: a clock that was set back closes the queue",
@@ -488,14 +488,14 @@ MUTANTS = (
     Mutant(
         "limits: a begun message is restored",
         "restore_visible",
-        "lease.score == 'begun' and begun or leases",
-        "lease.score == '' and begun or leases",
+        "(all or lease.score == 'begun')",
+        "all",
     ),
     Mutant(
         "limits: a begun message is released",
         "release",
-        "(how == 'begun' or lease.score == 'begun')",
-        "how == 'begun'",
+        "(all or lease.score == 'begun')",
+        "all",
     ),
     Mutant("limits: a begin leaves no mark", "renew", "begun == '|begun' and", "false and"),
     Mutant("limits: any token begins a task", "renew", "== token then", "~= nil then"),

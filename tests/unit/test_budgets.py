@@ -43,7 +43,7 @@ BUDGETS = {
     "values": 1_280,
     "web": 4_090,
 }
-NAMES = {RedisStore: 72, RedisBatches: 17, RedisNotifier: 9, RedisReads: 15}
+NAMES = {RedisStore: 72, RedisBatches: 17, RedisNotifier: 9, RedisReads: 14}
 STEPS = (FunctionType, property, Lazy)
 
 

@@ -9,23 +9,11 @@ from reliq.values.inspection import Measure, QueueStatus
 NOW = 1_000_000
 
 
-class Stored:
-    """A store whose queues have these limits."""
-
-    def __init__(self, *limits):
-        self.reads = self
-        self._limits = limits
-
-    def limits(self, queues):
-        """Return the stored limits of each queue."""
-        return [list(self._limits) for _ in queues]
-
-
 def limits(concurrency="", rate="", state="", **status):
     """Return the limits of a queue with 1,000 ready messages at the time NOW."""
     given = {"ready": 1000, "delayed": 0, "unacked": 0, "dead": 0, "stored": 0, "consumers": 0}
     named = QueueStatus("q", **{**given, **status})
-    (found,) = limits_of(Stored(concurrency, rate, state), [Measure(named, NOW, {}, None, 3)])
+    (found,) = limits_of([Measure(named, NOW, {}, None, 3, concurrency, rate, state)])
     return found
 
 
@@ -82,7 +70,7 @@ def test_no_limit():
 def test_a_divided_queue_has_no_limits():
     """A queue with several partitions is left out."""
     status = QueueStatus("q", 1, 0, 0, 0, 0, 0, partitions=2)
-    assert [] == limits_of(Stored("5", "", ""), [Measure(status, NOW, {}, None, 0)])
+    assert [] == limits_of([Measure(status, NOW, {}, None, 0, "5")])
 
 
 def test_both_limits_are_reached():

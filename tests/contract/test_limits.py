@@ -308,6 +308,17 @@ def test_changes_of_the_rate_give_no_start(store):
         assert [] == given(store)
 
 
+def test_a_removed_rate_is_forgotten(store):
+    """The starts of a rate that was removed do not count for a later one."""
+    store.declare(rate=SLOW)
+    store.publish(*(message() for _ in range(5)))
+    assert 1 == len(given(store))
+    store.configure(rate=None)
+    assert 1 == len(given(store, 1))
+    store.configure(rate=SLOW)
+    assert 1 == len(given(store))
+
+
 def test_the_same_rate_again_gives_no_second_burst(store):
     """A rate that is set to its own value keeps its state."""
     store.declare(rate=SLOW)

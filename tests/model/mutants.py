@@ -468,11 +468,24 @@ MUTANTS = (
     Mutant(
         "limits: an earlier rate is still counted",
         "configure",
-        "redis.call('HDEL', meta, 'rate_state')",
-        "redis.call('HLEN', meta)",
+        "math.min(spent, new.burst) * new.every",
+        "spent * old.every",
         found_by="test_limits.py::test_another_rate_applies_at_once",
     ),
-    Mutant("limits: a token is not given back", "release", "math.max(start[4] - 1, 0)", "start[4]"),
+    Mutant(
+        "limits: a removed rate is still counted",
+        "configure",
+        "redis.call('HDEL', meta, 'rate_state')",
+        "redis.call('HLEN', meta)",
+        found_by="test_limits.py::test_a_removed_rate_is_forgotten",
+    ),
+    Mutant(
+        "limits: a token is not given back",
+        "release",
+        "math.max(start[4] - 1, 0)",
+        "start[4]",
+        found_by="test_limits.py::test_a_message_handed_back_unstarted_gives_its_token_back",
+    ),
     Mutant(
         "limits: a started message gives its token back",
         "release",
